@@ -1,17 +1,17 @@
-# Targets that the README and .ci/run call. Everything happens in .venv; a second run installs nothing again.
+# Targets of the README and of .ci/run. All packages are installed into .venv. A second run installs nothing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Installed by itself and first, so that pip finds a CPU build where one is at hand.
+# PyTorch is installed first and separately, so that pip can find a CPU build.
 TORCH ?= --constraint constraints.txt torch
-# Compiling all modules takes a minute; those that are imported are compiled then.
+# Compiling all modules takes a minute, and Python compiles each module at its first import.
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 
 # Tests use one thread each; a process takes neighbours, which share what is made for a file, until it has none left.
 # One process more than there are processors: some wait for a network, a disk or a kill.
 WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
-.PHONY: quickstart parsing test test-oldest lint bench install contract docs
+.PHONY: quickstart parsing test test-all test-oldest lint bench install contract docs
 
 install: $(VENV)/installed
 
@@ -24,16 +24,21 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 quickstart: install
 	$(BIN)/vaswani train configuration/numbers.yaml --resume true
-	$(BIN)/python scripts/quickstart.py checkpoints/numbers
+	$(BIN)/python scripts/examples/quickstart.py checkpoints/numbers
 
-# A parser, and its F1 on sentences that it has never seen.
+# Trains a parser and prints its F1 on held-out sentences.
 parsing: install
 	$(BIN)/vaswani train configuration/parsing.yaml --resume true
-	$(BIN)/python scripts/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
+	$(BIN)/python scripts/examples/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
 	$(BIN)/vaswani evaluate checkpoints/parsing --trees checkpoints/parsing/held_out.txt
 
+# The tests without the marker `slow`, and the 40 slowest of these tests.
 test: install
-	$(BIN)/python -m pytest $(WORKERS)
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow" --durations=40
+
+# All tests. Large files move to and from the Hub in both ways of the client.
+test-all: install
+	$(BIN)/python -m pytest $(WORKERS) --durations=40
 
 # The oldest versions that pyproject.toml allows, in an environment of their own: recipes from text to a scored checkpoint,
 # killed, damaged and resumed, and the private names.
@@ -47,7 +52,7 @@ test-oldest:
 		pytest pytest-timeout pytest-xdist peft tensorboard
 	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 
-# transformers' own suite of contracts, of the source distribution of the installed version.
+# The test suite of transformers for models, from the source distribution of the installed version.
 contract: install
 	$(BIN)/$(INSTALL) parameterized
 	test -d build/transformers || { mkdir -p build && \
@@ -57,11 +62,11 @@ contract: install
 	TRANSFORMERS_SOURCE=$(CURDIR)/build/transformers $(BIN)/python -m pytest $(WORKERS) -W ignore tests/model/test_contract.py
 
 lint: install
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 # The manual, in docs/_build. A warning is an error. The build reads nothing from the network.
 docs: install
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 
 bench: install
-	$(BIN)/python scripts/benchmark_training.py
+	$(BIN)/python scripts/benchmarks/training.py

@@ -4,6 +4,7 @@ import functools
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from local_hub import LocalHub
-from warm_python import warm_python
+from warm_python import warm_pythons
 
 if "huggingface_hub" in sys.modules:
     raise RuntimeError(
@@ -20,7 +21,7 @@ if "huggingface_hub" in sys.modules:
     )
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="vaswani_tests_", ignore_cleanup_errors=True)
-_HUB = LocalHub(Path(_FOLDER.name) / "hub")
+_HUB = LocalHub()
 _HUB.start()
 _ENVIRONMENT = _HUB.environment() | {
     "HF_HOME": str(Path(_FOLDER.name) / "home"),
@@ -37,7 +38,6 @@ import factories  # noqa: E402
 from vaswani_hf import VaswaniForSeq2SeqLM  # noqa: E402
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers  # noqa: E402
 from vaswani_hf.cli import main  # noqa: E402
-from vaswani_hf.data.tokenizer_training import train_tokenizer  # noqa: E402
 from vaswani_hf.translation.translator import Translator  # noqa: E402
 
 torch.set_num_threads(1)
@@ -81,12 +81,29 @@ COPYING_STEPS = 400
 
 
 @pytest.fixture(scope="session")
-def python():
-    """The path of a `python` that has already imported the package; the first test that asks for it waits for that."""
+def _pythons():
     folder = Path(_FOLDER.name) / "python"
     folder.mkdir()
-    with warm_python(folder) as executable:
-        yield executable
+    with warm_pythons(folder) as executables:
+        yield executables
+
+
+def _wait_for_imports(executable: str) -> str:
+    """On a busy machine the imports take minutes. These minutes may not count for the first command of a test."""
+    subprocess.run([executable, "-c", "pass"], check=True)
+    return executable
+
+
+@pytest.fixture(scope="session")
+def python(_pythons) -> str:
+    """The path of a `python` that has already imported the package."""
+    return _wait_for_imports(_pythons[0])
+
+
+@pytest.fixture(scope="session")
+def fresh_python(_pythons) -> str:
+    """The path of a `python` that has imported torch, but neither huggingface_hub nor transformers nor the package."""
+    return _wait_for_imports(_pythons[1])
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -143,7 +160,7 @@ def copied_words() -> list[str]:
 @pytest.fixture(scope="session")
 def copier() -> Translator:
     """A translator that gives back what it is given, if that is of a few of the words above."""
-    tokenizer = train_tokenizer([" ".join(COPIED_WORDS)] * 2, 320, model_max_length=64)
+    tokenizer = factories.tiny_tokenizer([" ".join(COPIED_WORDS)] * 2, 320, model_max_length=64)
     shape = {
         "d_model": 48,
         "encoder_layers": 1,
@@ -190,7 +207,7 @@ def pytest_unconfigure():
 
 @pytest.fixture(scope="session")
 def _users() -> dict[str, User]:
-    return {name: User(name, _HUB.add_user(name)) for name in ("alice", "bob")}
+    return {name: User(name, _HUB.add_token(name)) for name in ("alice", "bob")}
 
 
 @pytest.fixture
@@ -234,8 +251,10 @@ def tiny_checkpoint(tiny_model, tmp_path):
     """
 
     def make(name: str = "checkpoint", *, two_vocabularies: bool = False, **fields) -> Path:
-        source = train_tokenizer(["der Hund läuft"], 270, model_max_length=64)
-        target = train_tokenizer(["the dog runs"], 266, model_max_length=64) if two_vocabularies else source
+        source = factories.tiny_tokenizer("der Hund läuft", 270, model_max_length=64)
+        target = source
+        if two_vocabularies:
+            target = factories.tiny_tokenizer("the dog runs", 266, model_max_length=64)
         fields |= {"vocab_size": len(source), "decoder_vocab_size": len(target)}
         model = tiny_model(share_encoder_decoder_embeddings=not two_vocabularies, **fields)
         with torch.no_grad():

@@ -16,6 +16,8 @@ from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.model.modeling_vaswani import VaswaniPreTrainedModel
 
 START, PAD, EOS = 0, 1, 2
+SCORED = {"return_dict_in_generate": True, "output_scores": True}
+CACHES = {"dynamic": {}, "static": {"cache_implementation": "static"}, "none": {"use_cache": False}}
 SOURCES = [[5, 9, 4, 7, 13, EOS], [4, EOS], [8, 3, 8, EOS], [11, 6, 17, 20, 3, 9, 9, EOS], [14, 19, EOS]]
 PREFIXES = [[START, 5], [START, 6, 8, 3], [START], [START, 21], [START, 7, 7]]
 OTHER_VOCABULARY = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 29}
@@ -67,6 +69,24 @@ def _trained(tiny_config: Callable, seed: int, num_steps: int, fields: tuple) ->
 def translator(tiny_config: Callable, seed: int = 0, num_steps: int = 120, **fields) -> VaswaniForSeq2SeqLM:
     """A model that has learnt the made-up language a little; the same weights at every call, free to be changed."""
     return copy.deepcopy(_trained(tiny_config, seed, num_steps, tuple(fields.items())))
+
+
+def new_tokens(
+    sequences: torch.Tensor, prompt_length: int = 1, end_ids: tuple[int, ...] = (EOS,)
+) -> list[list[int]]:
+    """The tokens of each row after the prompt up to its end. Only padding follows the end."""
+    rows = []
+    for row in sequences[:, prompt_length:].tolist():
+        ends = [index + 1 for index, token in enumerate(row) if token in end_ids]
+        length = ends[0] if ends else row.index(PAD) if PAD in row else len(row)
+        assert set(row[length:]) <= {PAD}
+        rows.append(row[:length])
+    return rows
+
+
+def contains(tokens: list[int], phrase: list[int]) -> bool:
+    """True if the phrase is in the tokens."""
+    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
 
 
 def batch_of(

@@ -1,9 +1,15 @@
-"""A Python that has already imported torch, transformers and the package: commands of tests start in it by a fork.
+"""Two Pythons that have already imported libraries. Commands of tests start in them by a fork.
 
-`with warm_python(folder) as python:` gives the path of an executable that is used as `python` is: `python -c CODE …`,
-`python -m MODULE …` or `python SCRIPT …`, with environment, folder, streams, signals and exit code of its own. Where a
-test is about what is imported, or about a fresh interpreter, it takes `sys.executable`. What such a process starts itself
-with its own `sys.executable`, by a launcher or by multiprocessing, is forked likewise.
+`with warm_pythons(folder) as (python, fresh_python):` gives the paths of two executables. Tests call them as they call
+`python`: `python -c CODE …`, `python -m MODULE …` or `python SCRIPT …`. Each command has its own environment, folder,
+streams, signals and exit code.
+
+* `python` has imported the package and the libraries of the commands. It has read the environment of the tests' Hub.
+* `fresh_python` has imported torch only. Use it for programs that need other variables of huggingface_hub, or that
+  must not have imported the package.
+
+A test that needs an interpreter without any import uses `sys.executable`. Processes that a command starts with its own
+`sys.executable` (launchers, multiprocessing) are forked too.
 """
 
 import atexit
@@ -26,8 +32,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-# What every command line, training run and launcher imports.
-PRELOADED = """
+# These parts of torch take most of the time of `import transformers`, and read no variable of huggingface_hub.
+TORCH = "torch torch._dynamo torch.distributed.tensor torch.fx.experimental.symbolic_shapes".split()
+# Modules that every command line, training run and launcher imports.
+PACKAGE = """
     accelerate.commands.launch torch.distributed.run torch.distributed.fsdp transformers.distributed
     matplotlib.backends.backend_agg matplotlib.figure sacrebleu
     vaswani_hf.cli vaswani_hf.training.run vaswani_hf.convert.export vaswani_hf.publish.push
@@ -56,31 +64,34 @@ os._exit(code)
 
 
 @contextlib.contextmanager
-def warm_python(folder: Path) -> Iterator[str]:
-    """The executable, which lies in a folder; its server ends with the block.
-
-    Args:
-        folder: A folder with a short path, for a socket.
-    """
-    address, executable = str(folder / "socket"), folder / "python"
-    executable.write_text(CLIENT.format(python=sys.executable, address=address), encoding="utf-8")
-    executable.chmod(0o755)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
-    listener.listen(64)
+def warm_pythons(folder: Path) -> Iterator[tuple[str, str]]:
+    """The two executables, which lie in a folder with a short path. Their servers end with the block."""
+    listeners = []
+    executables = []
+    for name in ("python", "fresh_python"):
+        address = str(folder / f"{name}.socket")
+        executable = folder / name
+        executable.write_text(CLIENT.format(python=sys.executable, address=address), encoding="utf-8")
+        executable.chmod(0o755)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(address)
+        listener.listen(64)
+        listeners.append(listener)
+        executables.append(str(executable))
+    numbers = [listener.fileno() for listener in listeners]
     # Commands may not inherit that the tests have more threads, nor wait for a server that has gone.
     server = subprocess.Popen(
-        [sys.executable, __file__, str(listener.fileno()), str(executable)],
+        [sys.executable, __file__, *map(str, numbers), *executables],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        pass_fds=[listener.fileno()],
+        pass_fds=numbers,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
     )
-    listener.close()
+    for listener in listeners:
+        listener.close()
     try:
-        # The imports take minutes on a busy machine, which are not to count for the first command of a test.
-        subprocess.run([str(executable), "-c", "pass"], check=True)
-        yield str(executable)
+        python, fresh_python = executables
+        yield python, fresh_python
     finally:
         server.stdin.close()
         try:
@@ -89,11 +100,14 @@ def warm_python(folder: Path) -> Iterator[str]:
             server.kill()
 
 
+def import_modules(names: list[str]) -> None:
+    for name in names:
+        importlib.import_module(name)
+    gc.freeze()
+
+
 def serve(listener: socket.socket) -> list[str]:
     """The arguments of a command, in a process that was forked for it; the server itself never returns."""
-    for module in PRELOADED:
-        importlib.import_module(module)
-    gc.freeze()
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [], 1.0)
         with contextlib.suppress(ChildProcessError):
@@ -107,6 +121,23 @@ def serve(listener: socket.socket) -> list[str]:
                 listener.close()
                 return answer(connection)
             connection.close()
+
+
+def start_servers(descriptors: list[int], executables: list[str]) -> list[str]:
+    """Starts the server of `fresh_python` as soon as torch is imported, then the server of `python`.
+
+    The function returns in the process of a command only.
+    """
+    listeners = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    import_modules(TORCH)
+    is_fresh = os.fork() == 0
+    listener, other = reversed(listeners) if is_fresh else listeners
+    other.close()
+    sys.executable = executables[is_fresh]
+    multiprocessing.set_executable(sys.executable)
+    if not is_fresh:
+        import_modules(PACKAGE)
+    return serve(listener)
 
 
 def answer(connection: socket.socket) -> list[str]:
@@ -207,6 +238,4 @@ def end(arguments: list[str]) -> NoReturn:
 
 if __name__ == "__main__":
     sys.path.pop(0)
-    sys.executable = sys.argv[2]
-    multiprocessing.set_executable(sys.executable)
-    end(serve(socket.socket(fileno=int(sys.argv[1]))))
+    end(start_servers([int(word) for word in sys.argv[1:3]], sys.argv[3:]))

@@ -1,136 +1,25 @@
 """The 2017 Transformer as a first-class Hugging Face model.
 
-Importing it registers the models with the Auto classes, and the task "translation" with `pipeline`. `__all__` is the
-public interface. The names that need more of the package than the model are imported when they are used first.
+    from transformers import AutoModelForSeq2SeqLM, pipeline
+    import vaswani_hf                                  # registers the models and the task "translation"
+
+    recipe = vaswani_hf.load_recipe("recipe.yaml")     # settings of a run: data, tokenizer, model, training
+    vaswani_hf.train(recipe)                           # writes a checkpoint, its scores and its curve
+    translator = vaswani_hf.Translator.from_pretrained("checkpoints/run")
+    translator.translate(["one", "two"])               # the search of the paper, with constraints and scores
+    vaswani_hf.evaluate(translator, sources, references)
+    vaswani_hf.export("checkpoints/run", "folder", "ctranslate2")
+    vaswani_hf.push("checkpoints/run", "user/name")
+
+`__all__` is the public interface. Each name is imported when it is used first.
 """
 
-import logging
 import sys
-import warnings
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers.utils import is_torchao_available
-
-# torchao logs at each import which of its CUDA parts it cannot load.
-logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
-logging.getLogger("torch.utils._pytree").addFilter(
-    lambda record: "register_constant" not in record.getMessage()
-)
-# Where Python writes no bytecode, each import compiles torchao and warns of its invalid escape sequences.
-warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
-
-
-def _flatten_tensor_state_dict(*args: Any) -> Any:
-    """torchao's function of this name, without the import of torchao before it is called."""
-    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
-
-    return flatten_tensor_state_dict(*args)
-
-
-def _import_quantizers_without_torchao() -> None:
-    """Import the quantizers of transformers, but not torchao.
-
-    Every use of transformers imports torchao if torchao is installed, for one function of one quantizer.
-    The import takes a second, and prints warnings. In this package only weights in int8 need torchao.
-    """
-    if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
-        return
-    # `importlib.util.find_spec` does not find a module whose entry is None.
-    sys.modules["torchao"] = None  # type: ignore[assignment]
-    try:
-        import transformers.quantizers.quantizer_torchao as quantizer
-    finally:
-        del sys.modules["torchao"]
-        is_torchao_available.cache_clear()
-    if is_torchao_available():
-        quantizer.flatten_tensor_state_dict = _flatten_tensor_state_dict  # type: ignore[attr-defined]
-
-
-_import_quantizers_without_torchao()
-
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    pipelines,
-)
-from transformers.pipelines import PIPELINE_REGISTRY
-
-from .model import pipeline_vaswani
-from .model.configuration_vaswani import VaswaniConfig
-from .model.language_models_vaswani import (
-    VaswaniDecoderConfig,
-    VaswaniDecoderModel,
-    VaswaniEncoderConfig,
-    VaswaniEncoderModel,
-    VaswaniForCausalLM,
-    VaswaniForMaskedLM,
-)
-from .model.modeling_vaswani import VaswaniDecoder as VaswaniDecoder
-from .model.modeling_vaswani import VaswaniEncoder as VaswaniEncoder
-from .model.modeling_vaswani import VaswaniForSeq2SeqLM, VaswaniModel
-from .model.modeling_vaswani import VaswaniPreTrainedModel as VaswaniPreTrainedModel
-from .model.pipeline_vaswani import DIRECTION, TASK
 from .version import __version__
-
-
-class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
-    """Translations of texts by any encoder-decoder model that generates; see the base class."""
-
-    def push_to_hub(self, repo_id: str, **kwargs: Any) -> Any:
-        """Pushes the model with its tokenizers and its code; a Vaswani model is checked as `vaswani push` checks it."""
-        if self.model.config.model_type != "vaswani":
-            return super().push_to_hub(repo_id, **kwargs)
-        # Importing the code that pushes takes long.
-        from .publish.push import push_pipeline
-
-        return push_pipeline(self, repo_id, **kwargs)
-
-
-class _NoDefault(dict):
-    """The default model of the task: a sentence that there is none."""
-
-    def __getitem__(self, key: Any) -> Any:
-        raise ValueError(
-            f"`model` must be given for the task {TASK!r}, which has no default: a folder, user/name on the Hub or a model."
-        )
-
-
-def register_translation_pipeline() -> None:
-    """Makes `pipeline("translation")` and `pipeline("translation_XX_to_YY")` work where transformers lacks the task.
-
-    Does nothing where transformers has it, or after the first call.
-    """
-    if TASK in PIPELINE_REGISTRY.supported_tasks:
-        return
-    # pipeline() refuses tasks of this list before it asks the registry; older versions have no such list.
-    getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
-    kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
-    PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))
-    # Pipeline.save_pretrained would otherwise write `custom_pipelines` into the config of any model that translates,
-    # T5 for example, and pipeline() would then demand `trust_remote_code` for that checkpoint.
-    del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
-    check_task = PIPELINE_REGISTRY.check_task
-
-    def check_task_with_direction(task: str) -> tuple[str, dict, Any]:
-        return check_task(TASK if DIRECTION.fullmatch(task) else task)
-
-    PIPELINE_REGISTRY.check_task = check_task_with_direction  # type: ignore[method-assign]
-
-
-AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
-AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)
-AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForSeq2SeqLM, exist_ok=True)
-AutoConfig.register("vaswani_decoder", VaswaniDecoderConfig, exist_ok=True)
-AutoModel.register(VaswaniDecoderConfig, VaswaniDecoderModel, exist_ok=True)
-AutoModelForCausalLM.register(VaswaniDecoderConfig, VaswaniForCausalLM, exist_ok=True)
-AutoConfig.register("vaswani_encoder", VaswaniEncoderConfig, exist_ok=True)
-AutoModel.register(VaswaniEncoderConfig, VaswaniEncoderModel, exist_ok=True)
-AutoModelForMaskedLM.register(VaswaniEncoderConfig, VaswaniForMaskedLM, exist_ok=True)
-register_translation_pipeline()
 
 __all__ = [
     "Parser",
@@ -152,21 +41,49 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .convert.export import export
-    from .evaluation.evaluate import evaluate
-    from .parsing.parser import Parser
-    from .publish.push import push
-    from .recipe.loading import load_recipe
-    from .training.run import train
-    from .translation.translator import Translator
+    from .convert.export import export as export
+    from .evaluation.evaluate import evaluate as evaluate
+    from .model.configuration_vaswani import VaswaniConfig as VaswaniConfig
+    from .model.language_models_vaswani import VaswaniDecoderConfig as VaswaniDecoderConfig
+    from .model.language_models_vaswani import VaswaniDecoderModel as VaswaniDecoderModel
+    from .model.language_models_vaswani import VaswaniEncoderConfig as VaswaniEncoderConfig
+    from .model.language_models_vaswani import VaswaniEncoderModel as VaswaniEncoderModel
+    from .model.language_models_vaswani import VaswaniForCausalLM as VaswaniForCausalLM
+    from .model.language_models_vaswani import VaswaniForMaskedLM as VaswaniForMaskedLM
+    from .model.modeling_vaswani import VaswaniDecoder as VaswaniDecoder
+    from .model.modeling_vaswani import VaswaniEncoder as VaswaniEncoder
+    from .model.modeling_vaswani import VaswaniForSeq2SeqLM as VaswaniForSeq2SeqLM
+    from .model.modeling_vaswani import VaswaniModel as VaswaniModel
+    from .model.modeling_vaswani import VaswaniPreTrainedModel as VaswaniPreTrainedModel
+    from .parsing.parser import Parser as Parser
+    from .publish.push import push as push
+    from .recipe.loading import load_recipe as load_recipe
+    from .registration import TranslationPipeline as TranslationPipeline
+    from .registration import register_translation_pipeline as register_translation_pipeline
+    from .training.run import train as train
+    from .translation.translator import Translator as Translator
 
 _LAZY = {
     "Parser": lambda: import_module("vaswani_hf.parsing.parser"),
+    "TranslationPipeline": lambda: import_module("vaswani_hf.registration"),
     "Translator": lambda: import_module("vaswani_hf.translation.translator"),
+    "VaswaniConfig": lambda: import_module("vaswani_hf.model.configuration_vaswani"),
+    "VaswaniDecoder": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
+    "VaswaniDecoderConfig": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
+    "VaswaniDecoderModel": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
+    "VaswaniEncoder": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
+    "VaswaniEncoderConfig": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
+    "VaswaniEncoderModel": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
+    "VaswaniForCausalLM": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
+    "VaswaniForMaskedLM": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
+    "VaswaniForSeq2SeqLM": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
+    "VaswaniModel": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
+    "VaswaniPreTrainedModel": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
     "evaluate": lambda: import_module("vaswani_hf.evaluation.evaluate"),
     "export": lambda: import_module("vaswani_hf.convert.export"),
     "load_recipe": lambda: import_module("vaswani_hf.recipe.loading"),
     "push": lambda: import_module("vaswani_hf.publish.push"),
+    "register_translation_pipeline": lambda: import_module("vaswani_hf.registration"),
     "train": lambda: import_module("vaswani_hf.training.run"),
 }
 
@@ -181,3 +98,16 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _is_command() -> bool:
+    """True if this process is the command `vaswani`, which registers the models after it has read its arguments.
+
+    `vaswani --help` and wrong arguments then answer without the import of torch, which takes seconds.
+    """
+    module = sys.orig_argv[2:3] if sys.orig_argv[1:2] == ["-m"] else []
+    return Path(sys.argv[0]).name == "vaswani" or module in (["vaswani_hf"], ["vaswani_hf.cli"])
+
+
+if not _is_command():
+    from . import registration as registration

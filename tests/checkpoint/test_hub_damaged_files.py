@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from factories import loaded_recipe
 from safetensors.torch import load_file, save_file
 
-from vaswani_hf.data.corpus import pin_dataset
+from vaswani_hf.data.dataset_hub import pin_dataset
 from vaswani_hf.publish.model_card import check_card, model_card
-from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
 
 load_split = TASKS["translation"].load_split
@@ -15,11 +15,6 @@ load_split = TASKS["translation"].load_split
 AGAIN = "copy or download it again."
 NO_OBJECT = "must hold a JSON object, but does not: it is damaged; " + AGAIN
 NO_FILE = "must be a file, but is a folder; copy or download the checkpoint again."
-RECIPE = """
-output_dir: out
-data: {source_language: en, target_language: de, dataset: DATASET}
-training: {max_steps: 2}
-"""
 
 
 def break_file(path, how):
@@ -39,81 +34,72 @@ def refuses(vaswani, hub, repo_id, folder, sentence):
     assert ("model", repo_id) not in hub.repositories and not hub.requests
 
 
-FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "target_tokenizer/tokenizer_config.json",
+)
 
 
-@pytest.mark.parametrize("file", [*FILES, *(f"target_tokenizer/{name}" for name in FILES[:2])])
+@pytest.mark.parametrize("file", FILES)
 def test_a_file_that_is_no_json(hub, repo_id, tiny_checkpoint, vaswani, file):
     folder = tiny_checkpoint(two_vocabularies=True)
     content = (folder / file).read_bytes()
-    for how in ("{", "[]", "half", "a folder"):
+    for how in ("[]", "half"):
         break_file(folder / file, how)
-        refuses(
-            vaswani,
-            hub,
-            repo_id,
-            folder,
-            f"{file} of '{folder}' {NO_FILE if how == 'a folder' else NO_OBJECT}",
-        )
-        (folder / file).rmdir() if how == "a folder" else (folder / file).unlink()
+        refuses(vaswani, hub, repo_id, folder, f"{file} of '{folder}' {NO_OBJECT}")
         (folder / file).write_bytes(content)
+    break_file(folder / file, "a folder")
+    refuses(vaswani, hub, repo_id, folder, f"{file} of '{folder}' {NO_FILE}")
+
+
+NOT_NAMED = "tokenizer_config.json of '{folder}' must name the `%s` of the tokenizer, but does not; " + AGAIN
+MISSING = "'{folder}' must hold the tokenizer of the checkpoint, but has no %s; " + AGAIN
 
 
 @pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
         ("tokenizer.json", "{}", "tokenizer.json of '{folder}' describes no tokenizer; " + AGAIN),
-        (
-            "tokenizer_config.json",
-            "{}",
-            "tokenizer_config.json of '{folder}' must name the `pad_token` of the tokenizer, but does not; "
-            + AGAIN,
-        ),
-        (
-            "tokenizer_config.json",
-            '{"pad_token": "<pad>"}',
-            "tokenizer_config.json of '{folder}' must name the `eos_token` of the tokenizer, but does not; "
-            + AGAIN,
-        ),
-        (
-            "tokenizer_config.json",
-            "nothing",
-            "'{folder}' must hold the tokenizer of the checkpoint, but has no tokenizer_config.json; "
-            + AGAIN,
-        ),
-        (
-            "tokenizer.json",
-            "nothing",
-            "'{folder}' must hold the tokenizer of the checkpoint, but has no tokenizer.json; " + AGAIN,
-        ),
+        ("tokenizer_config.json", "{}", NOT_NAMED % "pad_token"),
+        ("tokenizer_config.json", '{"pad_token": "<pad>"}', NOT_NAMED % "eos_token"),
+        ("tokenizer_config.json", "nothing", MISSING % "tokenizer_config.json"),
+        ("tokenizer.json", "nothing", MISSING % "tokenizer.json"),
     ],
 )
-def test_a_tokenizer_that_cannot_do_what_it_must(
-    hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence
-):
+def test_a_damaged_tokenizer(hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence):
     folder = tiny_checkpoint()
     break_file(folder / file, content)
     refuses(vaswani, hub, repo_id, folder, sentence.format(folder=folder))
 
 
-@pytest.mark.parametrize("content", [{"test": {"bleu": "x"}}, {"training": {"seconds": "x"}}])
-def test_results_of_another_kind(hub, repo_id, tiny_checkpoint, vaswani, content):
+RECORDS = {
+    '{"test": {"bleu": "x"}}': ("results.json", "must hold what `vaswani train` writes, but does not ("),
+    '{"training": {"seconds": "x"}}': (
+        "results.json",
+        "must hold what `vaswani train` writes, but does not (",
+    ),
+    "steps: 3\n": ("recipe.yaml", "cannot be used: `steps` is no key of a recipe"),
+}
+
+
+@pytest.mark.parametrize("content", RECORDS)
+def test_a_record_that_cannot_be_used(hub, repo_id, tiny_checkpoint, vaswani, content):
     folder = tiny_checkpoint()
-    (folder / "results.json").write_text(json.dumps(content))
+    file, reason = RECORDS[content]
+    (folder / file).write_text(content)
     code, _, sentence = vaswani("push", folder, repo_id)
-    assert code == 1 and sentence.startswith(
-        f"The record '{folder / 'results.json'}' must hold what `vaswani train` writes, but does not ("
-    )
-    assert sentence.endswith("); restore it or remove it.") and ("model", repo_id) not in hub.repositories
+    assert code == 1 and sentence.startswith(f"The record '{folder / file}' {reason}")
+    if file == "results.json":
+        assert sentence.endswith("); restore it or remove it.")
+    assert ("model", repo_id) not in hub.repositories
 
 
 def test_results_that_are_null(tiny_checkpoint):
     folder = tiny_checkpoint()
-    content = {
-        "training": {"seconds": None, "versions": None},
-        "test": {"bleu": None, "chrf": None},
-        "data": None,
-    }
+    training = {"seconds": None, "versions": None}
+    content = {"training": training, "test": {"bleu": None, "chrf": None}, "data": None}
     (folder / "results.json").write_text(json.dumps(content))
     assert "BLEU" not in str(model_card(folder, "alice/x"))
 
@@ -130,48 +116,25 @@ def test_a_card_that_is_not_utf8(tmp_path):
     check_card(path)
 
 
-def test_a_recipe_with_an_unknown_key_is_named(hub, repo_id, tiny_checkpoint, vaswani):
-    folder = tiny_checkpoint()
-    (folder / "recipe.yaml").write_text("steps: 3\n")
-    code, _, sentence = vaswani("push", folder, repo_id)
-    assert code == 1
-    assert sentence.startswith(
-        f"The record '{folder / 'recipe.yaml'}' cannot be used: `steps` is no key of a recipe"
-    )
-    assert ("model", repo_id) not in hub.repositories
-
-
-def test_a_repository_without_a_checkpoint(hub, repo_id, vaswani):
+def test_a_damaged_repository(hub, repo_id, tiny_checkpoint, vaswani):
+    translate = ("translate", repo_id, "--text", "der Hund")
     repository = hub.create_repository(repo_id)
     sentence = f"'{repo_id}' holds no checkpoint: it has no config.json."
-    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", sentence)
-    repository.commit({"README.md": b"# Nothing\n"})
-    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", sentence)
+    assert vaswani(*translate) == (1, "", sentence)
     repository.commit({"config.json": b'{"model_type": "bert"}'})
-    sentence = (
-        f"`model` must be a checkpoint of this package, but '{repo_id}' is one of model type 'bert'; load it with "
-        "transformers."
-    )
-    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", sentence)
-
-
-@pytest.mark.parametrize("file", ["tokenizer_config.json", "tokenizer.json"])
-def test_a_repository_whose_tokenizer_is_damaged_is_named(hub, repo_id, tiny_checkpoint, vaswani, file):
+    code, _, sentence = vaswani(*translate)
+    assert code == 1 and f"but '{repo_id}' is one of model type 'bert'" in sentence
     content = {path.name: path.read_bytes() for path in tiny_checkpoint().iterdir()}
-    hub.create_repository(repo_id).commit(content | {file: b"{"})
-    assert vaswani("translate", repo_id, "--text", "der Hund") == (
-        1,
-        "",
-        f"{file} of '{repo_id}' {NO_OBJECT}",
-    )
+    for file in ("tokenizer_config.json", "tokenizer.json"):
+        repository.commit(content | {file: b"{"})
+        assert vaswani(*translate) == (1, "", f"{file} of '{repo_id}' {NO_OBJECT}")
 
 
 def test_what_is_no_folder(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
     nothing, file = tmp_path / "nothere", tiny_checkpoint() / "config.json"
-    sentence = f"There is no folder '{nothing}'; check the name of the checkpoint."
-    assert vaswani("push", nothing, repo_id) == (1, "", sentence)
-    sentence = f"There is no folder '{file}'; check the name of the checkpoint."
-    assert vaswani("push", file, repo_id) == (1, "", sentence)
+    for path in (nothing, file):
+        sentence = f"There is no folder '{path}'; check the name of the checkpoint."
+        assert vaswani("push", path, repo_id) == (1, "", sentence)
     sentence = f"`model` must be a checkpoint folder or user/name on the Hub, but is '{file}'."
     assert vaswani("translate", file, "--text", "der Hund") == (1, "", sentence)
     assert not hub.requests
@@ -184,11 +147,15 @@ def test_parameters_are_counted_once(tiny_checkpoint):
     assert f"| parameters | {total:,} |" in str(model_card(folder, "alice/x"))
 
 
+def recipe_of(dataset, tmp_path):
+    data = {"source_language": "en", "target_language": "de", "dataset": dataset}
+    return loaded_recipe(tmp_path / "recipe.yaml", data=data)
+
+
 def test_a_dataset_with_several_licences(hub, repo_id, tmp_path):
     card = b"---\nlicense: [mit, cc-by-nc-4.0]\n---\n"
     hub.create_repository(repo_id, type="dataset").commit({"README.md": card})
-    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("DATASET", repo_id))
-    assert pin_dataset(load_recipe(tmp_path / "recipe.yaml").data, None).license is None
+    assert pin_dataset(recipe_of(repo_id, tmp_path).data, None).license is None
 
 
 def test_a_dataset_whose_card_is_damaged(tmp_path):
@@ -196,9 +163,8 @@ def test_a_dataset_whose_card_is_damaged(tmp_path):
     folder.mkdir()
     (folder / "train.jsonl").write_text('{"translation": {"en": "one", "de": "eins"}}\n')
     (folder / "README.md").write_text("---\nlicense: [mit\nconfigs: {\n---\n")
-    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("DATASET", str(folder)))
     with pytest.raises(ValueError) as caught:
-        load_split(load_recipe(tmp_path / "recipe.yaml").data, "train", 1)
+        load_split(recipe_of(str(folder), tmp_path).data, "train", 1)
     assert str(caught.value) == (
         f"the card (README.md) of the dataset '{folder}' must begin with YAML between two lines of ---, but that is "
         "damaged; correct it, or take another `data.dataset_revision`."

@@ -1,9 +1,8 @@
 """Loading from the Hub: with the package and without it, by revision, private, gated, offline."""
 
 import json
-import os
 import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 
 import vaswani_hf
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani_hf.checkpoint.tokenizers import save_tokenizers
-from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 TEXT = "der Hund läuft"
 TASKS = ("translation", "translation_de_to_de")
@@ -45,20 +42,6 @@ print(json.dumps(found))
 """
 
 
-def run_without_package(hub, tmp_path, program, *arguments, token=None):
-    environment = hub.environment(token) | {"HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_PACKAGE + program, *arguments],
-        capture_output=True,
-        text=True,
-        # Somewhere from where the package cannot be imported by chance either.
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        timeout=300,
-    )
-
-
 def logits(model, tokenizer):
     ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
     return model.eval()(ids, decoder_input_ids=ids).logits
@@ -85,42 +68,12 @@ def fork(hub, published, repo_id) -> str:
     return repo_id
 
 
-@pytest.fixture(scope="module")
-def two_vocabularies(tmp_path_factory) -> str:
-    """The folder of a model with two vocabularies."""
-    folder = tmp_path_factory.mktemp("two")
-    source = train_tokenizer(["the dog runs over the street"] * 2, 280)
-    target = train_tokenizer([TEXT] * 2, 275)
-    torch.manual_seed(3)
-    shape = {
-        "d_model": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 16,
-        "decoder_ffn_dim": 16,
-    }
-    config = VaswaniConfig(
-        vocab_size=len(source),
-        decoder_vocab_size=len(target),
-        share_encoder_decoder_embeddings=False,
-        **shape,
-    )
-    VaswaniForSeq2SeqLM(config).save_pretrained(folder)
-    save_tokenizers(source, target, folder)
-    return str(folder)
-
-
 def test_model_and_tokenizer_push_their_parts_which_combine(hub, published):
     files = hub.repository(published).files()
-    assert set(files) - {".gitattributes"} == {
-        *("README.md", "config.json", "generation_config.json", "model.safetensors"),
-        *("tokenizer.json", "tokenizer_config.json"),
-        *(
-            path.name
-            for path in (os.scandir(os.path.join(os.path.dirname(vaswani_hf.__file__), "model")))
-            if "_vaswani.py" in path.name and not path.name.startswith("language_models")
-        ),
-    }
+    code = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")}
+    parts = {".gitattributes", "README.md", "config.json", "generation_config.json", "model.safetensors"}
+    tokenizer = {"tokenizer.json", "tokenizer_config.json"}
+    assert set(files) == parts | tokenizer | code - {"language_models_vaswani.py"}
     config = json.loads(files["config.json"])
     assert config["auto_map"] == {
         "AutoConfig": "configuration_vaswani.VaswaniConfig",
@@ -130,17 +83,9 @@ def test_model_and_tokenizer_push_their_parts_which_combine(hub, published):
     assert config["custom_pipelines"]["translation"]["impl"] == "pipeline_vaswani.TranslationPipeline"
 
 
-@pytest.mark.transfer
-def test_a_large_model_is_pushed_in_shards(hub, alice, repo_id, tiny_model):
-    model, ids = tiny_model(), torch.arange(3, 9)[None]
-    model.push_to_hub(repo_id, max_shard_size="20KB")
-    files = hub.repository(repo_id).files()
-    assert "model.safetensors.index.json" in files and "model.safetensors" not in files
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(repo_id).eval()
-    assert torch.equal(loaded(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
-
-
-def test_without_the_package_everything_loads_and_is_pushed_again(hub, fork, alice, copier, tmp_path):
+def test_without_the_package_everything_loads_and_is_pushed_again(
+    hub, fork, alice, copier, tmp_path, fresh_python
+):
     before, commit = hub.repository(fork).files(), hub.repository(fork).head()
     # Later commits of the branch are not asked for.
     marker = tmp_path / "was_run"
@@ -165,8 +110,11 @@ both = translator.model.generate(ids, ensemble=[model], must_contain=[[phrase]],
 assert phrase[0] in both[0, 1:].tolist()
 translator.push_to_hub(again)
 """
-    result = run_without_package(
-        hub, tmp_path, program + LOAD_ALL + push, fork, TEXT, options, again, token=alice.token
+    program = WITHOUT_PACKAGE + program + LOAD_ALL + push
+    environment = hub.environment(alice.token) | {"HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    command = [fresh_python, "-c", program, fork, TEXT, options, again]
+    result = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300
     )
     assert result.returncode == 0, result.stderr
     assert not marker.exists()
@@ -200,47 +148,27 @@ def test_with_the_package_no_flag_is_needed(hub, published, copier):
             assert type(translator.model) is VaswaniForSeq2SeqLM
 
 
-def push_versions(hub, repo_id, copier):
-    """Another model at each place of a repository: the revisions, each with the value of its first bias."""
-    repository, api, places = hub.repository(repo_id), HfApi(), {}
-
-    def push(value, **where):
-        with torch.no_grad():
-            copier.model.model.encoder.layers[0].fc1.bias[0] = value
-        copier.model.push_to_hub(repo_id, **where)
-
-    bias = copier.model.model.encoder.layers[0].fc1.bias
-    before = bias[0].item()
-    try:
-        push(1.0)
-        places[repository.head()] = 1.0
-        api.create_tag(repo_id, tag="v1.0")
-        places["v1.0"] = 1.0
-        api.create_branch(repo_id, branch="exp/2")
-        push(2.0, revision="exp/2")
-        places["exp/2"] = 2.0
-        push(3.0, create_pr=True)
-        places["refs/pr/1"] = 3.0
-        push(4.0)
-        places["main"] = 4.0
-    finally:
-        with torch.no_grad():
-            bias[0] = before
-    return places
-
-
-def test_branch_tag_commit_and_pull_request(hub, fork, copier):
-    published = fork
-    for revision, value in push_versions(hub, published, copier).items():
-        model = AutoModelForSeq2SeqLM.from_pretrained(published, revision=revision)
-        assert model.model.encoder.layers[0].fc1.bias[0].item() == value, revision
-        translator = pipeline("translation", model=published, revision=revision)
-        assert translator.model.model.encoder.layers[0].fc1.bias[0].item() == value, revision
-        assert (
-            AutoConfig.from_pretrained(published, revision=revision).vocab_size
-            == copier.model.config.vocab_size
-        )
-        assert AutoTokenizer.from_pretrained(published, revision=revision).vocab_size
+def test_branch_tag_commit_and_pull_request(hub, repo_id, tiny_checkpoint):
+    repository = hub.create_repository(repo_id)
+    places = {}
+    for number, place in enumerate(("commit", "v1.0", "exp/2", "refs/pr/1", "main")):
+        folder = tiny_checkpoint(place.replace("/", "-"), dropout=0.1 * number)
+        files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        repository.commit(files, branch="exp/2" if place == "exp/2" else "main")
+        if place == "commit":
+            place = repository.head()
+        elif place == "v1.0":
+            repository.set_ref("refs/tags/v1.0", repository.head())
+        elif place == "refs/pr/1":
+            repository.set_ref(place, repository.head())
+        places[place] = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    for revision, expected in places.items():
+        translator = pipeline("translation", model=repo_id, revision=revision)
+        for model in (AutoModelForSeq2SeqLM.from_pretrained(repo_id, revision=revision), translator.model):
+            bias = model.model.encoder.layers[0].fc1.bias
+            assert torch.equal(bias, expected.model.encoder.layers[0].fc1.bias), revision
+        assert AutoConfig.from_pretrained(repo_id, revision=revision).dropout == expected.config.dropout
+        assert AutoTokenizer.from_pretrained(repo_id, revision=revision).vocab_size
 
 
 @pytest.mark.parametrize("access", ["private", "gated"])
@@ -262,27 +190,26 @@ def test_private_and_gated(hub, fork, alice, bob, copier, access, monkeypatch, t
     assert translator(TEXT) == [{"translation_text": TEXT}]
 
 
-@pytest.mark.parametrize("place", ["main", "v2"])
 def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
-    hub, alice, repo_id, two_vocabularies, place, monkeypatch, tmp_path
+    hub, alice, repo_id, tiny_checkpoint, monkeypatch, tmp_path
 ):
+    two_vocabularies = str(tiny_checkpoint(two_vocabularies=True))
     HfApi().create_repo(repo_id, private=True)
     HfApi().upload_folder(repo_id=repo_id, folder_path=two_vocabularies)
     HfApi().create_tag(repo_id, tag="v2")
-    if place == "v2":
-        # The tag does not have the files of the branch.
-        hub.repository(repo_id).commit({"target_tokenizer/tokenizer.json": None, "tokenizer.json": b"{}"})
+    # The tag does not have the files of the branch.
+    hub.repository(repo_id).commit({"target_tokenizer/tokenizer.json": None, "tokenizer.json": b"{}"})
     monkeypatch.delenv("HF_TOKEN")
     cache = {"model_kwargs": {"cache_dir": tmp_path / "cache"}}
-    translator = pipeline("translation", model=repo_id, revision=place, token=alice.token, **cache)
+    translator = pipeline("translation", model=repo_id, revision="v2", token=alice.token, **cache)
     local = pipeline("translation", model=two_vocabularies)
     assert translator.target_tokenizer.get_vocab() == local.target_tokenizer.get_vocab()
     assert translator.target_tokenizer.get_vocab() != translator.tokenizer.get_vocab()
     assert translator("the dog", max_new_tokens=8) == local("the dog", max_new_tokens=8)
 
 
-def test_another_endpoint_and_then_offline_from_the_cache(hub, published, tmp_path):
-    mirror = LocalHub(tmp_path / "mirror")
+def test_another_endpoint_and_then_offline_from_the_cache(hub, published, tmp_path, fresh_python):
+    mirror = LocalHub()
     mirror.start()
     environment = mirror.environment() | {"HF_HOME": str(tmp_path / "home")}
     # Connections are counted before the first request, which is after all imports.
@@ -300,7 +227,7 @@ print(pipeline("translation", model=sys.argv[1])(sys.argv[2])[0]["translation_te
         hub.clear()
         for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
             mirror.clear()
-            command = [sys.executable, "-c", program, published, TEXT]
+            command = [fresh_python, "-c", program, published, TEXT]
             result = subprocess.run(
                 command, capture_output=True, text=True, env=environment | offline, stdin=subprocess.DEVNULL
             )

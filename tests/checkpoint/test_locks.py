@@ -169,7 +169,7 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
         assert list(tmp_path.iterdir()) == []
     said = capsys.readouterr().err
     assert re.fullmatch(
-        rf"'{tmp_path}' has no locks \(.*\): see to it that no other process writes there\n", said
+        rf"'{tmp_path}' has no locks \(.*\): make sure that no other process writes there\n", said
     )
     left = tmp_path / ".out.0a1b2c3d.vaswani-unfinished"
     left.mkdir()

@@ -6,12 +6,12 @@ import re
 
 import pytest
 import torch
+from factories import tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM
 
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
-from vaswani_hf.data.tokenizer_training import train_tokenizer
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
 
@@ -20,8 +20,8 @@ from ctranslate2.converters import TransformersConverter
 
 from vaswani_hf.convert.ctranslate2 import ACTIVATIONS, to_ctranslate2
 from vaswani_hf.convert.export import export
-from vaswani_hf.model.backend_vaswani import Segment
 from vaswani_hf.model.configuration_vaswani import decoder_start_token_id, eos_token_ids
+from vaswani_hf.model.translator_vaswani import Segment
 from vaswani_hf.translation.ctranslate2 import CTranslate2Backend, load_ctranslate2_translator
 
 WORDS = dict(
@@ -91,7 +91,7 @@ SEARCHES = {
 @pytest.fixture(scope="module")
 def tokenizers():
     texts = [" ".join(WORDS), " ".join(WORDS.values())]
-    return [train_tokenizer(texts * 3, size, model_max_length=40) for size in (290, 280)]
+    return [tiny_tokenizer(texts * 3, size, model_max_length=40) for size in (290, 280)]
 
 
 @pytest.fixture(scope="module")
@@ -244,10 +244,14 @@ def test_bad_words_are_forbidden(searching, joint, tmp_path, caplog):
 
 # transformers counts the padding before a prefix in `max_length`. Otherwise see what CTranslate2 makes of an end that
 # follows the prefix at once.
+KEPT = {"greedy", "the paper's", "limits of sentences", "one limit"}
 AFTER_A_PREFIX = SEARCHES.keys() - {"transformers' limit", "two limits", "n-best", "as many as beams"}
 
 
-@pytest.mark.parametrize("name", sorted(AFTER_A_PREFIX))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in KEPT else pytest.mark.slow) for name in sorted(AFTER_A_PREFIX)],
+)
 def test_the_search_after_a_prefix_is_that_of_generate(searching, name):
     prefixes = [
         ids[:-1] for ids in ids_of(searching[1].target_tokenizer, ["zwei vier", "drei", "", "eins zwei drei"])
@@ -331,7 +335,10 @@ def test_settings_come_from_the_checkpoint_and_unknown_ones_are_named(tiny_model
         search(translator, source, length_penalty_type="wu")
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int16", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "quantization",
+    ["int8", "float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int16", "bfloat16"))],
+)
 def test_quantization_makes_it_smaller_and_changes_nothing_in_memory(
     tiny_model, joint, tmp_path, quantization
 ):
@@ -364,8 +371,7 @@ def checkpoint(tiny_model, joint, tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize(("dtype", "quantization"), [(torch.float32, None), (torch.bfloat16, "int8")])
 def test_export_says_how_far_it_is_off(checkpoint, tmp_path, capsys, dtype, quantization):
     arguments = ["export", str(checkpoint(dtype=dtype)), str(tmp_path / "out"), "--format", "ctranslate2"]
     assert main([*arguments, *(["--quantization", quantization] if quantization else [])]) == 0
@@ -393,40 +399,19 @@ def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp
     assert largest_difference([result.log_probs], expected) < 1e-4
 
 
-def test_ctranslate2s_own_converter_takes_no_marian_export(checkpoint, tmp_path):
-    export(checkpoint(), tmp_path / "marian", "marian")
-    # As README says; should it take it one day, the decoder would still start from zeros.
-    with pytest.raises(ValueError, match="^Source vocabulary 0 has size"):
-        TransformersConverter(str(tmp_path / "marian")).convert(str(tmp_path / "out"))
-
-
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "reason"),
     [
-        (
-            {"activation_function": "mish"},
-            "`activation_function` is 'mish', which CTranslate2 cannot express: it has gelu, gelu_fast, gelu_new, "
-            "gelu_python, gelu_pytorch_tanh, quick_gelu, relu, sigmoid, silu, swish, tanh.",
-        ),
-        (
-            {"eos_token_id": None},
-            "`eos_token_id` is None, which CTranslate2 cannot express: its search ends with a token.",
-        ),
-        (
-            {"decoder_start_token_id": None, "bos_token_id": None},
-            "`decoder_start_token_id` is None, which CTranslate2 cannot express: it starts from a token.",
-        ),
-        (
-            {"attention_score": "additive"},
-            "`attention_score` is 'additive', which CTranslate2 cannot express: its scores are dot products.",
-        ),
-        (
-            {"attention_window": 2},
-            "`attention_window` is 2, which CTranslate2 cannot express: it attends to all tokens.",
-        ),
+        ({"activation_function": "mish"}, f"it has {', '.join(sorted(ACTIVATIONS))}."),
+        ({"eos_token_id": None}, "its search ends with a token."),
+        ({"decoder_start_token_id": None, "bos_token_id": None}, "it starts from a token."),
+        ({"attention_score": "additive"}, "its scores are dot products."),
+        ({"attention_window": 2}, "it attends to all tokens."),
     ],
 )
-def test_what_ctranslate2_cannot_express_is_named(checkpoint, tmp_path, fields, message):
+def test_fields_that_ctranslate2_cannot_express_are_named(checkpoint, tmp_path, fields, reason):
+    name, value = next(iter(fields.items()))
+    message = f"`{name}` is {value!r}, which CTranslate2 cannot express: {reason}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         export(checkpoint(**fields), tmp_path / "out", "ctranslate2")
     assert not list(tmp_path.iterdir())

@@ -3,13 +3,13 @@
 import copy
 import errno
 import re
-import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
+from factories import tiny_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from transformers import (
@@ -23,11 +23,11 @@ from transformers import (
 from vaswani_hf.checkpoint.files import new_folder
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
-from vaswani_hf.convert.comparison import report, sample_batch
 from vaswani_hf.convert.export import export
+from vaswani_hf.convert.formats import report, sample_batch
 from vaswani_hf.convert.marian import to_marian
-from vaswani_hf.data.tokenizer_training import train_tokenizer
 
+TEXTS = ("one two three four five", "eins zwei drei vier")
 TWO = {"vocab_size": 23, "decoder_vocab_size": 19, "share_encoder_decoder_embeddings": False}
 EXPRESSIBLE = {
     "the paper": {},
@@ -82,76 +82,33 @@ def test_logits_and_probabilities_are_the_same(tiny_model, fields):
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_the_comparison_is_not_vacuous(tiny_model):
-    model = tiny_model()
-    batch, is_real = batch_of(model.config)
-    expected = model(**batch).logits[is_real]
-    for name in ("shared.weight", "encoder.layers.1.self_attn_layer_norm.bias", "decoder.layers.0.fc2.bias"):
-        marian = to_marian(model)
-        with torch.no_grad():
-            marian.model.get_parameter(name)[..., [0, 1]] = marian.model.get_parameter(name)[..., [1, 0]]
-        assert (marian(**batch).logits[is_real] - expected).abs().max() > 1e-3, name
+NOT_SHARED = "the {} heads of its {} share the d_model of 16 among them."
+NO_PRODUCT = "its scores are dot products."
+NOT_EXPRESSIBLE = [
+    ("norm_position", {"norm_position": "pre"}, "it has no LayerNorm before its sub-layers."),
+    (
+        "position_embedding",
+        {"position_embedding": "learned"},
+        "it computes its positions and loads no table of them.",
+    ),
+    ("layer_norm_eps", {"layer_norm_eps": 1e-6}, "its LayerNorm has no other epsilon than 1e-05."),
+    ("d_k", {"d_k": 4}, NOT_SHARED.format(2, "encoder")),
+    ("d_k", {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8}, NOT_SHARED.format(4, "decoder")),
+    ("d_v", {"d_v": 5}, NOT_SHARED.format(2, "encoder")),
+    (
+        "decoder_start_token_id",
+        {"decoder_start_token_id": None, "bos_token_id": None},
+        "it starts from a token.",
+    ),
+    ("attention_score", {"attention_score": "additive"}, NO_PRODUCT),
+    ("cross_attention_score", {"cross_attention_score": "additive_linear"}, NO_PRODUCT),
+    ("attention_window", {"attention_window": [None, 3]}, "it attends to all tokens."),
+]
 
 
-def test_generation_is_the_same(tiny_model):
-    model = tiny_model(tie_word_embeddings=False)
-    marian = to_marian(model)
-    batch, _ = batch_of(model.config)
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    for settings in ({"num_beams": 1}, {"num_beams": 3, "early_stopping": "never"}):
-        settings |= {"max_new_tokens": 12, "return_dict_in_generate": True, "output_scores": True}
-        ours, theirs = model.generate(**inputs, **settings), marian.generate(**inputs, **settings)
-        assert torch.equal(ours.sequences, theirs.sequences)
-    torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"norm_position": "pre"},
-            "`norm_position` is 'pre', which MarianMT cannot express: it has no LayerNorm before its sub-layers.",
-        ),
-        (
-            {"position_embedding": "learned"},
-            "`position_embedding` is 'learned', which MarianMT cannot express: it computes its positions and loads no "
-            "table of them.",
-        ),
-        (
-            {"layer_norm_eps": 1e-6},
-            "`layer_norm_eps` is 1e-06, which MarianMT cannot express: its LayerNorm has no other epsilon than 1e-05.",
-        ),
-        (
-            {"d_k": 4},
-            "`d_k` is 4, which MarianMT cannot express: the 2 heads of its encoder share the d_model of 16 among them.",
-        ),
-        (
-            {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8},
-            "`d_k` is 8, which MarianMT cannot express: the 4 heads of its decoder share the d_model of 16 among them.",
-        ),
-        (
-            {"d_v": 5},
-            "`d_v` is 5, which MarianMT cannot express: the 2 heads of its encoder share the d_model of 16 among them.",
-        ),
-        (
-            {"decoder_start_token_id": None, "bos_token_id": None},
-            "`decoder_start_token_id` is None, which MarianMT cannot express: it starts from a token.",
-        ),
-        (
-            {"attention_score": "additive"},
-            "`attention_score` is 'additive', which MarianMT cannot express: its scores are dot products.",
-        ),
-        (
-            {"cross_attention_score": "additive_linear"},
-            "`cross_attention_score` is 'additive_linear', which MarianMT cannot express: its scores are dot products.",
-        ),
-        (
-            {"attention_window": [None, 3]},
-            "`attention_window` is [None, 3], which MarianMT cannot express: it attends to all tokens.",
-        ),
-    ],
-)
-def test_what_marian_cannot_express_is_named(tiny_model, fields, message):
+@pytest.mark.parametrize(("name", "fields", "reason"), NOT_EXPRESSIBLE)
+def test_fields_that_marian_cannot_express_are_named(tiny_model, name, fields, reason):
+    message = f"`{name}` is {fields[name]!r}, which MarianMT cannot express: {reason}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         to_marian(tiny_model(**fields))
 
@@ -207,18 +164,13 @@ def test_the_search_keeps_what_transformers_knows(tiny_model, caplog):
 
 
 @pytest.fixture(scope="module")
-def tokenizers():
-    texts = ["one two three four five", "eins zwei drei vier"]
-    return [train_tokenizer(texts, size, model_max_length=1200) for size in (275, 280)]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tiny_model, tokenizers, tmp_path_factory):
+def checkpoint(tiny_model, tmp_path_factory):
     """Make a checkpoint folder with these fields changed."""
 
     def make(two_vocabularies=False, with_tokenizers=True, **fields):
         folder = tmp_path_factory.mktemp("checkpoint")
-        source, target = tokenizers if two_vocabularies else tokenizers[:1] * 2
+        source = tiny_tokenizer(TEXTS, 275, model_max_length=1200)
+        target = tiny_tokenizer(TEXTS, 280, model_max_length=1200) if two_vocabularies else source
         if two_vocabularies:
             fields |= {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": len(target)}
         tiny_model(vocab_size=len(source), **fields).save_pretrained(folder)
@@ -256,11 +208,9 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tie_word_embeddings": False},
         {"tie_word_embeddings": False, "pad_token_id": 0},
         # Marian's own layout: the decoder starts with `<pad>`, and no word may be it.
         {"decoder_start_token_id": 1, "bad_words_ids": [[1]]},
-        {"decoder_start_token_id": 1, "two_vocabularies": True},
         {"decoder_start_token_id": 2, "two_vocabularies": True, "tie_word_embeddings": False},
     ],
     ids=str,
@@ -286,15 +236,6 @@ def test_every_layout_is_written_and_translates_alike(checkpoint, tmp_path, fiel
         assert torch.equal(*translations)
 
 
-def test_a_mistake_in_a_class_that_is_not_excluded_is_seen(checkpoint, tmp_path, monkeypatch):
-    def exclude_another(state, config):
-        state["final_logits_bias"][0, 5] = -1e3
-
-    monkeypatch.setattr("vaswani_hf.convert.marian._exclude_padding", exclude_another)
-    with pytest.raises(ValueError, match="must be at most 0.0001, but is"):
-        export(checkpoint(decoder_start_token_id=1), tmp_path / "x", "marian")
-
-
 def test_two_vocabularies_and_none(checkpoint, tmp_path):
     two = checkpoint(two_vocabularies=True)
     export(two, tmp_path / "two", "marian")
@@ -305,79 +246,58 @@ def test_two_vocabularies_and_none(checkpoint, tmp_path):
     assert not (tmp_path / "none" / "tokenizer.json").exists()
 
 
-def test_what_fails_leaves_nothing(checkpoint, tmp_path, capsys, monkeypatch):
+def test_an_export_that_fails_leaves_nothing(checkpoint, tmp_path, capsys, monkeypatch):
     folder = checkpoint(norm_position="pre")
     capsys.readouterr()
     assert main(["export", str(folder), str(tmp_path / "x"), "--format", "marian"]) == 1
     assert capsys.readouterr().err.startswith(
         "vaswani: `norm_position` is 'pre', which MarianMT cannot express"
     )
-    monkeypatch.setattr("vaswani_hf.convert.marian._reordered", lambda name, tensor, halves: tensor.clone())
-    with pytest.raises(
-        ValueError, match="^The largest difference between the logits of MarianMT and the checkpoint's "
+    folder = checkpoint(decoder_start_token_id=1)
+
+    def exclude_another_class(state, config):
+        state["final_logits_bias"][0, 5] = -1e3
+
+    for name, mistake in (
+        ("_exclude_padding", exclude_another_class),
+        ("_reordered", lambda name, tensor, halves: tensor.clone()),
     ):
-        export(checkpoint(), tmp_path / "x", "marian")
+        with monkeypatch.context() as patch:
+            patch.setattr(f"vaswani_hf.convert.marian.{name}", mistake)
+            sentence = "^The largest difference between the logits of MarianMT and the checkpoint's .* at most 0.0001"
+            with pytest.raises(ValueError, match=sentence):
+                export(folder, tmp_path / "x", "marian")
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_overwritten(checkpoint, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    message = f"`output` must be a new or empty folder, but '{tmp_path}' exists; give another name."
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        export(checkpoint(), tmp_path, "marian")
-    with pytest.raises(ValueError, match="must be a new or empty folder"):
-        export(checkpoint(), tmp_path / "notes.txt", "marian")
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    (tmp_path / "empty").mkdir()
-    export(checkpoint(), tmp_path / "empty", "marian")
-    assert (tmp_path / "empty" / "model.safetensors").exists()
+PLACES = (".", "", "x/..", "checkpoint", "checkpoint/.", "link", "dangling", "file", "file/out")
 
 
-@pytest.mark.parametrize(
-    "place", [".", "", "x/..", "checkpoint", "checkpoint/.", "link", "dangling", "file", "file/out"]
-)
-def test_no_place_with_something_in_it_is_taken(checkpoint, tmp_path, monkeypatch, place):
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_is_overwritten(tmp_path, monkeypatch, place):
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
+    # The current folder is refused even if it is empty.
     if place not in (".", "", "x/.."):
-        shutil.copytree(checkpoint(), work / "checkpoint")
+        (work / "checkpoint").mkdir()
+        (work / "checkpoint" / "notes.txt").write_text("mine")
         (work / "file").write_text("mine")
         (work / "dangling").symlink_to(tmp_path / "nothing")
         (tmp_path / "empty").mkdir()
         (work / "link").symlink_to(tmp_path / "empty")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(
-        ValueError, match="^`output` must be (a new or empty|in a) folder, but '.*'.*; give another name.$"
-    ):
-        export(checkpoint(), place, "marian")
+    sentence = "^`output` must be (a new or empty|in a) folder, but '.*'.*; give another name.$"
+    with pytest.raises(ValueError, match=sentence), new_folder(place):
+        pass
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_current_folder_stays_while_one_in_it_is_written(checkpoint, tmp_path, monkeypatch):
+def test_the_current_folder_stays_while_one_in_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    export(checkpoint(), "new/../marian/", "marian")
+    with new_folder("new/../marian/") as folder:
+        folder.mkdir()
     assert [path.name for path in tmp_path.iterdir()] == ["marian"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("tflite",), '`format` must be "marian", "ctranslate2" or "onnx", but is \'tflite\'.'),
-        (
-            ("marian", "int8"),
-            '`quantization` is for the format "ctranslate2", but is \'int8\' with "marian".',
-        ),
-        (
-            ("ctranslate2", "int4"),
-            '`quantization` must be "int8", "int16", "float16" or "bfloat16", but is \'int4\'; leave it out for the '
-            "checkpoint's dtype.",
-        ),
-    ],
-)
-def test_arguments_are_checked_before_anything_is_done(tmp_path, arguments, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        export("no/such/model", tmp_path / "x", *arguments)
 
 
 @pytest.mark.parametrize("format", ["ctranslate2", "onnx"])

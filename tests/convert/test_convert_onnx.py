@@ -6,18 +6,18 @@ import re
 
 import pytest
 import torch
+from factories import tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM
 
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
-from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 
 pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
 pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
 
-from vaswani_hf.convert.comparison import sample_batch
 from vaswani_hf.convert.export import export
+from vaswani_hf.convert.formats import sample_batch
 from vaswani_hf.convert.onnx import run_onnx
 
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}
@@ -28,7 +28,7 @@ def checkpoint(tiny_model, tmp_path_factory):
     """A checkpoint with two vocabularies, and with one attention as in the paper and others that are not."""
     folder = tmp_path_factory.mktemp("onnx") / "checkpoint"
     texts = ["one two three four five", "eins zwei drei vier"]
-    source, target = (train_tokenizer(texts, size) for size in (270, 275))
+    source, target = (tiny_tokenizer(texts, size) for size in (270, 275))
     sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
     sizes |= {"share_encoder_decoder_embeddings": False, "d_k": 5}
     model = tiny_model(**SMALL, **sizes, norm_position="pre", attention_score="additive", attention_window=2)

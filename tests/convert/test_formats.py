@@ -70,44 +70,37 @@ def test_a_new_format_is_one_entry(folder, tmp_path, capsys):
     )
 
 
+FORMAT = '`format` must be "marian", "ctranslate2", "onnx" or "embeddings", but is {!r}.'
+
+
 @pytest.mark.parametrize(
-    ("fields", "arguments", "message"),
+    ("arguments", "message"),
     [
+        (("tflite",), FORMAT.format("tflite")),
+        (("read_only",), FORMAT.format("read_only")),
         (
-            {},
-            ("tflite",),
-            '`format` must be "marian", "ctranslate2", "onnx" or "embeddings", but is \'tflite\'.',
-        ),
-        (
-            {},
-            ("read_only",),
-            '`format` must be "marian", "ctranslate2", "onnx" or "embeddings", but is \'read_only\'.',
-        ),
-        (
-            {},
             ("marian", "int8"),
             '`quantization` is for the format "ctranslate2" or "embeddings", but is \'int8\' with "marian".',
         ),
         (
-            {},
             ("embeddings", "int8"),
             "`quantization` must be \"float16\", but is 'int8'; leave it out for the checkpoint's dtype.",
         ),
-        (
-            {"norm_position": "pre"},
-            ("embeddings",),
-            "`norm_position` is 'pre', which the toy format cannot express: it has no other order.",
-        ),
-        (
-            {"attention_bias": True},
-            ("embeddings",),
-            "`attention_bias` is True, which the toy format cannot express: it has only False.",
-        ),
     ],
 )
-def test_a_new_format_is_refused_by_name_where_it_cannot(folder, tmp_path, fields, arguments, message):
+def test_arguments_are_checked_before_anything_is_done(folder, tmp_path, arguments, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        export(folder(**fields), tmp_path / "out", *arguments)
+        export("no/such/model", tmp_path / "out", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [("norm_position", "pre", "it has no other order."), ("attention_bias", True, "it has only False.")],
+)
+def test_a_new_format_refuses_fields_that_it_cannot_express(folder, tmp_path, name, value, reason):
+    message = f"`{name}` is {value!r}, which the toy format cannot express: {reason}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        export(folder(**{name: value}), tmp_path / "out", "embeddings")
     assert not (tmp_path / "out").exists()
 
 

@@ -10,9 +10,9 @@ import pyarrow
 import pytest
 from datasets import Dataset
 
-from vaswani_hf.data import columns, corpus_cache, tokenizer_training
-from vaswani_hf.data.columns import PairRows, corpus_digest
-from vaswani_hf.data.corpus_cache import kept_digest
+from vaswani_hf.data import corpus_cache, memory, tokenizer_training
+from vaswani_hf.data.batching import PairRows
+from vaswani_hf.data.corpus_cache import cached_digest, corpus_digest
 from vaswani_hf.tasks import TASKS, translation
 from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
 
@@ -107,7 +107,7 @@ def test_a_training_that_was_broken_off_leaves_nothing(run, monkeypatch, tmp_pat
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(corpus_cache, "save_tokenizers", fail)
+        patched.setattr(tokenizer_training, "save_tokenizers", fail)
         with pytest.raises(OSError, match="could not be written: No space left on device"):
             run()
     assert not list(tmp_path.rglob("tokenizers-*"))
@@ -150,7 +150,7 @@ def test_pairs_in_memory_are_hashed_each_time(calls):
     pairs = Dataset.from_dict(
         {"input_ids": [[1]], "labels": [[2]], "source_length": [1], "target_length": [1]}
     )
-    assert kept_digest(pairs) == kept_digest(pairs) == corpus_digest(pairs)
+    assert cached_digest(pairs) == cached_digest(pairs) == corpus_digest(pairs)
     assert calls == ["corpus_digest"] * 2
 
 
@@ -161,10 +161,10 @@ def test_pairs_in_memory_are_hashed_each_time(calls):
 def test_a_tokenizer_sees_evenly_spread_pairs(monkeypatch, count):
     monkeypatch.setattr(tokenizer_training, "TRAINING_PAIRS", 5000)
     pairs = Dataset.from_dict({"source": [str(row) for row in range(count)], "target": ["x"] * count})
-    seen = [int(text) for text in tokenizer_training.texts_of(pairs, ("source",), max_length=8)]
+    seen = [int(text) for text in tokenizer_training.training_texts(pairs, ("source",), max_length=8)]
     assert len(seen) == len(set(seen)) == min(count, 5000) if count != 12_345 else 4000 < len(seen) <= 5000
     assert max(np.diff([-1, *seen, count])) <= (1 if count <= 5000 else 2001)
-    streamed = tokenizer_training.texts_of(pairs.to_iterable_dataset(), ("source",), max_length=8)
+    streamed = tokenizer_training.training_texts(pairs.to_iterable_dataset(), ("source",), max_length=8)
     assert [int(text) for text in streamed] == list(range(min(count, 5000)))
 
 
@@ -173,7 +173,7 @@ def test_a_tokenizer_sees_evenly_spread_pairs(monkeypatch, count):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="the kernel does not say what is resident")
 def test_the_pages_of_a_mapped_file_are_given_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(columns, "_MOST_MAPPED", 2**23)
+    monkeypatch.setattr(memory, "_MAX_MAPPED_BYTES", 2**23)
     path, size = tmp_path / "pairs.arrow", 4000
     ids = pyarrow.array([np.full(size, row, np.int32) for row in range(2000)], pyarrow.list_(pyarrow.int32()))
     table = pyarrow.table({"input_ids": ids, "source_length": np.full(2000, size)})

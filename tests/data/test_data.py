@@ -15,16 +15,14 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from datasets import Dataset, IterableDataset
+from factories import tiny_tokenizer
+from sentences import rows as rows_of
 from transformers import AutoTokenizer
 
+from vaswani_hf.data.corpus import CorpusReport, PairEncoder, PairSource, load_pairs, prepare_pairs
 from vaswani_hf.data.lines import read_lines
-from vaswani_hf.data.preparation import CorpusReport, _Preparation, prepare_pairs
-from vaswani_hf.data.reading import PairSource, load_pairs
-from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
-
-load_corpus = TASKS["translation"].load_corpus
 
 PAIRS = [
     ("ein Haus", "a house"),
@@ -43,7 +41,7 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def tokenizer():
     """A tokenizer without merges: a sentence is as long as its bytes, the space put before it and `</s>`."""
-    return train_tokenizer(["a"], 260)
+    return tiny_tokenizer(["a"], 260)
 
 
 def read(**arguments) -> list[tuple[str, str]]:
@@ -51,6 +49,14 @@ def read(**arguments) -> list[tuple[str, str]]:
     rows = list(pairs)
     assert all(list(row) == ["source", "target"] for row in rows)
     return [(row["source"], row["target"]) for row in rows]
+
+
+def refusal(**arguments) -> str:
+    """The message of the error that reading these files raises."""
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        read(**arguments)
+    assert type(caught.value) in (ValueError, FileNotFoundError)
+    return str(caught.value)
 
 
 def aligned(folder: Path, sources: list[str], targets: list[str], end: str = "\n") -> dict[str, Path]:
@@ -63,7 +69,10 @@ def aligned(folder: Path, sources: list[str], targets: list[str], end: str = "\n
 # Two text files
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+both_ways = pytest.mark.parametrize("streaming", [False, True])
+
+
+@both_ways
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_text_files_are_read_line_by_line(tmp_path, end, streaming):
     paths = aligned(tmp_path, *zip(*PAIRS, strict=True), end=end)
@@ -94,26 +103,22 @@ def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(tmp_path, monk
     assert load_pairs(PairSource(**paths))[0] == {"source": "a", "target": "c"}
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@both_ways
 @pytest.mark.parametrize(("sources", "targets"), [(["a"] * 1002, ["b"]), (["a"], ["b"] * 3)])
 def test_misaligned_files_name_both_counts(tmp_path, sources, targets, streaming):
     paths = aligned(tmp_path, sources, targets)
-    with pytest.raises(ValueError) as caught:
-        read(**paths, streaming=streaming)
-    assert str(caught.value) == (
+    assert refusal(**paths, streaming=streaming) == (
         f"{paths['source_file']} and {paths['target_file']} must have equally many lines, but have"
         f" {len(sources):,} and {len(targets):,}."
     )
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@both_ways
 def test_text_that_is_not_utf8_names_file_and_line(tmp_path, streaming):
     paths = aligned(tmp_path, ["a", "b"], ["c", "d"])
     paths["source_file"].write_bytes(b"a\nM\xfcller\n")
-    with pytest.raises(ValueError) as caught:
-        read(**paths, streaming=streaming)
-    assert str(caught.value) == f"{paths['source_file']} must be UTF-8 text, but line 2 is not."
-    assert type(caught.value) is ValueError
+    expected = f"{paths['source_file']} must be UTF-8 text, but line 2 is not."
+    assert refusal(**paths, streaming=streaming) == expected
 
 
 @pytest.mark.parametrize(
@@ -122,9 +127,8 @@ def test_text_that_is_not_utf8_names_file_and_line(tmp_path, streaming):
 def test_damaged_gzip_is_one_sentence(tmp_path, damage):
     path = tmp_path / "a.gz"
     path.write_bytes(damage(gzip.compress(os.urandom(5000).hex().encode())))
-    with pytest.raises(ValueError) as caught:
-        read(source_file=path, target_file=path)
-    assert str(caught.value) == f"{path} must be a gzip file, but is damaged or something else."
+    expected = f"{path} must be a gzip file, but is damaged or something else."
+    assert refusal(source_file=path, target_file=path) == expected
 
 
 # One file of pairs
@@ -146,7 +150,7 @@ def write_records(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@both_ways
 @pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.json", "pairs.csv", "pairs.parquet"])
 def test_translation_columns(tmp_path, name, streaming):
     path = tmp_path / name
@@ -155,103 +159,57 @@ def test_translation_columns(tmp_path, name, streaming):
     assert read(pairs_file=path, source_language="en", target_language="de")[0] == ("a house", "ein Haus")
 
 
-def test_columns_named_by_the_languages(tmp_path):
-    (tmp_path / "lines.json").write_text('{"de": "a", "en": "b"}\n\n{"de": null, "en": "c"}\n')
-    (tmp_path / "array.json").write_text(' \n\n[{"de": "a", "en": "b"}]\n')
-    assert read(pairs_file=tmp_path / "array.json", source_language="de", target_language="en") == [
-        ("a", "b")
-    ]
-    (tmp_path / "quoted.csv").write_bytes(b'en,de\r\n"b ""quoted"", here","two\r\nlines"\r\nNA,null\r\n')
-    assert read(pairs_file=tmp_path / "lines.json", source_language="de", target_language="en") == [
-        ("a", "b"),
-        ("", "c"),
-    ]
-    assert read(pairs_file=tmp_path / "quoted.csv", source_language="de", target_language="en") == [
-        ("two\nlines", 'b "quoted", here'),
-        ("null", "NA"),
-    ]
-
-
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "pairs"),
     [
-        (
-            "a.jsonl",
-            b'{"source": "a", "target": "b"}\n{"sour',
-            "Line 2 of {} must be a JSON object, but is damaged or cut off at character 2 (Unterminated string starting at).",
-        ),
-        ("a.jsonl", b'"text"\n', "Line 1 of {} must be a JSON object, but begins with '\"text\"'."),
-        (
-            "a.json",
-            b'\n[\n {"source": "a"},',
-            "{} must be a JSON array, but is damaged or cut off at line 3, column 18 (Expecting value).",
-        ),
-        (
-            "a.json",
-            b'{"source": "a", "target": "b"}\n[1]',
-            "Line 2 of {} must be a JSON object, but begins with '[1]'.",
-        ),
-        (
-            "a.jsonl",
-            b'{"source": ' + b"7" * 5_000 + b"}",
-            "Line 1 of {} must have no number of more than 4,300 digits, but has one.",
-        ),
-        ("a.jsonl", b"\xff\n", "{} must be UTF-8 text, but line 1 is not."),
-        ("a.parquet", b"PAR0", "{} must be a Parquet file that can be read, but: "),
-        (
-            "a.json",
-            b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]',
-            "{}, row 2: The column `source` must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write.",
-        ),
-        (
-            "a.jsonl",
-            b'{"translation": {"source": "a", "target": "\\udc00"}}',
-            "{}, row 1: The column `target` must hold text, but holds '\\udc00', half a character, which UTF-8 cannot write.",
-        ),
-        (
-            "a.jsonl",
-            b'{"source": "a", "target": "b"}\n{"source": ' + b"[" * 100_000,
-            "Line 2 of {} must be a JSON object, but is nested too deeply.",
-        ),
-        (
-            "a.csv",
-            b'translation\n"' + b"[" * 100_000 + b'"\n',
-            "{}, row 1: The column `translation` must be a JSON object, but is nested too deeply.",
-        ),
-        ("a.json", b'["text"]', "{}, row 1: A pair must be a JSON object, but is 'text'."),
-        (
-            "a.csv",
-            b"translation\nxy\n",
-            "{}, row 1: The column `translation` must be a JSON object, but begins with 'xy'.",
-        ),
-        (
-            "a.jsonl",
-            b'{"translation": ["a", "b"]}\n',
-            "{}, row 1: The column `translation` must map languages to sentences, but holds ['a', 'b'].",
-        ),
-        (
-            "a.jsonl",
-            b'{"source": "a", "fr": "b"}\n',
-            "{}, row 1: `target_language` must be one of the languages or columns source, fr, but is target.",
-        ),
-        (
-            "a.jsonl",
-            b'{"translation": {"de": "a", "target": "b"}}\n',
-            "{}, row 1: `source_language` must be one of the languages or columns de, target, but is source.",
-        ),
-        (
-            "a.jsonl",
-            b'{"source": 3, "target": "b"}\n',
-            "{}, row 1: The column `source` must hold text, but holds 3.",
-        ),
+        ("lines.json", b'{"de": "a", "en": "b"}\n\n{"de": null, "en": "c"}\n', [("a", "b"), ("", "c")]),
+        ("array.json", b' \n\n[{"de": "a", "en": "b"}]\n', [("a", "b")]),
+        ("quoted.csv", b'en,de\r\n"b ""quoted"", here","two\r\nlines"\r\nNA,null\r\n',
+         [("two\nlines", 'b "quoted", here'), ("null", "NA")]),
     ],
-)
+)  # fmt: skip
+def test_columns_named_by_the_languages(tmp_path, name, content, pairs):
+    (tmp_path / name).write_bytes(content)
+    assert read(pairs_file=tmp_path / name, source_language="de", target_language="en") == pairs
+
+
+DEEP = b"[" * 100_000
+BAD_FILES = [
+    ("a.jsonl", b'{"source": "a", "target": "b"}\n{"sour',
+     "Line 2 of {} must be a JSON object, but is damaged or cut off at character 2 (Unterminated string starting at)."),
+    ("a.jsonl", b'"text"\n', "Line 1 of {} must be a JSON object, but begins with '\"text\"'."),
+    ("a.json", b'\n[\n {"source": "a"},',
+     "{} must be a JSON array, but is damaged or cut off at line 3, column 18 (Expecting value)."),
+    ("a.json", b'{"source": "a", "target": "b"}\n[1]', "Line 2 of {} must be a JSON object, but begins with '[1]'."),
+    ("a.jsonl", b'{"source": ' + b"7" * 5_000 + b"}",
+     "Line 1 of {} must have no number of more than 4,300 digits, but has one."),
+    ("a.jsonl", b"\xff\n", "{} must be UTF-8 text, but line 1 is not."),
+    ("a.parquet", b"PAR0", "{} must be a Parquet file that can be read, but: "),
+    ("a.json", b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]',
+     "{}, row 2: The column `source` must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write."),
+    ("a.jsonl", b'{"translation": {"source": "a", "target": "\\udc00"}}',
+     "{}, row 1: The column `target` must hold text, but holds '\\udc00', half a character, which UTF-8 cannot write."),
+    ("a.jsonl", b'{"source": "a", "target": "b"}\n{"source": ' + DEEP,
+     "Line 2 of {} must be a JSON object, but is nested too deeply."),
+    ("a.csv", b'translation\n"' + DEEP + b'"\n',
+     "{}, row 1: The column `translation` must be a JSON object, but is nested too deeply."),
+    ("a.json", b'["text"]', "{}, row 1: A pair must be a JSON object, but is 'text'."),
+    ("a.csv", b"translation\nxy\n", "{}, row 1: The column `translation` must be a JSON object, but begins with 'xy'."),
+    ("a.jsonl", b'{"translation": ["a", "b"]}\n',
+     "{}, row 1: The column `translation` must map languages to sentences, but holds ['a', 'b']."),
+    ("a.jsonl", b'{"source": "a", "fr": "b"}\n',
+     "{}, row 1: `target_language` must be one of the languages or columns source, fr, but is target."),
+    ("a.jsonl", b'{"translation": {"de": "a", "target": "b"}}\n',
+     "{}, row 1: `source_language` must be one of the languages or columns de, target, but is source."),
+    ("a.jsonl", b'{"source": 3, "target": "b"}\n', "{}, row 1: The column `source` must hold text, but holds 3."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
 def test_a_bad_file_of_pairs_is_one_sentence(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(ValueError) as caught:
-        read(pairs_file=path)
-    assert str(caught.value).startswith(message.format(path))
+    assert refusal(pairs_file=path).startswith(message.format(path))
 
 
 @pytest.mark.parametrize(
@@ -267,17 +225,15 @@ def test_a_bad_file_of_pairs_is_one_sentence(tmp_path, name, content, message):
 def test_a_damaged_csv_file_names_the_row(tmp_path, content, line, fault):
     path = tmp_path / "a.csv"
     path.write_bytes(content)
-    with pytest.raises(ValueError) as caught:
-        read(pairs_file=path)
     place = f"{path} must be a CSV file, but the row that begins in line {line} is damaged ({fault}"
-    assert str(caught.value).startswith(place)
-    assert str(caught.value).endswith("in quotes, and end each line with a line feed.")
+    said = refusal(pairs_file=path)
+    assert said.startswith(place) and said.endswith("in quotes, and end each line with a line feed.")
 
 
 MARK = codecs.BOM_UTF8
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@both_ways
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -307,14 +263,12 @@ def test_a_field_may_have_any_length(tmp_path):
 
 
 def test_missing_files_and_unknown_kinds(tmp_path):
-    with pytest.raises(FileNotFoundError) as caught:
-        load_pairs(PairSource(source_file=tmp_path / "none", target_file=tmp_path / "none"))
-    assert str(caught.value) == f"`source_file` must be an existing file, but is {tmp_path}/none."
+    expected = f"`source_file` must be an existing file, but is {tmp_path}/none."
+    assert refusal(source_file=tmp_path / "none", target_file=tmp_path / "none") == expected
     path = tmp_path / "pairs.tsv"
     path.touch()
-    with pytest.raises(ValueError) as caught:
-        load_pairs(PairSource(pairs_file=path))
-    assert str(caught.value) == f"`pairs_file` must end in .jsonl, .json, .csv, .parquet, but is {path}."
+    expected = f"`pairs_file` must end in .jsonl, .json, .csv, .parquet, but is {path}."
+    assert refusal(pairs_file=path) == expected
 
 
 # Several files
@@ -327,7 +281,7 @@ def numbered(folder: Path, counts: dict[str, int]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@both_ways
 def test_several_files_are_read_one_after_another(tmp_path, streaming):
     folder = numbered(tmp_path, {"a.en": 2, "a.de": 2, "b.en": 1, "b.de": 1, "b[1].en": 1, "b[1].de": 1})
     files = {
@@ -350,57 +304,39 @@ def test_several_files_are_read_one_after_another(tmp_path, streaming):
     assert pairs == [PAIRS[0], ("ein", "a")]
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
-    ("source", "target", "sentence"),
-    [
-        (
-            ["a.en", "b.en"],
-            ["a.de"],
-            "`source_file` and `target_file` must have equally many files, but have 2 and 1.",
-        ),
-        ("?.en", ["a.de"], "`source_file` and `target_file` must have equally many files, but have 3 and 1."),
-        (["a.en"], [], "`target_file` must name a file, but is an empty list."),
-        ("*.fr", "a.de", "`source_file` must match an existing file, but no file matches {}/*.fr."),
-        (["a.en", "c.en"], ["a.de", "b.de"], "`source_file` must be an existing file, but is {}/c.en."),
-        # Each is aligned by itself, though together they have equally many lines.
-        (
-            ["a.en", "b.en"],
-            ["b.de", "a.de"],
-            "{0}/a.en and {0}/b.de must have equally many lines, but have 3 and 2.",
-        ),
-        (
-            ["a.en", "o.en"],
-            ["a.de", "o.en"],
-            "{0}/o.en and {0}/o.en must hold sentence pairs, but there are none.",
-        ),
-    ],
-)
-def test_what_is_wrong_with_several_files_is_named(tmp_path, source, target, sentence, streaming):
+SEVERAL = """
+a.en,b.en | a.de | `source_file` and `target_file` must have equally many files, but have 2 and 1.
+?.en | a.de | `source_file` and `target_file` must have equally many files, but have 3 and 1.
+a.en | | `target_file` must name a file, but is an empty list.
+*.fr | a.de | `source_file` must match an existing file, but no file matches FOLDER/*.fr.
+a.en,c.en | a.de,b.de | `source_file` must be an existing file, but is FOLDER/c.en.
+a.en,b.en | b.de,a.de | FOLDER/a.en and FOLDER/b.de must have equally many lines, but have 3 and 2.
+a.en,o.en | a.de,o.en | FOLDER/o.en and FOLDER/o.en must hold sentence pairs, but there are none.
+"""
+
+
+@both_ways
+@pytest.mark.parametrize(("source", "target", "sentence"), rows_of(SEVERAL.replace("| |", "|  |")))
+def test_wrong_lists_of_files_are_named(tmp_path, source, target, sentence, streaming):
     folder = numbered(tmp_path, {"a.en": 3, "a.de": 3, "b.en": 2, "b.de": 2, "o.en": 0})
-    files = [
-        [f"{folder}/{name}" for name in ([side] if isinstance(side, str) else side)]
-        for side in (source, target)
-    ]
-    with pytest.raises((ValueError, FileNotFoundError)) as caught:
-        read(source_file=files[0], target_file=files[1], streaming=streaming)
-    assert str(caught.value) == sentence.format(folder)
+    files = [[f"{folder}/{name}" for name in side.split(",") if name] for side in (source, target)]
+    said = refusal(source_file=files[0], target_file=files[1], streaming=streaming)
+    assert said == sentence.replace("FOLDER", str(folder))
 
 
-@pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.json"])
-def test_an_empty_file_of_pairs_among_others_is_named(tmp_path, streaming, name):
+def test_an_empty_file_of_pairs_among_others_is_named(tmp_path, name):
     (tmp_path / "full.jsonl").write_text('{"source": "a", "target": "b"}\n')
     (tmp_path / name).write_text({"a.csv": "source,target\n", "a.json": "[]"}.get(name, ""))
-    with pytest.raises(ValueError) as caught:
-        read(pairs_file=[tmp_path / "full.jsonl", tmp_path / name], streaming=streaming)
-    assert str(caught.value) == f"{tmp_path}/{name} must hold sentence pairs, but there are none."
+    for streaming in (False, True):
+        said = refusal(pairs_file=[tmp_path / "full.jsonl", tmp_path / name], streaming=streaming)
+        assert said == f"{tmp_path}/{name} must hold sentence pairs, but there are none."
 
 
 # Datasets
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@both_ways
 @pytest.mark.parametrize(
     "form", [lambda rows: rows, Dataset.from_list, lambda rows: Dataset.from_list(rows).to_iterable_dataset()]
 )
@@ -415,37 +351,10 @@ def test_a_dataset_of_plain_columns_loses_the_others():
     assert read(dataset=IterableDataset.from_generator(lambda: iter(rows))) == [("a", "b")]
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_dataset_with_configurations_and_splits(tmp_path, streaming):
-    # The layout of wmt14 on the Hub, in a local folder.
-    folder = tmp_path / "wmt"
-    for config, split, rows in (("de-en", "train", 3), ("de-en", "validation", 2), ("fr-en", "train", 1)):
-        (folder / config).mkdir(parents=True, exist_ok=True)
-        table = pyarrow.Table.from_pylist(RECORDS[:rows])
-        pyarrow.parquet.write_table(table, folder / config / f"{split}-00000-of-00001.parquet")
-    configs = "".join(
-        f"- config_name: {config}\n  data_files:\n"
-        + "".join(f"  - split: {split}\n    path: {config}/{split}-*\n" for split in splits)
-        for config, splits in (("de-en", ["train", "validation"]), ("fr-en", ["train"]))
-    )
-    (folder / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
-    where = {
-        "dataset": str(folder),
-        "dataset_config": "de-en",
-        "source_language": "en",
-        "target_language": "de",
-    }
-    swapped = [(target, source) for source, target in PAIRS]
-    assert read(**where, streaming=streaming) == swapped[:3]
-    assert read(**where, split="validation", streaming=streaming) == swapped[:2]
-    assert any((tmp_path / "cache").rglob("*.arrow")) != streaming
-
-
-@pytest.mark.parametrize("streaming", [False, True])
+@both_ways
 def test_a_language_that_a_dataset_lacks(streaming):
-    with pytest.raises(ValueError) as caught:
-        read(dataset=RECORDS, source_language="de", target_language="fr", streaming=streaming)
-    assert str(caught.value) == "`target_language` must be one of the languages or columns de, en, but is fr."
+    said = refusal(dataset=RECORDS, source_language="de", target_language="fr", streaming=streaming)
+    assert said == "`target_language` must be one of the languages or columns de, en, but is fr."
 
 
 # Cleaning and encoding
@@ -464,60 +373,45 @@ RAW = [
 KEPT = [0, 3, 5]
 
 
-def raw_pairs(pairs=None) -> Dataset:
-    rows = RAW if pairs is None else pairs
-    return Dataset.from_dict(
-        {"source": [source for source, _ in rows], "target": [target for _, target in rows]}
-    )
+def raw_pairs(pairs=RAW) -> Dataset:
+    sources, targets = zip(*pairs, strict=True)
+    return Dataset.from_dict({"source": sources, "target": targets})
 
 
-def prepare(tokenizer, pairs, **changes):
-    return prepare_pairs(
-        pairs, tokenizer, tokenizer, **{"max_length": 10, "max_length_ratio": 2.0, **changes}
-    )
+def prepare(tokenizer, pairs, target_tokenizer=None, **changes):
+    limits = {"max_length": 10, "max_length_ratio": 2.0, **changes}
+    return prepare_pairs(pairs, tokenizer, target_tokenizer or tokenizer, **limits)
 
 
 def test_a_text_is_its_own_target(tokenizer):
     texts = raw_pairs([("ab", "other"), ("  ", "x"), ("abcdefghijklm", "x")])
     prepared, report = prepare_pairs(texts, tokenizer, None, max_length=10, max_length_ratio=None)
     ids = tokenizer("ab")["input_ids"]
-    length = len(ids)
-    assert list(prepared) == [
-        {"input_ids": ids, "labels": ids, "source_length": length, "target_length": length}
-    ]
+    lengths = {"source_length": len(ids), "target_length": len(ids)}
+    assert list(prepared) == [{"input_ids": ids, "labels": ids} | lengths]
     assert report.in_words(are_texts=True) == "3 texts read, 1 kept; dropped: 1 empty, 1 too long"
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_cleaning_keeps_and_counts_what_it_should(tokenizer, streaming):
-    pairs = raw_pairs()
-    prepared, report = prepare(tokenizer, pairs.to_iterable_dataset() if streaming else pairs)
+@both_ways
+@pytest.mark.parametrize("keep_text", [False, True])
+def test_cleaning_keeps_and_counts_what_it_should(tokenizer, streaming, keep_text):
+    pairs = raw_pairs().to_iterable_dataset() if streaming else raw_pairs()
+    prepared, report = prepare(tokenizer, pairs, keep_text=keep_text)
     rows = list(prepared)
     assert report == CorpusReport(kept=3, empty=2, too_long=1, ratio=2)
     assert str(report) == (
         "8 pairs read, 3 kept; dropped: 2 with an empty side, 1 too long, 2 of too unequal lengths"
     )
-    stripped = [(RAW[index][0].strip(), RAW[index][1].strip()) for index in KEPT]
-    for row, (source, target) in zip(rows, stripped, strict=True):
-        assert list(row) == ["input_ids", "labels", "source_length", "target_length"]
-        assert row["input_ids"] == tokenizer(source)["input_ids"]
-        assert row["labels"] == tokenizer(target)["input_ids"]
-        assert (row["source_length"], row["target_length"]) == (len(source) + 2, len(target) + 2)
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_text_and_index_are_kept_on_demand(tokenizer, streaming):
-    pairs = raw_pairs()
-    prepared, _ = prepare(tokenizer, pairs.to_iterable_dataset() if streaming else pairs, keep_text=True)
-    rows = [(row["index"], row["source"], row["target"]) for row in prepared]
-    assert rows == [(index, RAW[index][0].strip(), RAW[index][1].strip()) for index in KEPT]
+    for row, index in zip(rows, KEPT, strict=True):
+        source, target = RAW[index][0].strip(), RAW[index][1].strip()
+        text = {"index": index, "source": source, "target": target} if keep_text else {}
+        ids = {"input_ids": tokenizer(source)["input_ids"], "labels": tokenizer(target)["input_ids"]}
+        assert row == ids | {"source_length": len(source) + 2, "target_length": len(target) + 2} | text
 
 
 def test_each_side_has_its_tokenizer(tokenizer):
-    target_tokenizer = train_tokenizer(["abcd abcd"], 265)
-    prepared, _ = prepare_pairs(
-        raw_pairs([("abcd", "abcd")]), tokenizer, target_tokenizer, max_length=10, max_length_ratio=None
-    )
+    target_tokenizer = tiny_tokenizer(["abcd abcd"], 265)
+    prepared, _ = prepare(tokenizer, raw_pairs([("abcd", "abcd")]), target_tokenizer, max_length_ratio=None)
     assert prepared[0]["input_ids"] == tokenizer("abcd")["input_ids"]
     assert prepared[0]["labels"] == target_tokenizer("abcd")["input_ids"]
     assert len(prepared[0]["labels"]) == 2
@@ -557,15 +451,14 @@ def test_pairs_are_encoded_once(tokenizer, tmp_path, monkeypatch):
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
     with monkeypatch.context() as patched:
-        patched.setattr(_Preparation, "__call__", property(lambda _: pytest.fail("encoded again")))
+        patched.setattr(PairEncoder, "__call__", property(lambda _: pytest.fail("encoded again")))
         again, again_report = prepare(loaded, load_pairs(PairSource(**paths)))
     assert again.to_list() == first.to_list()
     assert again_report == first_report
     for changes in ({"max_length": 9}, {"max_length_ratio": 1.5}, {"keep_text": True}):
-        assert (
-            prepare(tokenizer, load_pairs(PairSource(**paths)), **changes)[0].cache_files != first.cache_files
-        )
-    other = train_tokenizer(["ab ab"], 261)
+        prepared, _ = prepare(tokenizer, load_pairs(PairSource(**paths)), **changes)
+        assert prepared.cache_files != first.cache_files
+    other = tiny_tokenizer(["ab ab"], 261)
     assert prepare(other, load_pairs(PairSource(**paths)))[0].cache_files != first.cache_files
 
 
@@ -573,8 +466,7 @@ TRAIN_AND_PREPARE = """
 import sys
 import datasets
 datasets.config.HF_DATASETS_CACHE = sys.argv[1] + "/cache"
-from vaswani_hf.data.preparation import prepare_pairs
-from vaswani_hf.data.reading import PairSource, load_pairs
+from vaswani_hf.data.corpus import PairSource, load_pairs, prepare_pairs
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 train_tokenizer(["ein Haus am Haus, ein Bau am Bau"], 300).save_pretrained(sys.argv[1] + "/there")
 tokenizer = train_tokenizer(["a"], 260)
@@ -592,7 +484,7 @@ def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_ca
     command = [python, "-c", TRAIN_AND_PREPARE, str(tmp_path)]
     root = Path(__file__).parents[2]
     elsewhere = subprocess.run(command, check=True, cwd=root, timeout=300, capture_output=True, text=True)
-    train_tokenizer(iter(["ein Haus am Haus, ein Bau am Bau"]), 300).save_pretrained(tmp_path / "here")
+    tiny_tokenizer(["ein Haus am Haus, ein Bau am Bau"], 300).save_pretrained(tmp_path / "here")
     here, there = ((tmp_path / place / "tokenizer.json").read_bytes() for place in ("here", "there"))
     assert here == there
     path = Path(elsewhere.stdout.strip())
@@ -616,14 +508,18 @@ def section(folder: Path, **texts: list[tuple[str, str]]) -> TranslationData:
     return TranslationData(source_language="en", target_language="de", **paths)
 
 
+def load(data: TranslationData, folder: Path, **tokenizer):
+    """The corpus of a run with new tokenizers, by default of bytes."""
+    section = TranslationTokenizer(**{"vocab_size": 260} | tokenizer)
+    return TASKS["translation"].load_corpus(data, section, 1, folder, new_tokenizers=True)
+
+
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_split_of_empty_lines_is_found_before_the_training(tmp_path, split):
     good = [("a", "b"), ("c", "d")]
     texts = {"train": good, "validation": good, "test": good, split: [("", "a"), ("b", " \u3000"), ("", "")]}
     with pytest.raises(ValueError) as caught:
-        load_corpus(
-            section(tmp_path, **texts), TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True
-        )
+        load(section(tmp_path, **texts), tmp_path)
     assert str(caught.value) == (
         f"`data`, {split} split: {tmp_path}/{split}.source and {tmp_path}/{split}.target must hold a pair with text on both "
         "sides, but a side of each of 3 is empty."
@@ -646,20 +542,17 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
         data = data.replace(test_source=None, test_target=None, test_pairs=str(path))
         place = str(path)
 
-    def load():
-        return load_corpus(data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True)
-
     if side is None:
-        assert [(pair["source"], pair["target"]) for pair in load().test_text] == test
+        assert [(pair["source"], pair["target"]) for pair in load(data, tmp_path).texts["test"]] == test
         return
     with pytest.raises(ValueError) as caught:
-        load()
+        load(data, tmp_path)
     assert str(caught.value) == (
         f"`data`, test split: the {side} side must hold text, but {place} has only empty lines."
     )
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@both_ways
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_model(
     tmp_path, streaming, is_shared
@@ -667,15 +560,14 @@ def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_mode
     # With 4 tokens a side may have 64 characters. Before this limit the line of 1,000 was 2 tokens.
     good = [("one two", "eins zwei"), ("x" * 64, "y")] * 3
     odd = [("a" * 1000, "zwei"), ("two", " " * 65), ("two", "b" * 65), ("x" * 65, "")]
-    tokenizer = TranslationTokenizer(vocab_size=300, shared_vocabulary=is_shared)
 
-    def load(name, pairs):
+    def corpus_of(name, pairs):
         folder = tmp_path / name
         folder.mkdir()
         data = section(folder, train=pairs).replace(streaming=streaming, max_length=4)
-        return load_corpus(data, tokenizer, 1, folder, new_tokenizers=True)
+        return load(data, folder, vocab_size=300, shared_vocabulary=is_shared)
 
-    with_odd, without = load("odd", odd + good), load("good", good)
+    with_odd, without = corpus_of("odd", odd + good), corpus_of("good", good)
     for name in ("source_tokenizer", "target_tokenizer"):
         assert getattr(with_odd, name).get_vocab() == getattr(without, name).get_vocab()
     assert list(with_odd.train) == list(without.train)
@@ -687,20 +579,18 @@ def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_mode
 def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
     data = section(tmp_path, train=[("a b " * 17, "c d"), ("", "")]).replace(max_length=4)
     with pytest.raises(ValueError) as caught:
-        load_corpus(data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True)
+        load(data, tmp_path)
     assert str(caught.value) == (
         f"`data`, train split: {data.train_source} and {data.train_target} must hold a line of at most 64 characters, 16 per "
         "token of `data.max_length`, but each of 2 is longer or empty; split the lines, or raise `data.max_length`."
     )
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@both_ways
 def test_a_run_knows_its_training_pairs_again(tmp_path, streaming):
     def digest(*pairs):
         data = section(tmp_path, train=list(pairs)).replace(streaming=streaming)
-        return load_corpus(
-            data, TranslationTokenizer(vocab_size=260), 1, tmp_path, new_tokenizers=True
-        ).digest
+        return load(data, tmp_path).digest
 
     first = digest(("a", "b"), ("c", "d"))
     assert first["count"] == (None if streaming else 2)

@@ -4,12 +4,13 @@ import random
 
 import pytest
 from datasets import Dataset
+from factories import tiny_tokenizer
 from transformers import AutoTokenizer
 
 from vaswani_hf.checkpoint.tokenizers import direction_tag
 from vaswani_hf.data.bpe_dropout import BpeDropout
-from vaswani_hf.data.preparation import CorpusReport, TextEncoder, prepare_pairs, serialized
-from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.data.corpus import CorpusReport, prepare_pairs
+from vaswani_hf.data.text_encoder import TextEncoder, serialize_tokenizer
 from vaswani_hf.model.translator_vaswani import tags_of
 from vaswani_hf.tasks.translation import in_both_directions
 
@@ -27,7 +28,7 @@ TEXTS = [text for pair in PAIRS for text in pair if "<" not in text]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer(TEXTS * 3, 300, tags=(TAG,))
+    return tiny_tokenizer(TEXTS * 3, 300, tags=(TAG,))
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
@@ -35,8 +36,8 @@ def tokenizer():
 def test_a_tag_is_one_token_that_changes_no_other(lowercase, normalization, tmp_path):
     options = {"lowercase": lowercase, "normalization": normalization}
     plain, made = (
-        train_tokenizer(TEXTS * 3, 300, **options),
-        train_tokenizer(TEXTS * 3, 301, tags=(TAG,), **options),
+        tiny_tokenizer(TEXTS * 3, 300, **options),
+        tiny_tokenizer(TEXTS * 3, 301, tags=(TAG,), **options),
     )
     made.save_pretrained(tmp_path)
     for tokenizer in (made, AutoTokenizer.from_pretrained(tmp_path)):
@@ -71,7 +72,7 @@ def test_texts_with_tags_are_encoded_word_by_word_as_by_the_tokenizer(tokenizer,
         rng.choice([" ", " ", "  "]).join(rng.choices(parts, k=rng.randrange(1, 6))).strip()
         for _ in range(800)
     ]
-    encoder = TextEncoder(serialized(tokenizer))
+    encoder = TextEncoder(serialize_tokenizer(tokenizer))
     assert encoder(texts).to_pylist() == [tokenizer(text).input_ids for text in texts]
     # Those of a corpus are not left to the tokenizer as a whole.
     monkeypatch.setattr(encoder, "_tokenizer", None)

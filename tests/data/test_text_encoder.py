@@ -4,12 +4,12 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from factories import tiny_tokenizer
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from vaswani_hf.data import preparation
-from vaswani_hf.data.preparation import TextEncoder, serialized
-from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.data import text_encoder
+from vaswani_hf.data.text_encoder import TextEncoder, serialize_tokenizer
 
 WORDS = "abΣσ'sdré½²1_-.</s> 家 ̈ ¨ ﷺ ff \x1c \x85 \u00a0 \u3000 \t 's 3rd It's (no) 1,000".split(" ")
 CORPUS = ["the Lower Größe, naïve: Σας!", "ein ̈a ﷺ it's 家"] * 5
@@ -38,9 +38,9 @@ def expected(tokenizer, texts: list[str]) -> list[list[int]]:
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
     # Words are forgotten on the way.
-    monkeypatch.setattr(preparation, "_REMEMBERED_WORDS", 300)
-    tokenizer = train_tokenizer(CORPUS, 330, lowercase=lowercase, normalization=normalization)
-    encoder, sentences = TextEncoder(serialized(tokenizer)), texts(1500)
+    monkeypatch.setattr(text_encoder, "_MAX_WORDS", 300)
+    tokenizer = tiny_tokenizer(CORPUS, 330, lowercase=lowercase, normalization=normalization)
+    encoder, sentences = TextEncoder(serialize_tokenizer(tokenizer)), texts(1500)
     encoded = [
         ids
         for start in range(0, len(sentences), 100)
@@ -50,26 +50,30 @@ def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
 
 
 def test_other_tokenizers_are_taken_as_they_are():
-    tokenizer = train_tokenizer(CORPUS, 330)
+    tokenizer = tiny_tokenizer(CORPUS, 330)
     # Special tokens in a text are special.
     tokenizer.split_special_tokens = False
-    assert TextEncoder(serialized(tokenizer))(texts(200)).to_pylist() == expected(tokenizer, texts(200))
+    assert TextEncoder(serialize_tokenizer(tokenizer))(texts(200)).to_pylist() == expected(
+        tokenizer, texts(200)
+    )
     content = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     # Words are not split from one another any more.
     content.pre_tokenizer = None
     whole = PreTrainedTokenizerFast(tokenizer_object=content, split_special_tokens=True, unk_token="<unk>")
-    assert TextEncoder(serialized(whole))(texts(200)).to_pylist() == expected(whole, texts(200))
+    assert TextEncoder(serialize_tokenizer(whole))(texts(200)).to_pylist() == expected(whole, texts(200))
 
 
 def test_added_tokens_are_found_across_words():
-    tokenizer = train_tokenizer(CORPUS, 330)
+    tokenizer = tiny_tokenizer(CORPUS, 330)
     tokenizer.add_tokens(["lower house", "naï"])
     sentences = ["the lower house", "lower house", "naïve lower houses", *texts(50)]
-    assert TextEncoder(serialized(tokenizer))(sentences).to_pylist() == expected(tokenizer, sentences)
+    assert TextEncoder(serialize_tokenizer(tokenizer))(sentences).to_pylist() == expected(
+        tokenizer, sentences
+    )
 
 
 def test_a_word_is_encoded_once(monkeypatch):
-    encoder = TextEncoder(serialized(train_tokenizer(CORPUS, 330)))
+    encoder = TextEncoder(serialize_tokenizer(tiny_tokenizer(CORPUS, 330)))
     asked = []
 
     class Counting:
@@ -85,8 +89,8 @@ def test_a_word_is_encoded_once(monkeypatch):
 
 
 def test_threads_share_an_encoder():
-    tokenizer = train_tokenizer(CORPUS, 330)
-    encoder, sentences = TextEncoder(serialized(tokenizer)), texts(2000)
+    tokenizer = tiny_tokenizer(CORPUS, 330)
+    encoder, sentences = TextEncoder(serialize_tokenizer(tokenizer)), texts(2000)
     parts = [sentences[start : start + 20] for start in range(0, len(sentences), 20)]
     with ThreadPoolExecutor(4) as threads:
         encoded = [ids for column in threads.map(encoder, parts) for ids in column.to_pylist()]

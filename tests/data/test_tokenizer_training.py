@@ -69,31 +69,21 @@ def decoded(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
     return tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("text", AWKWARD)
-def test_awkward_text_is_restored(tokenizer, text):
-    assert decoded(tokenizer, text) == text
-
-
-def test_random_unicode_is_restored(tokenizer):
-    for text in random_texts(4000):
+def test_every_text_is_restored(tokenizer):
+    for text in AWKWARD + random_texts(1500):
         assert decoded(tokenizer, text) == text
 
 
-def test_special_tokens_have_the_order_of_bart(tokenizer):
+def test_special_tokens_have_the_order_of_bart_and_only_the_end_is_marked(tokenizer):
     assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<s>", "<pad>", "</s>", "<unk>"]
     assert (tokenizer.bos_token_id, tokenizer.pad_token_id) == (0, 1)
     assert (tokenizer.eos_token_id, tokenizer.unk_token_id) == (2, 3)
-
-
-def test_only_the_end_is_marked(tokenizer):
     for text in AWKWARD:
         token_ids = tokenizer(text)["input_ids"]
         assert token_ids[-1] == 2
         assert min(token_ids[:-1], default=4) >= 4
     assert tokenizer("")["input_ids"] == [2]
-
-
-def test_a_word_is_one_piece_wherever_it_stands(tokenizer):
+    # A word is one piece wherever it stands.
     cat, eos = tokenizer("cat")["input_ids"]
     assert eos == 2
     assert tokenizer("cat cat")["input_ids"] == [cat, cat, 2]
@@ -145,13 +135,9 @@ def test_every_character_of_the_training_text_is_one_entry():
     tokenizer = train_tokenizer([*CORPUS, *RARE], 340)
     characters = {character for text in [*CORPUS, *RARE] for character in text if not character.isascii()}
     assert len(characters) > 20
-    ids = {
-        character: tokenizer.convert_tokens_to_ids(tokenizer.tokenize(character)[-1])
-        for character in characters
-    }
-    assert {character: tokenizer.decode([token_id]) for character, token_id in ids.items()} == {
-        c: c for c in characters
-    }
+    for character in characters:
+        token_id = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(character)[-1])
+        assert tokenizer.decode([token_id]) == character
     for text in [*CORPUS, *RARE]:
         assert not any("\ufffd" in tokenizer.decode([token_id]) for token_id in tokenizer(text)["input_ids"])
 
@@ -197,7 +183,7 @@ def test_where_the_text_is_ascii_it_is_plain_byte_level_bpe():
 def test_words_are_those_of_byte_level_bpe():
     by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     by_pattern = pre_tokenizers.Split(_WORDS, "isolated")
-    for text in AWKWARD + CORPUS + random_texts(2000):
+    for text in AWKWARD + CORPUS + random_texts(800):
         spans = [[span for _, span in split.pre_tokenize_str(text)] for split in (by_bytes, by_pattern)]
         assert spans[0] == spans[1]
 
@@ -209,23 +195,14 @@ def test_words_are_those_of_byte_level_bpe():
             {"vocab_size": 259},
             "`vocab_size` must be at least 260 (256 bytes and 4 special tokens), but is 259.",
         ),
-        (
-            {"vocab_size": 300, "normalization": "NFX"},
-            '`normalization` must be "NFC", "NFKC" or None, but is \'NFX\'.',
-        ),
-        (
-            {"vocab_size": 300, "texts": iter(["", " \n"])},
-            "`texts` must hold text to train a tokenizer on, but there is none.",
-        ),
-        (
-            {"vocab_size": 300, "texts": []},
-            "`texts` must hold text to train a tokenizer on, but there is none.",
-        ),
+        ({"normalization": "NFX"}, '`normalization` must be "NFC", "NFKC" or None, but is \'NFX\'.'),
+        ({"texts": iter(["", " \n"])}, "`texts` must hold text to train a tokenizer on, but there is none."),
+        ({"texts": []}, "`texts` must hold text to train a tokenizer on, but there is none."),
     ],
 )
 def test_errors_say_what_is_wrong(arguments, message):
     with pytest.raises(ValueError) as caught:
-        train_tokenizer(**{"texts": CORPUS, **arguments})
+        train_tokenizer(**{"texts": CORPUS, "vocab_size": 300, **arguments})
     assert str(caught.value) == message
 
 
@@ -258,7 +235,7 @@ def test_using_a_tokenizer_does_not_change_what_it_saves(tokenizer, tmp_path):
 
 def test_without_dropout_it_is_the_tokenizer(tokenizer):
     dropout = BpeDropout(tokenizer, 0.0)
-    for text in CORPUS + AWKWARD + random_texts(1000) + ["ab" * 100 + " the" * 50]:
+    for text in CORPUS + AWKWARD + random_texts(400) + ["ab" * 100 + " the" * 50]:
         assert dropout.encode(text, random.Random(0)) == tokenizer(text)["input_ids"]
 
 
@@ -294,36 +271,33 @@ def test_a_tokenizer_of_an_earlier_version_keeps_its_splits():
 def test_every_random_split_spells_the_text(tokenizer):
     dropout = BpeDropout(tokenizer, 0.4)
     rng = random.Random(1)
-    for text in CORPUS + AWKWARD + random_texts(500):
+    for text in CORPUS + AWKWARD + random_texts(200):
         assert tokenizer.decode(dropout.encode(text, rng), skip_special_tokens=True) == text
+
+
+def splits_of(tokenizer, rate, text, draws):
+    """How often each split of a text is drawn."""
+    dropout, rng = BpeDropout(tokenizer, rate), random.Random(5)
+    drawn = (tokenizer.convert_ids_to_tokens(dropout.encode(text, rng)[:-1]) for _ in range(draws))
+    return Counter(map(" ".join, drawn))
 
 
 def test_splits_have_the_probabilities_of_algorithm_1():
     # The corpus teaches "a"+"b", then "Ġ"+"ab"; "Ġ"+"a" is no merge, so a text "ab" ends in one of three splits.
-    tokenizer = train_tokenizer(["ab ab"], 262)
-    dropout = BpeDropout(tokenizer, 0.25)
-    rng = random.Random(5)
-    draws = 20_000
-    splits = Counter(
-        " ".join(tokenizer.convert_ids_to_tokens(dropout.encode("ab", rng))) for _ in range(draws)
-    )
-    expected = {"Ġ a b </s>": 0.25, "Ġ ab </s>": 0.75 * 0.25, "Ġab </s>": 0.75 * 0.75}
+    splits = splits_of(train_tokenizer(["ab ab"], 262), 0.25, "ab", 10_000)
+    expected = {"Ġ a b": 0.25, "Ġ ab": 0.75 * 0.25, "Ġab": 0.75 * 0.75}
     assert splits.keys() == expected.keys()
     for split, probability in expected.items():
-        # Five standard deviations of a binomial share: sqrt(p (1-p) / draws) <= 0.0036.
-        assert splits[split] / draws == pytest.approx(probability, abs=0.018)
+        # Five standard deviations of a binomial share: sqrt(p (1-p) / draws) <= 0.005.
+        assert splits[split] / 10_000 == pytest.approx(probability, abs=0.025)
 
 
 def test_a_dropped_merge_leaves_room_for_the_next():
-    # Both merges of "bab" apply at once, and "ab" comes first. Dropping it alone must give "ba b", not "b a b".
+    # Both merges of "bab" apply at once, and "ab" comes first. Dropping "ab" alone must give "ba b", not "b a b".
     tokenizer = train_tokenizer(CORPUS, 260)
-    model = models.BPE(vocab={**tokenizer.get_vocab(), "ab": 260, "ba": 261}, merges=[("a", "b"), ("b", "a")])
-    tokenizer.backend_tokenizer.model = model
-    dropout = BpeDropout(tokenizer, 0.5)
-    rng = random.Random(2)
-    splits = Counter(
-        " ".join(tokenizer.convert_ids_to_tokens(dropout.encode("bab", rng)[:-1])) for _ in range(8000)
-    )
+    vocabulary = {**tokenizer.get_vocab(), "ab": 260, "ba": 261}
+    tokenizer.backend_tokenizer.model = models.BPE(vocab=vocabulary, merges=[("a", "b"), ("b", "a")])
+    splits = splits_of(tokenizer, 0.5, "bab", 8000)
     assert splits.keys() == {"Ġ b ab", "Ġ ba b", "Ġ b a b"}
     assert splits["Ġ b ab"] / 8000 == pytest.approx(0.5, abs=0.03)
     assert splits["Ġ ba b"] / 8000 == pytest.approx(0.25, abs=0.03)

@@ -3,10 +3,17 @@
 import gzip
 
 import pytest
+from factories import tiny_tokenizer
 
 from vaswani_hf.checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers, save_tokenizers
-from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.data.trees import Tree, read_treebank, read_trees, tree_files, tree_of, tree_over
+from vaswani_hf.data.trees import (
+    Tree,
+    read_treebank,
+    read_trees,
+    tree_from_symbols,
+    tree_from_text,
+    treebank_files,
+)
 from vaswani_hf.parsing.parser import decode_tree
 from vaswani_hf.tasks.parsing import load_treebank, train_tree_tokenizer
 
@@ -46,18 +53,18 @@ def test_a_penn_file_loses_traces_function_tags_and_wrappers():
     ],
 )
 def test_labels_and_brackets_are_cleaned(text, cleaned):
-    assert str(tree_of(text)) == cleaned
+    assert str(tree_from_text(text)) == cleaned
     # What is clean stays.
-    assert str(tree_of(cleaned)) == cleaned
+    assert str(tree_from_text(cleaned)) == cleaned
 
 
 def test_a_tree_is_its_symbols_over_its_words():
-    tree = tree_of("(S (NP (DT the) (NN dog)) (VP (VBZ barks)))")
+    tree = tree_from_text("(S (NP (DT the) (NN dog)) (VP (VBZ barks)))")
     assert tree.symbols == ("(S", "(NP", "XX", "XX", ")", "(VP", "XX", ")", ")")
     assert tree.constituents == [("NP", 0, 2), ("VP", 2, 3), ("S", 0, 3)]
-    assert tree_over(tree.words, tree.symbols, tree.tags) == tree
-    assert str(tree_over(["f(x)"], ["(S", "XX", ")"])) == "(S (XX f-LRB-x-RRB-))"
-    assert tree_of("(S (-LRB- -LRB-) (NN a\u00a0b) (-RRB- -RRB-))").sentence == "( a_b )"
+    assert tree_from_symbols(tree.words, tree.symbols, tree.tags) == tree
+    assert str(tree_from_symbols(["f(x)"], ["(S", "XX", ")"])) == "(S (XX f-LRB-x-RRB-))"
+    assert tree_from_text("(S (-LRB- -LRB-) (NN a\u00a0b) (-RRB- -RRB-))").sentence == "( a_b )"
 
 
 @pytest.mark.parametrize(
@@ -66,57 +73,36 @@ def test_a_tree_is_its_symbols_over_its_words():
 )
 def test_symbols_that_are_no_tree_over_a_word_are_refused(symbols):
     with pytest.raises(ValueError, match="^The symbols must be a tree"):
-        tree_over(["dog"], symbols.split())
+        tree_from_symbols(["dog"], symbols.split())
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "(S (NN a))\n(S (NP (NN b))\n(S (NN c))",
-            "x.mrg, line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add what is "
-            "missing, or indent the lines that go on with a tree.",
-        ),
-        (
-            "(S (NN a))\n( (S\n  (NP (NN b))",
-            "x.mrg, line 2: the tree that begins here lacks 2 closing brackets at the end of the file; add what is missing, or "
-            "indent the lines that go on with a tree.",
-        ),
-        (
-            "(S (NN a)))",
-            "x.mrg, line 1: a closing bracket has no opening one; remove it, or add the opening bracket that is missing.",
-        ),
-        (
-            "\n(S (NP the dog))",
-            "x.mrg, line 2: the word 'the' has no tag of its own; write each word as (TAG word).",
-        ),
-        (
-            "(S (NP (NN a) b))",
-            "x.mrg, line 1: the word 'b' has no tag of its own; write each word as (TAG word).",
-        ),
-        (
-            "(S (NN a (NN b)))",
-            "x.mrg, line 1: the word 'a' has no tag of its own; write each word as (TAG word).",
-        ),
-        (
-            "(S (NP) (NN a))",
-            "x.mrg, line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove it.",
-        ),
-        (
-            "the dog",
-            "x.mrg, line 1: 'the' stands outside of the brackets of a tree; remove it, or put it into brackets.",
-        ),
-    ],
-)
-def test_what_is_no_tree_is_named_with_file_and_line(text, message):
+NO_TREES = [
+    ("(S (NN a))\n(S (NP (NN b))\n(S (NN c))",
+     "line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add what is missing, or "
+     "indent the lines that go on with a tree."),
+    ("(S (NN a))\n( (S\n  (NP (NN b))",
+     "line 2: the tree that begins here lacks 2 closing brackets at the end of the file; add what is missing, or indent the "
+     "lines that go on with a tree."),
+    ("(S (NN a)))",
+     "line 1: a closing bracket has no opening one; remove it, or add the opening bracket that is missing."),
+    ("\n(S (NP the dog))", "line 2: the word 'the' has no tag of its own; write each word as (TAG word)."),
+    ("(S (NP (NN a) b))", "line 1: the word 'b' has no tag of its own; write each word as (TAG word)."),
+    ("(S (NN a (NN b)))", "line 1: the word 'a' has no tag of its own; write each word as (TAG word)."),
+    ("(S (NP) (NN a))", "line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove it."),
+    ("the dog", "line 1: 'the' stands outside of the brackets of a tree; remove it, or put it into brackets."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), NO_TREES)
+def test_text_that_is_no_tree_is_named_with_file_and_line(text, message):
     with pytest.raises(ValueError) as error:
         list(read_trees(text.split("\n"), "x.mrg"))
-    assert str(error.value) == message
+    assert str(error.value) == f"x.mrg, {message}"
 
 
 def test_depth_is_no_problem():
-    tree = tree_of("(S " * 5000 + "(NN a)" + ")" * 5000)
-    assert len(tree.constituents) == 5000 and tree_of(str(tree)) == tree
+    tree = tree_from_text("(S " * 5000 + "(NN a)" + ")" * 5000)
+    assert len(tree.constituents) == 5000 and tree_from_text(str(tree)) == tree
 
 
 def test_files_patterns_and_folders_of_a_treebank(tmp_path):
@@ -125,16 +111,16 @@ def test_files_patterns_and_folders_of_a_treebank(tmp_path):
         (tmp_path / name).write_text(f"({label} (NN a))\n(S (-NONE- *))\n", encoding="utf-8")
     (tmp_path / "two.txt.gz").write_bytes(gzip.compress(b"(G (NN a))"))
     names = [str(tmp_path / "0[2]"), str(tmp_path / "one.txt"), str(tmp_path / "*.gz")]
-    assert [str(tree)[1] for path in tree_files(names) for tree in read_treebank(path) if tree.words] == list(
-        "CBTG"
-    )
+    assert [
+        str(tree)[1] for path in treebank_files(names) for tree in read_treebank(path) if tree.words
+    ] == list("CBTG")
     pairs = load_treebank(names[:1])
     assert pairs["source"] == ["a", "", "a", ""] and pairs["target"] == ["(C (NN a))", "", "(B (NN a))", ""]
     for name in ("none.mrg", "*.none", "two"):
         with pytest.raises(
             FileNotFoundError, match=r"^A treebank must be (an existing file|a folder with \.mrg files), but"
         ):
-            tree_files([str(tmp_path / name)])
+            treebank_files([str(tmp_path / name)])
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(ValueError, match=r"empty\.txt must hold trees in brackets, but there are none\.$"):
         load_treebank([str(tmp_path / "empty.txt")])
@@ -146,12 +132,14 @@ def test_the_tokenizer_of_trees_reads_trees_and_survives_a_save(tmp_path):
         "(S (VP (VB (go))) )".replace("(go)", "-LRB-"),
     ]
     tokenizer = train_tree_tokenizer(trees, 64)
-    source = train_tokenizer(["the dog barks"], 300)
+    source = tiny_tokenizer(["the dog barks"], 300)
     save_tokenizers(source, tokenizer, tmp_path)
     for one in (tokenizer, load_tokenizers(tmp_path)[1]):
         ids = one(text_target="(S (NP (DT </s>) (NN 日本)) (VP (VBZ <s>)) (. .))")["input_ids"]
         assert one.convert_ids_to_tokens(ids) == "(S (NP DT NN ) (VP VBZ ) . ) </s>".split()
-        assert decode_tree(one, ids, list("abcd")) == tree_of("(S (NP (DT a) (NN b)) (VP (VBZ c)) (. d))")
+        assert decode_tree(one, ids, list("abcd")) == tree_from_text(
+            "(S (NP (DT a) (NN b)) (VP (VBZ c)) (. d))"
+        )
         assert one.convert_ids_to_tokens(one("(NEW (NN a))")["input_ids"]) == ["<unk>", "NN", ")", "</s>"]
         assert is_tree_tokenizer(one) and not is_tree_tokenizer(source)
 

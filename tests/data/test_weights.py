@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vaswani_hf.data.batching import PairCollator, TokenBudgetSampler
+from vaswani_hf.data.batching import EndlessSampler, EpochPairs, PairCollator, TokenBudgetSampler
 from vaswani_hf.data.bpe_dropout import BpeDropout
-from vaswani_hf.data.columns import corpus_digest, pair_corpora
-from vaswani_hf.data.endless import EndlessSampler, EpochPairs, WeightedPairs
+from vaswani_hf.data.columns import pair_corpora
+from vaswani_hf.data.corpus_cache import corpus_digest
+from vaswani_hf.data.weighted_corpora import WeightedPairs
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.tasks.translation import TranslationData, TranslationTokenizer
 
@@ -49,7 +50,7 @@ def test_pairs_are_seen_as_often_as_their_corpus_weighs(lengths, corpora):
     # 2.5 times 7 pairs are no whole number. The lightest corpus has one pair, and no part of it can be seen.
     assert weighted.num_places == [10, 18, 30, 1, 0]
     shares = np.array(weighted.num_places)[corpora] / np.array(SIZES)[corpora]
-    num_epochs = 200
+    num_epochs = 100
     seen = np.zeros(len(corpora), int)
     for epoch in range(num_epochs):
         numbers = np.array([number for batch in epoch_of(made, epoch) for number in batch])
@@ -66,7 +67,7 @@ def test_pairs_are_seen_as_often_as_their_corpus_weighs(lengths, corpora):
 def test_batches_of_weighted_pairs_are_within_their_budgets_and_as_many_in_each_epoch(lengths, corpora):
     made, weighted = sampler(lengths, corpora)
     longest = np.zeros(len(weighted.source_lengths), int)
-    for epoch in range(90):
+    for epoch in range(50):
         batches = epoch_of(made, epoch)
         assert len(batches) == len(made)
         for batch in batches:
@@ -178,5 +179,5 @@ def test_weights_of_what_cleaning_left_nothing_of_are_refused(lengths):
         WeightedPairs(*lengths, np.zeros(sum(SIZES), int), [0, 2.0], 1)
     assert str(caught.value) == (
         "`data.train_weights` must leave pairs to train on, but is [0, 2.0] where the corpora have [90, 0] pairs after cleaning; "
-        "give one with pairs a weight above 0."
+        "give a corpus with pairs a weight above 0."
     )

@@ -39,19 +39,7 @@ def command_line(directory, *options):
     for index in range(2):
         lines = [entry[index] for entry in REFERENCES]
         (directory / f"references{index}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "sacrebleu",
-        *options,
-        "-i",
-        "predictions",
-        "-m",
-        "bleu",
-        "chrf",
-        "-w",
-        "10",
-    ]
+    command = [sys.executable, "-m", "sacrebleu", *options, *"-i predictions -m bleu chrf -w 10".split()]
     finished = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
     return json.loads(finished.stdout)
 
@@ -59,24 +47,18 @@ def command_line(directory, *options):
 def test_bleu_equals_the_value_by_hand():
     # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples and 1 of 3 quadruples: (5/6 · 3/5 · 2/4 · 1/3)^(1/4) = (1/12)^(1/4).
     scores = score_translations(["the cat sat on the mat"], ["the cat sat on a mat"])
-    assert scores["bleu"] == pytest.approx(100 * (1 / 12) ** 0.25)
-    assert scores["brevity_penalty"] == 1.0
-
-
-def test_short_translations_pay_the_brevity_penalty():
-    scores = score_translations(["a b c d"], ["a b c d e f"])
-    assert scores["brevity_penalty"] == pytest.approx(math.exp(1 - 6 / 4))
-    assert scores["bleu"] == pytest.approx(100 * math.exp(1 - 6 / 4))
+    assert (scores["bleu"], scores["brevity_penalty"]) == (pytest.approx(100 * (1 / 12) ** 0.25), 1.0)
+    short = score_translations(["a b c d"], ["a b c d e f"])
+    assert (
+        short["brevity_penalty"] == pytest.approx(math.exp(1 - 6 / 4)) == pytest.approx(short["bleu"] / 100)
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "references", "keywords"),
     [
-        (["references0"], FIRST_REFERENCES, {}),
         (["references0", "references1"], REFERENCES, {}),
         (["references0", "-lc", "--chrf-lowercase"], FIRST_REFERENCES, {"lowercase": True}),
-        (["references0", "-tok", "intl"], FIRST_REFERENCES, {"tokenize": "intl"}),
-        (["references0", "references1", "-tok", "none"], REFERENCES, {"tokenize": "none"}),
         (["references0", "-tok", "char"], FIRST_REFERENCES, {"tokenize": "char"}),
     ],
 )
@@ -90,8 +72,7 @@ def test_scores_and_signatures_equal_those_of_the_command_line(options, referenc
 
 def test_the_number_of_references_may_vary():
     scores = score_translations(["a b c d e", "f g h i j"], [["x", "a b c d e"], ["f g h i j"]])
-    assert scores["bleu"] == pytest.approx(100)
-    assert scores["chrf"] == pytest.approx(100)
+    assert scores["bleu"] == pytest.approx(100) == scores["chrf"]
     assert scores["bleu_signature"].startswith("nrefs:var|")
 
 
@@ -112,12 +93,6 @@ def test_exact_match_of_each_group():
     assert exact_match_by([2] * 5, predictions, references, lowercase=True) == {
         2: {"exact_match": 80.0, "sentences": 5}
     }
-
-
-def test_compute_returns_what_the_function_returns(metric):
-    assert metric.compute(predictions=PREDICTIONS, references=REFERENCES) == score_translations(
-        PREDICTIONS, REFERENCES
-    )
 
 
 def test_translations_can_be_added_singly_and_in_batches_of_either_form(metric):
@@ -168,49 +143,36 @@ def test_two_processes_at_once_leave_no_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("predictions", "references", "message"),
+    ("given", "message"),
     [
-        ([], [], "`predictions` must hold at least one translation, but is empty."),
         (
-            ["a", "b"],
-            ["a"],
+            {"predictions": [], "references": []},
+            "`predictions` must hold at least one translation, but is empty.",
+        ),
+        (
+            {"predictions": ["a", "b"], "references": ["a"]},
             "`references` must have one entry, with at least one reference, for each of the 2 predictions, but has 1.",
         ),
         (
-            ["a"],
-            [[]],
+            {"predictions": ["a"], "references": [[]]},
             "`references` must have one entry, with at least one reference, for each of the 1 predictions, but has 0.",
+        ),
+        (
+            {"predictions": ["a"], "references": ["a"], "tokenize": "14a"},
+            '`tokenize` must be one of "none", "zh", "13a", "intl", "char", ',
         ),
     ],
 )
-def test_wrong_inputs_are_refused_and_the_metric_goes_on(metric, predictions, references, message):
+def test_wrong_inputs_are_refused_and_the_metric_goes_on(metric, given, message):
     for call in (score_translations, metric.compute):
         with pytest.raises(ValueError) as caught:
-            call(predictions=predictions, references=references)
-        assert str(caught.value) == message
+            call(**given)
+        assert str(caught.value).startswith(message)
     assert metric.compute(predictions=["a"], references=["a"])["exact_match"] == 100.0
-
-
-def test_computing_nothing_is_refused(metric):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="^`predictions` must be given to `compute`, or added before it"):
         metric.compute()
-    assert (
-        str(caught.value)
-        == "`predictions` must be given to `compute`, or added before it, but there are none."
-    )
-
-
-def test_unknown_tokenizers_are_refused_with_the_known_ones(metric):
-    known = '"none", "zh", "13a", "intl", "char"'
-    for call in (
-        lambda: score_translations(["a"], ["a"], tokenize="14a"),
-        lambda: TranslationMetric(tokenize="14a"),
-        lambda: metric.compute(predictions=["a"], references=["a"], tokenize="14a"),
-    ):
-        with pytest.raises(ValueError) as caught:
-            call()
-        assert str(caught.value).startswith(f"`tokenize` must be one of {known}, ")
-        assert str(caught.value).endswith(", but is '14a'.")
+    with pytest.raises(ValueError, match=", but is '14a'.$"):
+        TranslationMetric(tokenize="14a")
 
 
 COMPOUNDS = [
@@ -228,12 +190,8 @@ COMPOUNDS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), COMPOUNDS)
-def test_compounds_are_split_as_by_hand(text, expected):
-    assert split_compounds(text) == expected
-
-
-def test_compounds_are_split_as_perl_splits_them():
+def test_compounds_are_split_as_by_hand_and_by_perl():
+    assert [split_compounds(text) for text, _ in COMPOUNDS] == [expected for _, expected in COMPOUNDS]
     if shutil.which("perl") is None:
         pytest.skip("perl, by which the published scores were prepared, is not installed")
     text = "\n".join(text for text, _ in COMPOUNDS) + "\n"
@@ -243,17 +201,11 @@ def test_compounds_are_split_as_perl_splits_them():
 
 
 def test_compound_split_bleu_is_that_of_text_split_after_tokenization():
-    predictions = ["Das rich-text-Format (1-2) ist da.", "Ein Ja-Wort, sagte sie."]
-    references = ["Das rich-Text-Format (1-2) war da.", "Ein Ja-Wort sagte sie."]
+    predictions = ["Das rich-text-Format (1-2) ist da."]
+    references = ["Das rich-Text-Format (1-2) war da."]
     tokenized = [
-        [
-            "Das rich ##AT##-##AT## text ##AT##-##AT## Format ( 1 - 2 ) ist da .",
-            "Ein Ja ##AT##-##AT## Wort , sagte sie .",
-        ],
-        [
-            "Das rich ##AT##-##AT## Text ##AT##-##AT## Format ( 1 - 2 ) war da .",
-            "Ein Ja ##AT##-##AT## Wort sagte sie .",
-        ],
+        ["Das rich ##AT##-##AT## text ##AT##-##AT## Format ( 1 - 2 ) ist da ."],
+        ["Das rich ##AT##-##AT## Text ##AT##-##AT## Format ( 1 - 2 ) war da ."],
     ]
     for options in ({}, {"lowercase": True}):
         scores = score_translations(predictions, references, split_compounds=True, **options)

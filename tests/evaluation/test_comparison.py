@@ -132,20 +132,18 @@ def test_buckets_have_the_direct_scores_of_their_sentences(texts, results):
             assert (row["bleu"]["confidence_interval"] is None) == (len(chosen) < 10)
 
 
-@pytest.mark.parametrize(
-    ("num_words", "name"), [(0, "0-10"), (10, "0-10"), (11, "11-20"), (50, "41-50"), (51, "51+")]
-)
-def test_the_bucket_of_a_length(num_words, name):
-    assert length_buckets(["x " * num_words]) == {name: [0]}
+def test_the_bucket_of_a_length():
+    sources = ["x " * number for number in (0, 10, 11, 50, 51)]
+    assert length_buckets(sources) == {"0-10": [0, 1], "11-20": [2], "41-50": [3], "51+": [4]}
 
 
 def test_signatures_name_both_tests(results):
-    assert "|bs:1000|ar:10000|seed:12345|" in results["bleu_signature"]
+    for name in ("bleu", "chrf"):
+        assert "|bs:1000|ar:10000|seed:12345|" in results[f"{name}_signature"]
     assert "tok:none" in results["bleu_signature"]
-    assert "|bs:1000|ar:10000|seed:12345|" in results["chrf_signature"]
 
 
-@pytest.mark.parametrize("number", [1, 3, 9])
+@pytest.mark.parametrize("number", [1, 9])
 def test_few_sentences_have_scores_but_neither_intervals_nor_p_values(texts, number, few_samples):
     # sacrebleu would say of one sentence that its difference is significant.
     sources, references, systems = texts
@@ -156,29 +154,21 @@ def test_few_sentences_have_scores_but_neither_intervals_nor_p_values(texts, num
         scores = found["systems"][1][key]
         direct = score_translations(few["better"], references[:number])[key]
         assert scores["score"] == pytest.approx(direct)
-        assert (scores["confidence_interval"], scores["p_bootstrap"], scores["p_randomization"]) == (
-            None,
-            None,
-            None,
-        )
+        tests = [scores[name] for name in ("confidence_interval", "p_bootstrap", "p_randomization")]
+        assert tests == [None] * 3
     assert found["notes"] == [
         f"better differs from the baseline in {number} of the translations; p-values need 10 that differ.",
         f"Intervals need 10 sentences, but there are {number}.",
     ]
 
 
-def test_equal_translations_are_not_called_significantly_different(texts, few_samples):
+def test_equal_translations_have_no_p_value_and_empty_ones_no_score(texts, few_samples):
     sources, references, systems = texts
-    found = compare_systems({"one": systems["worse"], "other": systems["worse"]}, sources, references)
-    scores = found["systems"][1]["bleu"]
-    assert scores["confidence_interval"] is not None
-    assert (scores["p_bootstrap"], scores["p_randomization"]) == (None, None)
-
-
-def test_an_empty_system_scores_nothing(texts, few_samples):
-    sources, references, systems = texts
-    found = compare_systems({"worse": systems["worse"], "empty": [""] * len(sources)}, sources, references)
-    assert found["systems"][1]["bleu"]["score"] == found["systems"][1]["chrf"]["score"] == 0
+    translations = {"one": systems["worse"], "other": systems["worse"], "empty": [""] * len(sources)}
+    _, other, empty = compare_systems(translations, sources, references)["systems"]
+    assert other["bleu"]["confidence_interval"] is not None
+    assert (other["bleu"]["p_bootstrap"], other["bleu"]["p_randomization"]) == (None, None)
+    assert empty["bleu"]["score"] == empty["chrf"]["score"] == 0
 
 
 def test_the_tables_show_all_systems_and_scores(results):
@@ -187,12 +177,8 @@ def test_the_tables_show_all_systems_and_scores(results):
     row = results["systems"][1]["bleu"]
     low, high = row["confidence_interval"]
     numbers = [f"{row['score']:.2f}", f"{low:.2f}", "to", f"{high:.2f}"]
-    assert cells["better"] == [
-        "better",
-        *numbers,
-        f"{row['p_bootstrap']:.4f}",
-        f"{row['p_randomization']:.4f}",
-    ]
+    p_values = [f"{row['p_bootstrap']:.4f}", f"{row['p_randomization']:.4f}"]
+    assert cells["better"] == ["better", *numbers, *p_values]
     assert cells["worse"][:2] == ["worse", "(baseline)"] and len(cells["worse"]) == 6
     assert lines[3] == results["bleu_signature"]
     first = results["lengths"][0]
@@ -215,10 +201,8 @@ def test_progress_names_the_metric_and_ends_when_the_work_does(texts, few_sample
 
 
 def test_a_picture_takes_any_name_and_is_the_same_twice(results):
-    renamed = {
-        **results,
-        "systems": [{**row, "system": f"_$\\{row['system']}$"} for row in results["systems"]],
-    }
+    systems = [{**row, "system": f"_$\\{row['system']}$"} for row in results["systems"]]
+    renamed = {**results, "systems": systems}
     picture = comparison_picture(renamed)
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
     assert picture == comparison_picture(renamed)
@@ -227,23 +211,18 @@ def test_a_picture_takes_any_name_and_is_the_same_twice(results):
 
 def test_too_many_sentences_are_refused_before_memory_is_full():
     check_comparable(20_000)
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match="^`--compare` takes at most 20,000 sentences, .* has 20,001"):
         check_comparable(20_001)
-    assert str(error.value) == (
-        "`--compare` takes at most 20,000 sentences, beyond which the tests would need gigabytes of memory, but `--source` "
-        "has 20,001; take a sample."
-    )
 
 
-@pytest.mark.parametrize("seed", ["0", "-1", "x", ""])
+@pytest.mark.parametrize("seed", ["0", "x"])
 def test_a_seed_that_is_none_is_refused(seed, monkeypatch):
     monkeypatch.setenv("SACREBLEU_SEED", seed)
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=f"^SACREBLEU_SEED must be .* or none, but is {seed!r}.$"):
         check_comparable(3)
-    assert str(error.value) == f"SACREBLEU_SEED must be a positive integer or none, but is {seed!r}."
 
 
-def test_equal_scores_of_other_translations_are_no_difference():
+def test_equal_scores_of_other_translations_are_no_difference(few_samples):
     references = [f"a b c d {number}" for number in range(30)]
     # Each system has one other sentence wrong.
     systems = {name: [*references] for name in ("one", "two")}

@@ -1,5 +1,5 @@
-"""A little Hub for the tests: HTTP on loopback over bare git repositories, with LFS and xet storage."""
+"""A Hub on loopback for the tests. It speaks the HTTP of the real Hub, as far as the package uses it."""
 
-from local_hub.hub import LocalHub
+from local_hub.server import LocalHub
 
 __all__ = ["LocalHub"]

@@ -11,14 +11,12 @@ import struct
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-from local_hub.replies import RefusalError, Reply, json_reply
+from local_hub.routes import RefusalError, Reply, json_reply
 
 # Sections of a shard end with an entry of this hash; every entry has 48 bytes.
 END = b"\xff" * 32
 ENTRY = 48
-FOOTER = 200
 HAS_VERIFICATION, HAS_SHA256 = 1 << 31, 1 << 30
 TOKEN_SECONDS = 3600
 # The server reads its own store under this path, which is neither logged nor disturbed by faults.
@@ -39,9 +37,10 @@ def hash_text(raw: bytes) -> str:
     return "".join(f"{number:016x}" for number in struct.unpack("<4Q", raw))
 
 
-def files_of_shard(shard: bytes) -> tuple[list[tuple[str, str, list[Term]]], int]:
-    """The xet hash, the sha256 and the terms of each file of a shard, and where the section of the xorbs begins."""
-    found, position = [], ENTRY
+def files_of_shard(shard: bytes) -> list[tuple[str, str, list[Term]]]:
+    """The xet hash, the sha256 and the terms of each file of a shard."""
+    found = []
+    position = ENTRY
     while shard[position : position + 32] != END:
         file_hash, flags, count = struct.unpack_from("<32sII", shard, position)
         position += ENTRY
@@ -57,32 +56,7 @@ def files_of_shard(shard: bytes) -> tuple[list[tuple[str, str, list[Term]]], int
             sha256 = hash_text(shard[position : position + 32])
             position += ENTRY
         found.append((hash_text(file_hash), sha256, terms))
-    return found, position + ENTRY
-
-
-def chunks_of_shard(shard: bytes, position: int) -> list[str]:
-    """The hashes of all chunks of the xorbs of a shard, whose section begins there."""
-    found = []
-    while shard[position : position + 32] != END:
-        count = struct.unpack_from("<36xI", shard, position)[0]
-        found += [
-            hash_text(shard[place : place + 32])
-            for place in range(position + ENTRY, position + ENTRY * (count + 1), ENTRY)
-        ]
-        position += ENTRY * (count + 1)
     return found
-
-
-def shard_of_xorbs(shard: bytes, position: int) -> bytes:
-    """A shard with the xorbs of another one only, as the client wants to be told of chunks that others have uploaded."""
-    header = shard[: ENTRY - 8] + struct.pack("<Q", FOOTER)
-    content = header + END + bytes(ENTRY - len(END)) + shard[position:]
-    end, now = len(content), int(time.time())
-    # Version, the beginnings of both sections, three empty tables, no key, times, what is reserved, sizes, own place.
-    footer = struct.pack(
-        "<9Q32x2Q48x4Q", 1, ENTRY, 2 * ENTRY, *(end, 0) * 3, now, now + TOKEN_SECONDS, 0, 0, 0, end
-    )
-    return content + footer
 
 
 def chunk_offsets(xorb: bytes) -> list[int]:
@@ -96,112 +70,86 @@ def chunk_offsets(xorb: bytes) -> list[int]:
 
 
 class Store:
-    def __init__(self, folder: Path):
-        self.folder = folder
-        folder.mkdir(parents=True)
-        self.terms = {}
-        self.shards = {}
-        self.hashes = {}
+    def __init__(self):
+        self.xorbs: dict[str, bytes] = {}
+        self.terms: dict[str, list[Term]] = {}
+        # Hashes of xet by sha256.
+        self.hashes: dict[str, str] = {}
         self.own_token = "xet_" + secrets.token_hex(8)
         self.tokens = {self.own_token: "write"}
-        self.signature = secrets.token_hex(8)
         self.origin = ""
         self._lock = threading.Lock()
         self._session = None
 
     def token(self, role: str) -> Reply:
-        """The reply to who asks how to reach the store."""
-        token, expiry, url = (
-            "xet_" + secrets.token_hex(8),
-            int(time.time()) + TOKEN_SECONDS,
-            f"{self.origin}/xet",
-        )
+        """The reply to a client that asks how to reach the store."""
+        token = "xet_" + secrets.token_hex(8)
         self.tokens[token] = role
+        expiry = int(time.time()) + TOKEN_SECONDS
+        url = f"{self.origin}/xet"
         headers = {"X-Xet-Cas-Url": url, "X-Xet-Access-Token": token, "X-Xet-Token-Expiration": str(expiry)}
         return json_reply({"accessToken": token, "exp": expiry, "casUrl": url}, **headers)
-
-    def knows(self, authorization: str | None) -> bool:
-        return (authorization or "").removeprefix("Bearer ") in self.tokens
 
     def need(self, call, role: str) -> None:
         given = self.tokens.get((call.headers["Authorization"] or "").removeprefix("Bearer "))
         if given is None or role == "write" != given:
             raise RefusalError(401, "Invalid xet token")
 
-    def file_path(self, kind: str, name: str) -> Path:
-        return self.folder / f"{kind}-{name}"
-
     def add_xorb(self, call, name: str) -> Reply:
         self.need(call, "write")
-        path = self.file_path("xorb", name)
-        is_new = not path.exists()
-        path.write_bytes(call.body)
+        is_new = name not in self.xorbs
+        self.xorbs[name] = call.body
         return json_reply({"was_inserted": is_new})
 
     def add_shard(self, call) -> Reply:
         self.need(call, "write")
-        files, position = files_of_shard(call.body)
-        for chunk in chunks_of_shard(call.body, position):
-            self.shards[chunk] = shard_of_xorbs(call.body, position)
-        for file_hash, sha256, terms in files:
-            if not all(self.file_path("xorb", term.xorb).exists() for term in terms):
+        for file_hash, sha256, terms in files_of_shard(call.body):
+            if not all(term.xorb in self.xorbs for term in terms):
                 raise RefusalError(400, "The shard names a xorb that is not here")
             self.terms[file_hash] = terms
-            if sha256:
-                self.hashes[sha256] = file_hash
+            self.hashes[sha256] = file_hash
         return json_reply({"result": 1})
 
     def reconstruction(self, call, file_hash: str) -> Reply:
-        """The chunks that make up the bytes that were asked for."""
+        """The chunks that make up the requested bytes."""
         self.need(call, "read")
-        if file_hash not in self.terms:
-            raise RefusalError(404, "File not found")
         terms = self.terms[file_hash]
         size = sum(term.size for term in terms)
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", call.headers["Range"] or f"bytes=0-{size - 1}")
         first, last = int(asked[1]), int(asked[2])
         if first >= size:
             raise RefusalError(416, "Range Not Satisfiable")
-        chosen, offset, position = [], 0, 0
+        content = {"offset_into_first_range": 0, "terms": [], "fetch_info": {}}
+        position = 0
         for term in terms:
             if position <= last and position + term.size > first:
-                offset = offset if chosen else first - position
-                chosen.append(term)
+                if not content["terms"]:
+                    content["offset_into_first_range"] = first - position
+                chunks = {"start": term.start, "end": term.end}
+                content["terms"].append({"hash": term.xorb, "unpacked_length": term.size, "range": chunks})
+                sources = content["fetch_info"].setdefault(term.xorb, [])
+                if chunks not in [source["range"] for source in sources]:
+                    sources.append(self._source(call, term))
             position += term.size
-        content = {"offset_into_first_range": offset, "terms": [], "fetch_info": {}}
-        for term in chosen:
-            chunks = {"start": term.start, "end": term.end}
-            content["terms"].append({"hash": term.xorb, "unpacked_length": term.size, "range": chunks})
-            sources = content["fetch_info"].setdefault(term.xorb, [])
-            if chunks not in [source["range"] for source in sources]:
-                sources.append(self._source(call, term))
         return json_reply(content)
 
     def _source(self, call, term: Term) -> dict:
-        offsets = chunk_offsets(self.file_path("xorb", term.xorb).read_bytes())
+        offsets = chunk_offsets(self.xorbs[term.xorb])
         base = call.path.split("/v1/")[0]
         return {
             "range": {"start": term.start, "end": term.end},
-            "url": f"{self.origin}{base}/blocks/{self.signature}/{term.xorb}",
+            "url": f"{self.origin}{base}/blocks/{term.xorb}",
             "url_range": {"start": offsets[term.start], "end": offsets[term.end] - 1},
         }
 
-    def block(self, call, signature: str, name: str) -> Reply:
-        if signature != self.signature:
-            raise RefusalError(403, "Wrong signature")
-        return Reply(200, self.file_path("xorb", name).read_bytes(), {"Accept-Ranges": "bytes"})
-
-    def chunk(self, call, name: str) -> Reply:
-        """The shard that tells where a chunk is, if anybody uploaded it."""
-        self.need(call, "read")
-        if name not in self.shards:
-            raise RefusalError(404, "Not found")
-        return Reply(200, self.shards[name])
+    def block(self, call, name: str) -> Reply:
+        return Reply(200, self.xorbs[name], {"Accept-Ranges": "bytes"})
 
     def content(self, sha256: str) -> bytes | None:
         """The bytes of an uploaded file, built by the stock client and checked; None if it was never uploaded."""
         if sha256 not in self.hashes:
             return None
+        # The library reads its environment when it is imported.
         import hf_xet
 
         with self._lock:
@@ -224,6 +172,5 @@ ROUTES = [
     ("POST", rf"{PREFIX}/v1/xorbs/default/(\w+)", Store.add_xorb),
     ("POST", rf"{PREFIX}/v1/shards", Store.add_shard),
     ("GET", rf"{PREFIX}/v1/reconstructions/(\w+)", Store.reconstruction),
-    ("GET", rf"{PREFIX}/blocks/(\w+)/(\w+)", Store.block),
-    ("GET", rf"{PREFIX}/v1/chunks/default/(\w+)", Store.chunk),
+    ("GET", rf"{PREFIX}/blocks/(\w+)", Store.block),
 ]

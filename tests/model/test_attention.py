@@ -3,11 +3,11 @@
 It holds over every field of the config that changes the computation, and over an attention that only these tests have.
 """
 
-from dataclasses import fields
+import inspect
 
 import pytest
 import torch
-from search_models import EOS, PAD, PREFIXES, SOURCES, START, batch_of, pad
+from search_models import EOS, PAD, PREFIXES, SCORED, SOURCES, START, batch_of, pad
 from transformers import GenerationConfig
 
 from vaswani_hf import VaswaniConfig
@@ -95,23 +95,12 @@ def model(request, tiny_model, monkeypatch):
     return tiny_model(**(FIELDS | VALUES).get(request.param, {})).double()
 
 
-def every_way(names, first, second):
-    """Each model with the second case, and those that compute in a way of their own with the first one too."""
-    rest = [name for name in ("default", *FIELDS, *VALUES, *OTHERS) if name not in WAYS]
-    cases = [(name, *first) for name in WAYS] + [(name, *second) for name in (*WAYS, *rest)]
-    return pytest.mark.parametrize(("model", *names), cases, indirect=["model"])
+REST = [name for name in ("default", *FIELDS, *VALUES, *OTHERS) if name not in WAYS]
 
 
 def test_every_field_that_changes_the_computation_is_here():
-    own = {field.name for field in fields(VaswaniConfig)} - {
-        field.name
-        for base in VaswaniConfig.__mro__[1:-1]
-        for field in getattr(base, "__dataclass_fields__", {}).values()
-    }
-    named = {"bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "is_encoder_decoder"}
-    assert own | named | {"tie_word_embeddings"} >= set(FIELDS) | set(WITHOUT_EFFECT) - {
-        "tie_word_embeddings"
-    }
+    own = set(inspect.get_annotations(VaswaniConfig))
+    assert own >= set(FIELDS) | set(WITHOUT_EFFECT)
     missing = own - set(FIELDS) - set(WITHOUT_EFFECT)
     assert not missing, f"Say in this test what these fields do: {missing}"
 
@@ -138,7 +127,11 @@ def decoders(model, batch, num_beams, **settings):
 
 
 @torch.no_grad()
-@every_way(("num_beams", "with_prefixes"), (1, False), (3, True))
+@pytest.mark.parametrize(
+    ("model", "num_beams", "with_prefixes"),
+    [*((name, 3, True) for name in (*WAYS, *REST)), *((name, 1, False) for name in WAYS[::3])],
+    indirect=["model"],
+)
 def test_tree_rows_and_teacher_forcing_give_the_same_logits_and_coverage(model, num_beams, with_prefixes):
     batch = inputs_of(model, with_prefixes)
     start = torch.full((len(SOURCES), 1), model.config.decoder_start_token_id)
@@ -186,21 +179,20 @@ def test_watched_weights_are_the_models_own_attentions(model):
 
 
 @torch.no_grad()
-@every_way(("settings",), [{"coverage_penalty": 0.3}], [{"cache_implementation": "static"}])
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        *((name, {"cache_implementation": "static"}) for name in WAYS),
+        *((name, {"coverage_penalty": 0.3}) for name in WAYS[::3]),
+    ],
+    indirect=["model"],
+)
 def test_the_search_finds_the_same_on_every_way(model, settings):
     batch = inputs_of(model, False)
     options = {"num_beams": 3, "max_new_tokens": 8, "early_stopping": "never", "num_return_sequences": 2}
-    plain = model.generate(
-        **batch, **options, **{k: v for k, v in settings.items() if k != "cache_implementation"}
-    )
-    recorded = model.generate(
-        **batch,
-        **options,
-        **settings,
-        return_dict_in_generate=True,
-        output_scores=True,
-        output_attentions=True,
-    )
+    searched = {name: value for name, value in settings.items() if name != "cache_implementation"}
+    plain = model.generate(**batch, **options, **searched)
+    recorded = model.generate(**batch, **options, **settings, **SCORED, output_attentions=True)
     width = min(plain.shape[1], recorded.sequences.shape[1])
     assert torch.equal(plain[:, :width], recorded.sequences[:, :width])
     scores = []
@@ -235,11 +227,8 @@ def test_shortcuts_are_declared_and_not_guessed(tiny_model, monkeypatch):
     model = tiny_model()
     assert shortcuts(model) == (True, True, True)
     # Whatever replaces what a shortcut was declared for is computed the long way.
-    for name, expected in (
-        ("scores", (False, True)),
-        ("forward", (True, False)),
-        ("keys_and_values", (True, False)),
-    ):
+    declared = {"scores": (False, True), "forward": (True, False), "keys_and_values": (True, False)}
+    for name, expected in declared.items():
         with monkeypatch.context() as patch:
             patch.setattr(VaswaniAttention, name, lambda *args, **kwargs: None)
             assert shortcuts(model)[:2] == expected

@@ -1,19 +1,21 @@
 """Settings that contradict each other: an error that names both, or the best translation and what it lacks. In float32."""
 
-import itertools
 import logging
 import math
 
 import pytest
 import torch
 from reference_search import SlowSearch, repeated_ngrams, without
-from search_models import EOS, PAD, SOURCES, START, batch_of, log_probs_of, translator
+from search_models import EOS, PAD, SCORED, SOURCES, START, batch_of, contains, log_probs_of, translator
 
 from vaswani_hf.model.beam_search_vaswani import NoTranslationError
 from vaswani_hf.model.phrase_search_vaswani import PhraseError
 
-SCORED = {"return_dict_in_generate": True, "output_scores": True}
 NEVER = {"num_beams": 150, "max_new_tokens": 4, "length_penalty": 0.6, "early_stopping": "never"}
+
+
+def own(row):
+    return [token for token in row[1:] if token != PAD]
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +28,7 @@ def generate(model, phrases, **options):
     return model.generate(**batch_of(SOURCES[:1]), must_contain=[phrases], **{"num_beams": 2, **options})
 
 
-def contains(tokens, phrase):
-    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
-
-
-def own(row):
-    return [token for token in row[1:] if token != PAD]
+ROOM = "tokens, and the translation has room for no more than"
 
 
 @pytest.mark.parametrize(
@@ -40,47 +37,43 @@ def own(row):
         (
             [[9], [5, 6, 7]],
             {"bad_words_ids": [[4], [6, 7]]},
-            "`must_contain` has [5, 6, 7] for sentence 0 of the batch, but `bad_words_ids` forbids the tokens [6, 7] in it; "
-            "leave one of them out.",
+            "`bad_words_ids` forbids the tokens [6, 7] in it; leave",
         ),
         (
             [[5, 6]],
             {"suppress_tokens": [3, 6]},
-            "`must_contain` has [5, 6] for sentence 0 of the batch, but `suppress_tokens` forbids the token 6 in it; leave one "
-            "of them out.",
+            "`suppress_tokens` forbids the token 6 in it; leave one of them out.",
         ),
         (
             [[5, 6, 5, 6]],
             {"no_repeat_ngram_size": 2},
-            "`must_contain` has [5, 6, 5, 6] for sentence 0 of the batch, but `no_repeat_ngram_size` is 2 and forbids [5, 6] "
-            "twice, as it has it; leave one of them out.",
+            "`no_repeat_ngram_size` is 2 and forbids [5, 6] twice, as it",
         ),
         (
             [[5, 6], [7, 8]],
             {"max_new_tokens": 3},
-            "`must_contain` has [5, 6], [7, 8] for sentence 0 of the batch, but these are 4 tokens, and the translation has "
-            "room for no more than 3; give a larger `max_new_tokens` or fewer phrases.",
+            f"these are 4 {ROOM} 3; give a larger `max_new_tokens` or fewer",
         ),
         (
             [[5, 6, 7]],
             {"max_new_tokens": 3, "forced_eos_token_id": EOS},
-            "`must_contain` has [5, 6, 7] for sentence 0 of the batch, but these are 3 tokens, and the translation has room for "
-            "no more than 2 before `forced_eos_token_id`; give a larger `max_new_tokens` or fewer phrases.",
+            f"these are 3 {ROOM} 2 before `forced_eos_token_id`; give a larger `max_new_tokens` or fewer phrases.",
         ),
     ],
 )
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_certain_contradiction_names_both_sides(model, phrases, options, message, num_beams):
-    with pytest.raises(PhraseError) as raised:
-        generate(model, phrases, num_beams=num_beams, **options)
-    assert str(raised.value) == message
+def test_a_certain_contradiction_names_both_sides(model, phrases, options, message):
+    named = ", ".join(map(str, phrases[-1:] if "bad_words_ids" in options else phrases))
+    for num_beams in (1, 3):
+        with pytest.raises(PhraseError) as raised:
+            generate(model, phrases, num_beams=num_beams, **options)
+        start = f"`must_contain` has {named} for sentence 0 of the batch, but {message}"
+        assert str(raised.value).startswith(start)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_phrases_that_just_fit_before_a_forced_end_are_there(model, num_beams):
-    (row,) = generate(
-        model, [[5, 6], [7, 8]], num_beams=num_beams, max_new_tokens=5, forced_eos_token_id=EOS
-    ).tolist()
+    options = {"num_beams": num_beams, "max_new_tokens": 5, "forced_eos_token_id": EOS}
+    (row,) = generate(model, [[5, 6], [7, 8]], **options).tolist()
     assert contains(row, [5, 6]) and contains(row, [7, 8]) and row[-1] == EOS
 
 
@@ -93,12 +86,12 @@ def test_the_best_translation_with_the_most_phrases_is_found(tiny_model, asked):
     model, source = tiny_model(vocab_size=6), [5, 3, EOS]
     log_probs = without(log_probs_of(model), lambda source, target: {PAD})
     slow = SlowSearch(log_probs, 4, length_penalty=0.6)
-    for phrases in itertools.permutations(CIRCLE):
-        every = [
-            found
-            for found in slow.all_hypotheses(source, [START])
-            if len(set(found.tokens)) == len(found.tokens) and START not in found.tokens
-        ]
+    every = [
+        found
+        for found in slow.all_hypotheses(source, [START])
+        if len(set(found.tokens)) == len(found.tokens) and START not in found.tokens
+    ]
+    for phrases in (CIRCLE, CIRCLE[::-1], [CIRCLE[1], CIRCLE[0], CIRCLE[2]]):
         assert not any(all(contains(found.tokens, phrase) for phrase in phrases) for found in every)
         best = next(found for found in every if all(contains(found.tokens, phrase) for phrase in phrases[:2]))
         options = {**NEVER, **asked, "no_repeat_ngram_size": 1, "must_contain": [phrases]}
@@ -114,16 +107,9 @@ def test_a_sentence_with_unmet_phrases_changes_no_other(model):
     phrases = [[[9]], CIRCLE, [], [[5, 6]], [[7]]]
     options = {"num_beams": 3, "no_repeat_ngram_size": 1, "max_new_tokens": 8}
     outputs = model.generate(**batch_of(SOURCES), **options, **SCORED, must_contain=phrases)
-    assert [[len(unmet) for unmet in of_sentence] for of_sentence in outputs.unmet_phrases] == [
-        [0],
-        [1],
-        [0],
-        [0],
-        [0],
-    ]
-    assert torch.equal(
-        model.generate(**batch_of(SOURCES), **options, must_contain=phrases), outputs.sequences
-    )
+    assert [len(unmet) for (unmet,) in outputs.unmet_phrases] == [0, 1, 0, 0, 0]
+    plain = model.generate(**batch_of(SOURCES), **options, must_contain=phrases)
+    assert torch.equal(plain, outputs.sequences)
     for row, source in enumerate(SOURCES):
         alone = model.generate(**batch_of([source]), **options, must_contain=[phrases[row]])
         assert own(alone[0].tolist()) == own(outputs.sequences[row].tolist())
@@ -183,13 +169,8 @@ def test_where_there_are_fewer_translations_the_others_are_none(model, asked):
 
 def test_a_greedy_translation_that_ends_in_time_is_no_contradiction(model):
     options = {"num_beams": 1, "max_new_tokens": 30, "no_repeat_ngram_size": 1}
-    slow = SlowSearch(
-        without(log_probs_of(model), repeated_ngrams(1)),
-        30,
-        num_beams=1,
-        length_penalty=0.0,
-        early_stopping=True,
-    )
+    log_probs = without(log_probs_of(model), repeated_ngrams(1))
+    slow = SlowSearch(log_probs, 30, num_beams=1, length_penalty=0.0, early_stopping=True)
     found = model.generate(**batch_of(SOURCES), **options).tolist()
     assert [own(row) for row in found] == [slow.best(source, [START])[0].tokens for source in SOURCES]
 
@@ -199,7 +180,5 @@ def test_phrases_that_fit_only_where_they_overlap_are_there(model):
     for num_beams in (1, 3):
         (row,) = generate(model, phrases, num_beams=num_beams, max_new_tokens=6).tolist()
         assert all(contains(row, phrase) for phrase in phrases)
-        with pytest.raises(
-            PhraseError, match="these are 9 tokens, and the translation has room for no more than 5"
-        ):
+        with pytest.raises(PhraseError, match="these are 9 tokens, and the .* room for no more than 5"):
             generate(model, phrases, num_beams=num_beams, max_new_tokens=5)

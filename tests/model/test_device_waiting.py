@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from device_waiting import Waiting
-from search_models import PREFIXES, SOURCES, batch_of, translator
+from search_models import PREFIXES, SCORED, SOURCES, batch_of, translator
 
 from vaswani_hf.model import attention_vaswani
 from vaswani_hf.model.beam_search_vaswani import BeamSearch, sample_candidates
@@ -22,15 +22,8 @@ SEARCHES = {
     "ensemble": {"num_beams": 4, "ensemble": True},
     "prefixes": {"num_beams": 4, "prefixes": PREFIXES},
     "phrases": {"num_beams": 2, "must_contain": PHRASES, "prefixes": PREFIXES},
-    "outputs": {"num_beams": 4, "return_dict_in_generate": True, "output_scores": True, "prefixes": PREFIXES},
-    "outputs of greedy search": {
-        **{
-            "num_beams": 1,
-            "return_dict_in_generate": True,
-            "output_scores": True,
-            "must_contain": [[]] * 4 + [[[9]]],
-        }
-    },
+    "outputs": {"num_beams": 4, **SCORED, "prefixes": PREFIXES},
+    "outputs of greedy search": {"num_beams": 1, **SCORED, "must_contain": [[]] * 4 + [[[9]]]},
 }
 
 
@@ -49,8 +42,7 @@ def arguments(options, models, most=40, never_ends=False):
     return batch | options | ({"eos_token_id": 0} if never_ends else {})
 
 
-@pytest.mark.parametrize("never_ends", [False, True], ids=["ends", "never ends"])
-@pytest.mark.parametrize("as_on_a_gpu", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize(("as_on_a_gpu", "never_ends"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_step_waits_once_at_most(models, name, as_on_a_gpu, never_ends, monkeypatch):
     if as_on_a_gpu:
@@ -78,9 +70,8 @@ def test_one_beam_that_is_drawn_waits_as_in_transformers(models, monkeypatch):
     totals = []
     for most in (8, 40):
         with Waiting(monkeypatch) as waiting:
-            models[0].generate(
-                **arguments({"num_beams": 1, "do_sample": True}, models, most, never_ends=True)
-            )
+            options = {"num_beams": 1, "do_sample": True}
+            models[0].generate(**arguments(options, models, most, never_ends=True))
         totals.append(waiting.places.total())
     assert totals[1] - totals[0] <= 40 - 8
 
@@ -90,7 +81,7 @@ def test_reading_late_changes_nothing(models, name, monkeypatch):
     # Trees of other lengths round otherwise: in float32 two beams of nearly one score change places on some processors.
     models = [copy.deepcopy(model).double() for model in models]
     for num_return_sequences in {1, SEARCHES[name]["num_beams"]}:
-        for most, never_ends in ((3, False), (15, False), (50, True)):
+        for most, never_ends in ((15, False), (40, True)):
             given = arguments(SEARCHES[name], models, most, never_ends) | {
                 "num_return_sequences": num_return_sequences
             }
@@ -150,8 +141,7 @@ PADDED = {
         {"pad_token_id": 0, "decoder_start_token_id": 0, "label_smoothing": 0.0},
     ],
 )
-@pytest.mark.parametrize("targets", PADDED)
-@pytest.mark.parametrize("num_items", [None, 6])
+@pytest.mark.parametrize(("targets", "num_items"), [("right", None), ("left", 6), ("no", None)])
 def test_training_never_waits_and_computes_the_same(tiny_model, fields, targets, num_items, monkeypatch):
     labels = torch.tensor(PADDED[targets])
     batch = {

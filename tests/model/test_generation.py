@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 from reference import Reference
+from search_models import CACHES, batch_of, pad, translator
 from search_models import SOURCES as SENTENCES
-from search_models import batch_of, translator
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
 PAD, EOS = 1, 2
@@ -20,8 +20,9 @@ VARIANTS = {
     "pre-norm": {"norm_position": "pre", "d_k": 5, "d_v": 3},
     "two vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19},
 }
-CACHES = {"dynamic": {}, "static": {"cache_implementation": "static"}, "none": {"use_cache": False}}
-MASKS = {"inferred": None, "int64": torch.int64, "float32": torch.float32, "bool": torch.bool}
+# The side of the padding, the cache, and the type of the masks, which are inferred without one.
+BATCHES = [("left", "dynamic", None), ("right", "static", torch.int64)]
+BATCHES += [("left", "none", torch.float32), ("right", "dynamic", torch.bool)]
 
 variants = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
 
@@ -30,51 +31,30 @@ def close(actual, expected):
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
-def pad(rows: list[list[int]], side: str, value: int = PAD) -> torch.Tensor:
-    length = max(map(len, rows))
-    fill = [[value] * (length - len(row)) for row in rows]
-    return torch.tensor([f + row if side == "left" else row + f for f, row in zip(fill, rows, strict=True)])
-
-
 def generate(model, **kwargs):
-    return model.generate(
-        max_new_tokens=NUM_NEW_TOKENS,
-        output_logits=True,
-        return_dict_in_generate=True,
-        do_sample=False,
-        **kwargs,
-    )
+    options = {"max_new_tokens": NUM_NEW_TOKENS, "output_logits": True, "return_dict_in_generate": True}
+    return model.generate(**options, do_sample=False, **kwargs)
 
 
 def alone(model, source: list[int], prefix: list[int], **kwargs):
     """One row without padding, mask and cache."""
-    decoder_input_ids = torch.tensor([prefix])
-    return generate(
-        model,
-        input_ids=torch.tensor([source]),
-        decoder_input_ids=decoder_input_ids,
-        use_cache=False,
-        **kwargs,
-    )
+    ids = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([prefix])}
+    return generate(model, **ids, use_cache=False, **kwargs)
 
 
 @variants
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("side", "cache", "mask"), BATCHES, ids=str)
 def test_a_padded_batch_equals_each_row_alone(tiny_model, fields, side, cache, mask):
     model = tiny_model(**fields)
     batch = {"input_ids": pad(SOURCES, side), "decoder_input_ids": pad(PREFIXES, "left")}
-    if MASKS[mask] is not None:
-        batch["attention_mask"] = (batch["input_ids"] != PAD).to(MASKS[mask])
-        batch["decoder_attention_mask"] = (batch["decoder_input_ids"] != PAD).to(MASKS[mask])
+    if mask is not None:
+        batch["attention_mask"] = (batch["input_ids"] != PAD).to(mask)
+        batch["decoder_attention_mask"] = (batch["decoder_input_ids"] != PAD).to(mask)
     together = generate(model, **batch, min_new_tokens=NUM_NEW_TOKENS, **CACHES[cache])
     for row, (source, prefix) in enumerate(zip(SOURCES, PREFIXES, strict=True)):
         single = alone(model, source, prefix, min_new_tokens=NUM_NEW_TOKENS)
-        assert (
-            together.sequences[row, -NUM_NEW_TOKENS:].tolist()
-            == single.sequences[0, -NUM_NEW_TOKENS:].tolist()
-        )
+        new = slice(-NUM_NEW_TOKENS, None)
+        assert together.sequences[row, new].tolist() == single.sequences[0, new].tolist()
         close(torch.stack(together.logits)[:, row], torch.stack(single.logits)[:, 0])
 
 
@@ -84,10 +64,7 @@ def test_a_padded_batch_equals_each_row_alone(tiny_model, fields, side, cache, m
 def test_cached_steps_equal_full_decoding(tiny_model, fields, cache_class, lengths):
     model = tiny_model(**fields)
     target = torch.tensor([[0, 6, 8, 3, 5, 7], [1, 1, 0, 4, 4, 9]])
-    batch = {
-        "input_ids": pad(SOURCES[:2], "right"),
-        "attention_mask": (pad(SOURCES[:2], "right") != PAD).long(),
-    }
+    batch = batch_of(SOURCES[:2])
     mask = (target != PAD).long()
     expected = model(**batch, decoder_input_ids=target, decoder_attention_mask=mask).logits
     sizes = ({}, {}) if cache_class is DynamicCache else ({"max_cache_len": 6}, {"max_cache_len": 6})
@@ -95,13 +72,8 @@ def test_cached_steps_equal_full_decoding(tiny_model, fields, cache_class, lengt
     start = 0
     for length in lengths:
         stop = start + length
-        outputs = model(
-            **batch,
-            decoder_input_ids=target[:, start:stop],
-            decoder_attention_mask=mask[:, :stop],
-            past_key_values=cache,
-            use_cache=True,
-        )
+        given = {"decoder_input_ids": target[:, start:stop], "decoder_attention_mask": mask[:, :stop]}
+        outputs = model(**batch, **given, past_key_values=cache, use_cache=True)
         kept = mask[:, start:stop].bool()
         close(outputs.logits[kept], expected[:, start:stop][kept])
         start = stop
@@ -117,10 +89,8 @@ def test_a_static_decoding_step_compiles_into_one_graph(tiny_model):
         step = torch.compile(model, fullgraph=True, backend="aot_eager")
         for position in range(4):
             ids = target[:, position : position + 1]
-            logits = step(
-                encoder_outputs=states, decoder_input_ids=ids, past_key_values=cache, use_cache=True
-            ).logits
-            close(logits[:, 0], expected[:, position])
+            given = {"encoder_outputs": states, "decoder_input_ids": ids, "past_key_values": cache}
+            close(step(**given, use_cache=True).logits[:, 0], expected[:, position])
 
 
 @variants
@@ -183,11 +153,10 @@ SHARED_IDS = {
 
 
 @pytest.mark.parametrize("fields", SHARED_IDS.values(), ids=SHARED_IDS)
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_special_tokens_may_share_an_id(tiny_model, fields, side):
+def test_special_tokens_may_share_an_id(tiny_model, fields):
     model = tiny_model(**fields)
     config = model.config
-    source = pad(SOURCES, side, config.pad_token_id)
+    source = pad(SOURCES, "left", config.pad_token_id)
     together = generate(model, input_ids=source, min_new_tokens=NUM_NEW_TOKENS)
     # Wherever padding has the id of the end, the end is a class all the same.
     for row, tokens in enumerate(SOURCES):
@@ -224,7 +193,7 @@ def test_generation_continues_from_a_cache(tiny_model):
     assert torch.equal(rest.sequences, full.sequences)
 
 
-def test_assisted_and_sampled_generation(tiny_model):
+def test_assisted_generation_finds_what_greedy_search_finds(tiny_model):
     model = tiny_model()
     source = torch.tensor([SOURCES[0]])
     greedy = generate(model, input_ids=source).sequences
@@ -236,9 +205,6 @@ def test_assisted_and_sampled_generation(tiny_model):
     assert torch.equal(generate(model, input_ids=source, assistant_model=assistant).sequences, greedy)
     assert torch.equal(seen[0], source)
     assert torch.equal(generate(model, input_ids=source, prompt_lookup_num_tokens=2).sequences, greedy)
-    torch.manual_seed(0)
-    sampled = model.generate(source, do_sample=True, num_return_sequences=8, max_new_tokens=6)
-    assert len({tuple(sequence.tolist()) for sequence in sampled}) > 1
 
 
 def test_a_checkpoint_s_length_can_be_taken_back(tiny_model):
@@ -256,16 +222,7 @@ def test_a_checkpoint_s_length_can_be_taken_back(tiny_model):
     ("arguments", "message"),
     [
         ({"num_beams": 0}, "`num_beams` must be a positive integer, but is 0."),
-        ({"num_beams": True}, "`num_beams` must be a positive integer, but is True."),
-        ({"num_return_sequences": 0}, "`num_return_sequences` must be a positive integer, but is 0."),
         ({"do_sample": True, "top_p": 2}, "`top_p` must be a number above 0 and at most 1, but is 2."),
-        ({"do_sample": True, "top_k": -1}, "`top_k` must be an integer of 0 or more, but is -1."),
-        ({"do_sample": True, "temperature": 0}, "`temperature` must be a number above 0, but is 0."),
-        ({"length_penalty": float("nan")}, "`length_penalty` must be a finite number, but is nan."),
-        (
-            {"ensemble": "model"},
-            "`ensemble` must be a list of models, but is a str; write `ensemble=[…]` around one model.",
-        ),
         (
             {"must_contain": [[[EOS]]]},
             "`must_contain` must have for each sentence a list of phrases, each a list of ids of ordinary target tokens "
@@ -283,17 +240,9 @@ def test_settings_of_a_call_that_are_none_replace_those_of_the_checkpoint(tiny_c
     model, batch = translator(tiny_config), batch_of(SENTENCES)
     options = {"num_beams": 3, "max_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
     expected = model.generate(**batch, **options, length_penalty=1.0)
-    model.generation_config.update(
-        allow_custom_entries=True, length_penalty_type="gnmt", coverage_penalty=0.3, max_length=9
-    )
-    found = model.generate(
-        **batch,
-        **options,
-        length_penalty=1.0,
-        length_penalty_type=None,
-        coverage_penalty=None,
-        max_length=None,
-    )
+    fields = {"length_penalty_type": "gnmt", "coverage_penalty": 0.3, "max_length": 9}
+    model.generation_config.update(allow_custom_entries=True, **fields)
+    found = model.generate(**batch, **options, length_penalty=1.0, **dict.fromkeys(fields))
     assert torch.equal(found.sequences, expected.sequences)
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
     assert not caplog.records
@@ -305,12 +254,6 @@ def test_arguments_at_their_defaults_change_nothing(tiny_config, num_beams):
     expected = model.generate(**batch, num_beams=num_beams, max_new_tokens=6)
     explicit = {"custom_generate": None, "streamer": None, "synced_gpus": None, "assistant_model": None}
     for cache in (None, "dynamic"):
-        found = model.generate(
-            **batch,
-            num_beams=num_beams,
-            max_new_tokens=6,
-            cache_implementation=cache,
-            min_new_tokens=None,
-            **explicit,
-        )
+        given = {"num_beams": num_beams, "max_new_tokens": 6, "cache_implementation": cache}
+        found = model.generate(**batch, **given, min_new_tokens=None, **explicit)
         assert torch.equal(found, expected)

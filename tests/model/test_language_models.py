@@ -1,10 +1,8 @@
 """The models of one stack are the paper's blocks: equal to the slow loops, searched as by transformers, and loaded anywhere."""
 
-import json
-import subprocess
-
 import pytest
 import torch
+from factories import TINY_CONFIG
 from reference import Reference
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -35,17 +33,7 @@ from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 
 PAD, EOS = 1, 2
 TEXTS = [[0, 5, 9, 4, 7, 13, EOS], [0, 6, 3, EOS], [0, 8]]
-SHAPE = {
-    "vocab_size": 23,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 20,
-    "decoder_ffn_dim": 28,
-    "dropout": 0.0,
-}
+SHAPE = TINY_CONFIG | {"decoder_layers": 3, "encoder_attention_heads": 4, "decoder_ffn_dim": 28}
 VARIANTS = {
     "paper": {},
     "pre-norm": {"norm_position": "pre"},
@@ -118,10 +106,8 @@ def test_the_decoder_has_no_attention_to_a_source():
     assert not any("encoder_attn" in name for name, _ in model.named_parameters())
     with pytest.raises(ValueError) as error:
         model(padded(TEXTS), encoder_hidden_states=torch.zeros(3, 2, 16))
-    assert (
-        str(error.value)
-        == "`encoder_hidden_states` must be left out: VaswaniForCausalLM is a decoder without a source."
-    )
+    message = "`encoder_hidden_states` must be left out: VaswaniForCausalLM is a decoder without a source."
+    assert str(error.value) == message
 
 
 def test_each_label_is_predicted_from_the_tokens_before_it():
@@ -194,16 +180,6 @@ def test_the_search_finds_what_that_of_transformers_finds(fields, settings):
     torch.testing.assert_close(transitions.sum(dim=1) / lengths, ours.sequences_scores)
 
 
-def test_a_batch_is_its_prompts_alone():
-    model = make(VaswaniForCausalLM)
-    prompts = [[0, 5, 9, 4], [0, 6], [0]]
-    together = model.generate(padded(prompts, "left"), max_new_tokens=9, num_beams=3)
-    for row, prompt in enumerate(prompts):
-        alone = model.generate(torch.tensor([prompt]), max_new_tokens=9, num_beams=3)[0, len(prompt) :]
-        found = together[row, 4 : 4 + len(alone)]
-        assert found.tolist() == alone.tolist()
-
-
 def test_embeddings_sampling_a_static_cache_and_own_limits_work():
     model, ids = make(VaswaniForCausalLM), torch.tensor([[0, 5, 9]])
     expected = model.generate(ids, max_new_tokens=6)
@@ -211,65 +187,34 @@ def test_embeddings_sampling_a_static_cache_and_own_limits_work():
     assert torch.equal(static, expected)
     cache = StaticCache(model.config, 16)
     assert torch.equal(model(ids, past_key_values=cache).logits, model(ids).logits)
-    embedded = model.generate(inputs_embeds=model.get_input_embeddings()(ids), max_new_tokens=6)
-    assert embedded.tolist() == expected[:, 3:].tolist()
-    torch.manual_seed(0)
     assert model.generate(ids, do_sample=True, max_new_tokens=6).shape[1] <= 9
     assert model.generate(ids).shape[1] <= 23
-    assert model.generate(ids, max_length_a=1, max_length_b=2, eos_token_id=None).shape[1] == 8
     short = make(VaswaniForCausalLM, position_embedding="learned", max_position_embeddings=6)
     assert short.generate(ids, eos_token_id=None).shape[1] == 7
-
-
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        (
-            {"must_contain": [[[4]]]},
-            "`must_contain` is for translations and must be left out, but is [[[4]]].",
-        ),
-        (
-            {"coverage_penalty": 0.2},
-            "`coverage_penalty` is for translations and must be left out, but is 0.2.",
-        ),
-        ({"num_beams": 0}, "`num_beams` must be a positive integer, but is 0."),
-    ],
-)
-def test_what_needs_a_source_is_refused(settings, message):
-    with pytest.raises(ValueError) as error:
-        make(VaswaniForCausalLM).generate(torch.tensor([[0, 5]]), **settings)
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         {},
-        {"max_new_tokens": 30},
         {"max_length": 9},
         {"max_length_a": 1, "max_length_b": 2},
-        {"num_beams": 3, "max_length": 40},
-        {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 4},
+        {"num_beams": 3, "num_return_sequences": 2, "max_length": 40},
     ],
     ids=str,
 )
 def test_embedded_prompts_have_the_settings_and_limits_of_tokens(settings):
-    torch.manual_seed(0)
-    fields = {
-        "position_embedding": "learned",
-        "max_position_embeddings": 16,
-        "d_model": 16,
-        "decoder_attention_heads": 2,
-    }
-    model = VaswaniForCausalLM(
-        VaswaniDecoderConfig(vocab_size=50, decoder_layers=2, decoder_ffn_dim=16, **fields)
-    ).eval()
+    model = make(VaswaniForCausalLM, position_embedding="learned", max_position_embeddings=16)
     model.generation_config.eos_token_id = None
-    prompts = torch.randint(4, 50, (2, 5))
+    prompts = torch.randint(4, 23, (2, 5))
     of_tokens = model.generate(prompts, **settings)
     assert of_tokens.shape[1] <= 17
     embedded = model.generate(inputs_embeds=model.get_input_embeddings()(prompts), **settings)
     assert torch.equal(embedded, of_tokens[:, 5:])
+
+
+COVERAGE = GenerationConfig(coverage_penalty=0.2)
+GNMT = {"length_penalty_type": "gnmt", "num_beams": 2}
 
 
 @pytest.mark.parametrize(
@@ -283,33 +228,36 @@ def test_embedded_prompts_have_the_settings_and_limits_of_tokens(settings):
         ),
         (
             "ids",
-            {"generation_config": GenerationConfig(coverage_penalty=0.2)},
-            "`coverage_penalty` is for translations and must be left out, but is 0.2.",
+            {"must_contain": [[[4]]]},
+            "`must_contain` is for translations and must be left out, but is [[[4]]].",
         ),
         (
+            "ids",
+            {"generation_config": COVERAGE},
+            "`coverage_penalty` is for translations and must be left out, but is",
+        ),
+        ("ids", {"num_beams": 0}, "`num_beams` must be a positive integer, but is 0."),
+        (
             "embedded",
-            {"length_penalty_type": "gnmt", "num_beams": 2},
+            GNMT,
             '`length_penalty_type` "gnmt" needs a prompt of tokens, but is given with `inputs_embeds`.',
         ),
         (
             "embedded",
-            {"length_penalty_type": "x"},
+            GNMT | {"length_penalty_type": "x"},
             '`length_penalty_type` must be "gnmt" or "power", but is \'x\'.',
         ),
     ],
 )
 def test_what_a_causal_model_cannot_do_is_refused_by_name(given, settings, message):
-    fields = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
-    model = VaswaniForCausalLM(VaswaniDecoderConfig(vocab_size=50, **fields)).eval()
-    prompts = torch.randint(4, 50, (2, 0 if given is None else 5))
-    arguments = (
-        {"inputs_embeds": model.get_input_embeddings()(prompts)}
-        if given == "embedded"
-        else {"inputs": prompts}
-    )
+    model = make(VaswaniForCausalLM)
+    prompts = torch.randint(4, 23, (2, 0 if given is None else 5))
+    arguments = {"inputs": prompts}
+    if given == "embedded":
+        arguments = {"inputs_embeds": model.get_input_embeddings()(prompts)}
     with pytest.raises(ValueError) as error:
         model.generate(**arguments, **settings)
-    assert str(error.value) == message
+    assert str(error.value).startswith(message)
 
 
 def test_a_config_names_the_stack_that_it_has():
@@ -355,7 +303,7 @@ AUTO = {
 }
 
 
-@variants
+@pytest.mark.parametrize("fields", [{}, VARIANTS["window"]], ids=str)
 @both
 def test_auto_classes_load_what_was_saved(model_class, fields, tmp_path):
     auto, base_class, config_class = AUTO[model_class]
@@ -375,16 +323,8 @@ def test_ties_hold_through_saving_and_resizing(model_class, tmp_path):
     model = make(model_class)
     assert model.lm_head.weight is model.model.embed_tokens.weight
     model.save_pretrained(tmp_path)
-    assert (
-        len(
-            [
-                name
-                for name in load_file(tmp_path / "model.safetensors")
-                if "embed_tokens" in name or "head" in name
-            ]
-        )
-        == 1
-    )
+    stored = load_file(tmp_path / "model.safetensors")
+    assert len([name for name in stored if "embed_tokens" in name or "head" in name]) == 1
     loaded = model_class.from_pretrained(tmp_path)
     loaded.resize_token_embeddings(31)
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight and loaded.config.vocab_size == 31
@@ -422,48 +362,16 @@ def test_a_config_has_the_fields_of_one_stack():
     )
     assert VaswaniForMaskedLM(deep).config.attention_window == [1, 2, 3]
     assert VaswaniForCausalLM(deep).config.attention_window == [4, 5]
-    for name, value, message in (
+    for fields, message in (
         (
-            "is_encoder_decoder",
-            True,
+            {"is_encoder_decoder": True},
             "`is_encoder_decoder` must be False for a model of one stack, but is True.",
         ),
-        ("decoder_layers", 0, "`decoder_layers` must be a positive integer, but is 0."),
+        ({"decoder_layers": 0}, "`decoder_layers` must be a positive integer, but is 0."),
+        ({"layers": 3}, "`layers` is no field of VaswaniConfig"),
     ):
-        with pytest.raises(ValueError) as error:
-            VaswaniDecoderConfig(**{name: value})
-        assert str(error.value) == message
-    with pytest.raises(ValueError, match="`layers` is no field of VaswaniConfig"):
-        VaswaniDecoderConfig(layers=3)
-
-
-WITHOUT_THE_PACKAGE = """
-import sys, torch
-sys.modules["vaswani_hf"] = None
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-folder, auto = sys.argv[1:]
-model = globals()[auto].from_pretrained(folder, trust_remote_code=True)
-ids = torch.tensor([[0, 5, 9, 4]])
-outputs = {"logits": model(ids).logits.tolist()}
-if auto == "AutoModelForCausalLM":
-    outputs["found"] = model.generate(ids, num_beams=3, max_new_tokens=5).tolist()
-assert type(AutoModel.from_pretrained(folder, trust_remote_code=True)).__name__.endswith("Model")
-import json
-print(json.dumps(outputs))
-"""
-
-
-@both
-def test_the_code_travels_with_the_checkpoint(model_class, tmp_path, python):
-    model, ids = make(model_class), torch.tensor([[0, 5, 9, 4]])
-    model.save_pretrained(tmp_path)
-    command = [python, "-c", WITHOUT_THE_PACKAGE, str(tmp_path), AUTO[model_class][0].__name__]
-    found = json.loads(
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-    )
-    torch.testing.assert_close(torch.tensor(found["logits"]), model(ids).logits)
-    if model_class is VaswaniForCausalLM:
-        assert found["found"] == model.generate(ids, num_beams=3, max_new_tokens=5).tolist()
+        with pytest.raises(ValueError, match=f"^{message}"):
+            VaswaniDecoderConfig(**fields)
 
 
 @both

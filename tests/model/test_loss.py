@@ -48,9 +48,8 @@ def tokens_that_predict(model, labels: list[int], position: int, decoder_input_i
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_each_label_is_predicted_from_the_tokens_before_it(tiny_model, norm_position):
-    model = tiny_model(
-        norm_position=norm_position, share_encoder_decoder_embeddings=False, tie_word_embeddings=False
-    ).train()
+    untied = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
+    model = tiny_model(norm_position=norm_position, **untied).train()
     labels = [7, 4, 9, 12, EOS]
     for position in range(5):
         assert tokens_that_predict(model, labels, position) == {0, *labels[:position]}
@@ -60,20 +59,6 @@ def test_each_label_is_predicted_from_the_tokens_before_it(tiny_model, norm_posi
     assert tokens_that_predict(model, labels, 2, shifted_twice) == {0, 7}
 
 
-def test_each_label_is_learned_where_it_is_predicted(tiny_model):
-    model = tiny_model().train()
-    batch = random_batch(4)
-
-    def labels_learned(labels: torch.Tensor) -> torch.Tensor:
-        outputs = model(**batch, skip_logits=False)
-        gradient = torch.autograd.grad(outputs.loss, outputs.logits)[0]
-        return gradient.argmin(dim=-1)[labels != -100] == labels[labels != -100]
-
-    assert labels_learned(batch["labels"]).all()
-    # The same oracle on labels that are off by one place:
-    assert not labels_learned(batch["labels"].roll(1, dims=1)).all()
-
-
 def test_decoder_inputs_from_labels(tiny_model):
     model = tiny_model(decoder_start_token_id=EOS)
     labels = torch.tensor([[7, 4, EOS, -100], [9, EOS, -100, -100]])
@@ -81,10 +66,10 @@ def test_decoder_inputs_from_labels(tiny_model):
     assert model.prepare_decoder_input_ids_from_labels(labels).tolist() == expected
     assert labels.tolist() == [[7, 4, EOS, -100], [9, EOS, -100, -100]]
     model.config.decoder_start_token_id = None
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(
+        ValueError, match="^`decoder_start_token_id` must be set in the config to make the decoder"
+    ):
         model.prepare_decoder_input_ids_from_labels(labels)
-    message = "`decoder_start_token_id` must be set in the config to make the decoder's inputs from labels."
-    assert str(error.value) == message
 
 
 # Two forms of one target distribution over four classes: 0.7 for the label and 0.1 for each other class.
@@ -208,14 +193,10 @@ def test_chunks_change_nothing(monkeypatch, smoothing, form, excluded, logits_pe
     close(loss, expected)
     close(torch.autograd.grad(3 * loss, [states, weight]), expected_gradients)
     # A frozen matrix, frozen states, and neither.
-    close(
-        torch.autograd.grad(3 * chunked_cross_entropy(states, weight.detach(), *arguments), states)[0],
-        expected_gradients[0],
-    )
-    close(
-        torch.autograd.grad(3 * chunked_cross_entropy(states.detach(), weight, *arguments), weight)[0],
-        expected_gradients[1],
-    )
+    frozen = chunked_cross_entropy(states, weight.detach(), *arguments)
+    close(torch.autograd.grad(3 * frozen, states)[0], expected_gradients[0])
+    frozen = chunked_cross_entropy(states.detach(), weight, *arguments)
+    close(torch.autograd.grad(3 * frozen, weight)[0], expected_gradients[1])
     close(chunked_cross_entropy(states.detach(), weight.detach(), *arguments), expected)
 
 
@@ -232,9 +213,10 @@ def test_chunks_change_nothing_in_a_model_under_autocast(tiny_model, monkeypatch
     rounded = [gradients(model, loss) for loss in losses]
     assert all(gradient.dtype == torch.float32 for gradient in rounded[0])
     # bfloat16 is off by some percent all over the model; with chunks it is so by no more than without.
-    errors = [
-        sum((r - e).square().sum() for r, e in zip(result, exact, strict=True)).sqrt() for result in rounded
-    ]
+    errors = []
+    for result in rounded:
+        squares = [(found - expected).square().sum() for found, expected in zip(result, exact, strict=True)]
+        errors.append(sum(squares).sqrt())
     assert 0 < errors[0] < 1.2 * errors[1] + 1e-3
 
 
@@ -274,8 +256,7 @@ def test_adapted_output_projections_are_called(tiny_model):
     close(model(**batch).loss, expected)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("skip_logits", [None, False])
+@pytest.mark.parametrize(("smoothing", "skip_logits"), [(0.0, None), (0.1, None), (0.1, False)])
 def test_hooks_of_the_output_projection_are_called(tiny_model, smoothing, skip_logits):
     model, batch, called = tiny_model(label_smoothing=smoothing).train(), random_batch(3), []
     expected = model(**batch).loss
@@ -308,7 +289,6 @@ def test_peak_memory_of_a_batch_of_the_paper(python):
     # Section 5.1 has 25,000 target tokens a batch and 37,000 classes, of which the logits alone would take 3.7 GB, several
     # times. A fifth of the tokens takes what the chunks do, which is less than its logits once.
     tokens = 5_000
-    result = subprocess.run(
-        [python, "-c", PEAK_MEMORY, str(tokens)], capture_output=True, text=True, check=True
-    )
+    command = [python, "-c", PEAK_MEMORY, str(tokens)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert 0 < int(result.stdout) < tokens * 37_000 * 4

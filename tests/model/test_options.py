@@ -5,7 +5,9 @@ from dataclasses import fields
 import pytest
 from transformers import GenerationConfig
 
-from vaswani_hf.model.options_vaswani import SearchSettings, TranslationOptions, setting_of, type_of
+from vaswani_hf.model.generation_vaswani import SearchSettings, setting_of
+from vaswani_hf.model.inputs_vaswani import type_of
+from vaswani_hf.model.translator_vaswani import TranslationOptions
 
 
 @pytest.mark.parametrize("kind", [SearchSettings, TranslationOptions])
@@ -58,10 +60,8 @@ def test_an_impossible_value_is_named(options, message):
 
 
 def test_settings_of_sampling_count_only_where_it_samples():
-    assert TranslationOptions.of(temperature=0.0, num_beams=4).generate == {
-        "temperature": 0.0,
-        "num_beams": 4,
-    }
+    settings = {"temperature": 0.0, "num_beams": 4}
+    assert TranslationOptions.of(**settings).generate == settings
 
 
 def test_the_call_comes_first_then_its_config_then_the_checkpoint():

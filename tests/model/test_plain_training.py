@@ -1,10 +1,9 @@
-"""The usual ways to train train this model too: transformers' own trainer with its own collator, and a bare loop."""
+"""The trainer of transformers with its own collator trains this model too."""
 
 import inspect
 
 import pytest
 import torch
-from accelerate import Accelerator
 from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -24,6 +23,7 @@ from vaswani_hf.model.modeling_vaswani import EXCLUDED_LOGIT
 EOS = 2
 NUM_CLASSES = 12
 NUM_STEPS = 200
+QUIET = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "use_cpu": True}
 
 
 @pytest.fixture(scope="module")
@@ -54,42 +54,30 @@ def copies() -> Dataset:
 @pytest.fixture
 def model(tiny_config) -> VaswaniForSeq2SeqLM:
     set_seed(0)
-    return VaswaniForSeq2SeqLM(
-        tiny_config(
-            vocab_size=NUM_CLASSES, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64
-        )
-    )
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64}
+    return VaswaniForSeq2SeqLM(tiny_config(vocab_size=NUM_CLASSES, **sizes))
 
 
 def share_copied(model: VaswaniForSeq2SeqLM, copies: Dataset, collator) -> float:
     batch = collator([copies[index] for index in range(100)])
     model.eval()
-    sequences = model.generate(
-        batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=8, num_beams=2
-    )
+    sources = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    sequences = model.generate(**sources, max_new_tokens=8, num_beams=2)
     hypotheses = [[token for token in row.tolist() if token > EOS] for row in sequences]
-    return (
-        sum(hypothesis == copies[index]["labels"][:-1] for index, hypothesis in enumerate(hypotheses)) / 100
-    )
+    return sum(found == copies[index]["labels"][:-1] for index, found in enumerate(hypotheses)) / 100
 
 
-@pytest.mark.parametrize("label_smoothing_factor", [0.0, 0.1])
+@pytest.mark.parametrize("label_smoothing_factor", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_seq2seq_trainer_trains_it(model, tokenizer, copies, tmp_path, label_smoothing_factor):
     collator = DataCollatorForSeq2Seq(tokenizer, model=model)
-    arguments = Seq2SeqTrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=NUM_STEPS,
-        per_device_train_batch_size=32,
-        learning_rate=5e-3,
-        label_smoothing_factor=label_smoothing_factor,
-        predict_with_generate=True,
-        generation_max_length=8,
-        per_device_eval_batch_size=50,
-        report_to="none",
-        disable_tqdm=True,
-        save_strategy="no",
-        use_cpu=True,
-    )
+    settings = {
+        "label_smoothing_factor": label_smoothing_factor,
+        "learning_rate": 5e-3,
+        "max_steps": NUM_STEPS,
+    }
+    settings |= {"per_device_train_batch_size": 32, "per_device_eval_batch_size": 50}
+    settings |= {"predict_with_generate": True, "generation_max_length": 8}
+    arguments = Seq2SeqTrainingArguments(str(tmp_path), **settings, **QUIET)
     trainer = Seq2SeqTrainer(
         model=model,
         args=arguments,
@@ -115,34 +103,18 @@ def test_gradient_accumulation_changes_nothing(model, tokenizer, copies, tmp_pat
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for batch_size, steps in ((8, 1), (2, 4)):
         model.load_state_dict(state)
-        arguments = Seq2SeqTrainingArguments(
-            output_dir=str(tmp_path),
-            max_steps=3,
-            per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=steps,
-            learning_rate=0.5,
-            optim="sgd",
-            max_grad_norm=0.0,
-            lr_scheduler_type="constant",
-            report_to="none",
-            disable_tqdm=True,
-            save_strategy="no",
-            use_cpu=True,
-        )
+        settings = {
+            "per_device_train_batch_size": batch_size,
+            "gradient_accumulation_steps": steps,
+            "max_steps": 3,
+        }
+        settings |= {
+            "learning_rate": 0.5,
+            "optim": "sgd",
+            "max_grad_norm": 0.0,
+            "lr_scheduler_type": "constant",
+        }
+        arguments = Seq2SeqTrainingArguments(str(tmp_path), **settings, **QUIET)
         Trainer(model=model, args=arguments, train_dataset=copies, data_collator=collator).train()
         weights.append([tensor.clone() for tensor in model.state_dict().values()])
     torch.testing.assert_close(*weights, atol=1e-5, rtol=1e-5)
-
-
-def test_a_bare_accelerate_loop_trains_it(model, tokenizer, copies):
-    collator = DataCollatorForSeq2Seq(tokenizer)
-    accelerator = Accelerator(cpu=True)
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    loader = torch.utils.data.DataLoader(copies, batch_size=32, collate_fn=collator)
-    prepared, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    prepared.train()
-    for batch in loader:
-        accelerator.backward(prepared(**batch).loss)
-        optimizer.step()
-        optimizer.zero_grad()
-    assert share_copied(accelerator.unwrap_model(prepared), copies, collator) > 0.9

@@ -2,12 +2,12 @@
 
 import pytest
 
-from vaswani_hf.data.trees import tree_of
+from vaswani_hf.data.trees import tree_from_text
 from vaswani_hf.parsing.bracketing import bracketing_scores
 
 
 def scores(gold, predicted):
-    found = bracketing_scores([tree_of(gold)], [tree_of(predicted)])
+    found = bracketing_scores([tree_from_text(gold)], [tree_from_text(predicted)])
     return found["gold_brackets"], found["predicted_brackets"], found["matched_brackets"]
 
 
@@ -51,8 +51,11 @@ def test_brackets_are_counted_as_by_hand(gold, predicted, counts):
 
 
 def test_the_scores_are_those_of_all_sentences_together():
-    gold = [tree_of("(S (NP (NN a)) (VP (VB b)))"), tree_of("(S (NP (NN a)) (VP (VB b) (NP (NN c))))")]
-    predicted = [gold[0], tree_of("(S (NP (NN a)) (VP (VB b) (NN c)))")]
+    gold = [
+        tree_from_text("(S (NP (NN a)) (VP (VB b)))"),
+        tree_from_text("(S (NP (NN a)) (VP (VB b) (NP (NN c))))"),
+    ]
+    predicted = [gold[0], tree_from_text("(S (NP (NN a)) (VP (VB b) (NN c)))")]
     found = bracketing_scores(gold, predicted)
     assert found["precision"] == 100 and found["recall"] == pytest.approx(100 * 6 / 7)
     assert (
@@ -62,5 +65,7 @@ def test_the_scores_are_those_of_all_sentences_together():
 
 def test_trees_of_other_words_are_refused():
     with pytest.raises(ValueError) as error:
-        bracketing_scores([tree_of("(S (NN a))")] * 2, [tree_of("(S (NN a))"), tree_of("(S (NN b))")])
+        bracketing_scores(
+            [tree_from_text("(S (NN a))")] * 2, [tree_from_text("(S (NN a))"), tree_from_text("(S (NN b))")]
+        )
     assert str(error.value) == "Tree 2 must be of the words of the gold tree, 'a', but is of 'b'."

@@ -8,7 +8,7 @@ import torch
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.data.toy_corpora import grammar_trees
-from vaswani_hf.data.trees import tree_of, tree_over
+from vaswani_hf.data.trees import tree_from_symbols, tree_from_text
 from vaswani_hf.parsing import Parser
 from vaswani_hf.parsing.bracketing import evaluate_parser
 from vaswani_hf.parsing.parser import WellFormedTrees
@@ -53,7 +53,9 @@ def test_all_trees_are_well_formed_over_the_words(random_parser, beams, limit):
         most = limit.get("max_new_tokens") or limit.get("max_length_b") or 200
         assert len(tree.words) == num_words and len(tree.symbols) < most
         # Its own check, and that of reading.
-        assert tree_over(tree.words, tree.symbols, tree.tags) == tree == tree_of(str(tree)), sentence
+        assert tree_from_symbols(tree.words, tree.symbols, tree.tags) == tree == tree_from_text(str(tree)), (
+            sentence
+        )
     # The first one's words are its own.
     assert trees[2].words[:4] == ("-LRB-", "a", "-RRB-", "-LRB-") and trees[2].sentence.startswith(
         "( a ) ( x(y)z"
@@ -62,7 +64,7 @@ def test_all_trees_are_well_formed_over_the_words(random_parser, beams, limit):
 
 def test_beams_that_are_drawn_are_trees_too(random_parser):
     for tree in random_parser(SENTENCES, do_sample=True, num_beams=3, max_new_tokens=40, seed=1):
-        assert tree_over(tree.words, tree.symbols, tree.tags) == tree
+        assert tree_from_symbols(tree.words, tree.symbols, tree.tags) == tree
 
 
 def test_sentences_of_a_batch_have_the_trees_that_they_have_alone(random_parser):
@@ -80,7 +82,7 @@ def test_the_constraint_allows_exactly_the_beginnings_of_trees(tokenizers):
 
     def is_tree(written):
         try:
-            tree_over(["a"] * num_words, ["XX" if symbol == "DT" else symbol for symbol in written])
+            tree_from_symbols(["a"] * num_words, ["XX" if symbol == "DT" else symbol for symbol in written])
         except ValueError:
             return False
         return True
@@ -161,8 +163,8 @@ def test_a_parser_and_a_translator_are_told_apart(random_parser, tiny_model, tmp
 
 def test_the_parser_is_scored_on_sentences_of_any_words(random_parser):
     gold = [
-        tree_of("(S (NP (-LRB- -LRB-) (NN 1\u00a0000) (-RRB- -RRB-)) (VP (VB go)))"),
-        tree_of("(S (-NONE- *) (NN b))"),
+        tree_from_text("(S (NP (-LRB- -LRB-) (NN 1\u00a0000) (-RRB- -RRB-)) (VP (VB go)))"),
+        tree_from_text("(S (-NONE- *) (NN b))"),
     ]
     scores = evaluate_parser(random_parser, gold, num_beams=1)
     assert scores["sentences"] == 2 and scores["gold_brackets"] == 4

@@ -1,4 +1,4 @@
-"""The client moves large files in two ways: what moves some, in the usual one (xet), is tested in the older one (LFS) too."""
+"""The tests with the marker `transfer` in a process whose client uploads large files with Git LFS instead of xet."""
 
 import os
 import subprocess
@@ -9,9 +9,10 @@ import pytest
 from huggingface_hub import constants
 
 
-@pytest.mark.skipif(constants.HF_HUB_DISABLE_XET, reason="The whole run is in the older way already.")
-def test_what_moves_large_files_moves_them_in_the_older_way_too():
-    # The client decides when it is imported.
+@pytest.mark.slow
+@pytest.mark.skipif(constants.HF_HUB_DISABLE_XET, reason="All tests of this run use Git LFS already.")
+def test_large_files_move_with_git_lfs():
+    # The client reads HF_HUB_DISABLE_XET when it is imported.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-m", "transfer", "-p", "no:cacheprovider"]
     place = {"cwd": Path(__file__).parents[2], "env": environment | {"HF_HUB_DISABLE_XET": "1"}}

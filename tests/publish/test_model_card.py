@@ -11,6 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+from factories import write_recipe
 from huggingface_hub import HfApi, ModelCard
 
 from vaswani_hf.data.toy_corpora import number_pairs
@@ -21,47 +22,49 @@ from vaswani_hf.recipe.published import published_recipe
 from vaswani_hf.training import train
 
 ROOT = Path(__file__).parents[2]
-RECIPE = """
-output_dir: out
-data: {source_language: en, target_language: de, max_length: 64}
-tokenizer: {vocab_size: 270}
-model: {d_model: 8, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 8, decoder_ffn_dim: 8}
-training:
-  {bf16: false,
-   max_steps: 2, save_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
-decoding: {num_beams: 2, max_length: 6}
-"""
+RUN = {
+    "tokenizer.vocab_size": 270,
+    "model.d_model": 8,
+    "model.encoder_attention_heads": 8,
+    "model.decoder_attention_heads": 8,
+    "model.encoder_ffn_dim": 8,
+    "model.decoder_ffn_dim": 8,
+    "training.max_steps": 2,
+    "training.save_steps": 1,
+    "decoding.max_length": 6,
+    "data.numbers_train_size": 100,
+}
 NOT_KNOWN = "not known"
 
 
-def run(folder, *overrides) -> Path:
-    """A trained checkpoint; its recipe lies beside it."""
-    path = folder / "given.yaml"
-    path.write_text(RECIPE, encoding="utf-8")
+def run(folder, *overrides, **changes) -> Path:
+    """A trained checkpoint."""
+    path = write_recipe(folder / "given.yaml", {**RUN, **changes}, output_dir=str(folder / "a run"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)
-        train(load_recipe(path, [f"--output_dir={folder / 'a run'}", *overrides]))
+        train(load_recipe(path, overrides))
     return folder / "a run"
 
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory) -> Path:
     """A run on the quick start's corpus: everything is known."""
-    return run(tmp_path_factory.mktemp("numbers"), "--corpus", "numbers", "--numbers_train_size", "100")
+    return run(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory) -> Path:
     """A run on two text files without validation and test, with two vocabularies."""
     folder = tmp_path_factory.mktemp("alice")
-    pairs = number_pairs(50, 1, "train")
-    files = []
+    data = {"source_language": "en", "target_language": "de", "max_length": 64, "license": "cc-by-sa-4.0"}
     for side, language in (("source", "en"), ("target", "de")):
         path = folder / f"train.{language}.txt"
-        path.write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
-        files.append(f"--train_{side}={path}")
-    licence = ("--data.license", "cc-by-sa-4.0", "--attribution", "Alice, who wrote it")
-    return run(folder, *files, *licence, "--shared_vocabulary", "false", "--tokenizer.lowercase=true")
+        path.write_text("".join(pair[side] + "\n" for pair in number_pairs(50, 1, "train")), encoding="utf-8")
+        data[f"train_{side}"] = str(path)
+    data["attribution"] = "Alice, who wrote it"
+    changes = {"data.numbers_train_size": None, "data.corpus": None}
+    changes |= {f"data.{key}": value for key, value in data.items()}
+    return run(folder, "--shared_vocabulary", "false", "--tokenizer.lowercase=true", **changes)
 
 
 @pytest.fixture
@@ -155,19 +158,9 @@ def test_the_recipe_on_the_card_trains_and_names_no_folder(texts, tmp_path):
 
 
 def test_a_published_recipe_does_not_push_where_its_owner_pushed(tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE)
-    pushed = [
-        "--corpus",
-        "numbers",
-        "--push_to_hub",
-        "true",
-        "--hub_model_id",
-        "alice/secret",
-        "--output_dir",
-        ".",
-    ]
-    published = published_recipe(load_recipe(path, [*pushed, "--publishing.license", "mit"]))
+    path = write_recipe(tmp_path / "recipe.yaml", output_dir=".", publishing={"license": "mit"})
+    pushed = ["--push_to_hub", "true", "--hub_model_id", "alice/secret"]
+    published = published_recipe(load_recipe(path, pushed))
     assert (published.publishing.push_to_hub, published.publishing.hub_model_id) == (False, None)
     assert published.publishing.license == "mit"
     assert published.output_dir not in ("", ".")
@@ -181,46 +174,37 @@ def test_nothing_of_the_machine_is_in_the_record_that_others_see(request, which)
     assert "/tmp" not in seen and str(Path.home()) not in seen
 
 
-@pytest.mark.parametrize("which", ["numbers", "texts"])
-def test_every_snippet_runs_as_written_against_the_hub(request, repo_id, which):
-    folder = request.getfixturevalue(which)
-    push(folder, repo_id)
-    codes = snippets(model_card(folder, repo_id))
-    assert len(codes) == 4
-    printed = [_printed(code) for code in codes]
-    assert printed[0].strip()
-    # Each shows the same translation, alone or in a list.
-    translation = printed[0].removesuffix("\n")
-    assert printed[2] == printed[0] and printed[1] == printed[3] == f"{[translation]}\n"
-    # Two byte-level vocabularies of little text decode to the same.
-    assert [code.count('subfolder="target_tokenizer"') for code in codes] == [0, which == "texts"] * 2
+def test_every_snippet_runs_as_written_against_the_hub(texts, repo_id, fresh_python):
+    push(texts, repo_id)
+    codes = snippets(model_card(texts, repo_id))
+    with_package = [_printed(code) for code in codes[:2]]
+    translation = with_package[0].removesuffix("\n")
+    assert translation.strip() and with_package[1] == f"{[translation]}\n"
+    assert [code.count('subfolder="target_tokenizer"') for code in codes] == [0, 1, 0, 1]
     assert "trust_remote_code" not in codes[0] + codes[1]
     assert all("trust_remote_code=True" in code and "vaswani_hf" not in code for code in codes[2:])
     assert all("revision=" in code for code in codes[2:])
+    code = "\n".join(["import sys", "sys.modules['vaswani_hf'] = None", *codes[2:]])
+    result = subprocess.run([fresh_python, "-c", code], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "".join(with_package)
+
+
+def test_the_snippets_of_one_vocabulary_load_one_tokenizer(numbers, repo_id):
+    codes = snippets(model_card(numbers, repo_id))
+    assert len(codes) == 4 and not any("target_tokenizer" in code for code in codes)
+    push(numbers, repo_id)
+    assert _printed(codes[1]) == f"{[_printed(codes[0]).removesuffix(chr(10))]}\n"
+    shown = HfApi().model_info(repo_id)
+    assert shown.pipeline_tag == "translation"
+    scores = {result.metric_type: result.metric_value for result in shown.card_data.eval_results}
+    assert scores == {name: round(results(numbers)["test"][name], 2) for name in ("bleu", "chrf")}
 
 
 def _printed(code) -> str:
     with redirect_stdout(io.StringIO()) as out:
         exec(compile(code, "the card", "exec"), {})
     return out.getvalue()
-
-
-def test_snippets_without_the_package_run_where_it_cannot_be_imported_from_the_hub(texts, repo_id):
-    push(texts, repo_id)
-    codes = snippets(model_card(texts, repo_id))
-    expected = _printed(codes[0])
-    code = "\n".join(["import sys", "sys.modules['vaswani_hf'] = None", *codes[2:]])
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[0] == expected.strip()
-
-
-def test_the_hub_takes_the_card_and_shows_the_scores(numbers, repo_id):
-    push(numbers, repo_id)
-    shown = HfApi().model_info(repo_id)
-    assert shown.pipeline_tag == "translation"
-    scores = {result.metric_type: result.metric_value for result in shown.card_data.eval_results}
-    assert scores == {name: round(results(numbers)["test"][name], 2) for name in ("bleu", "chrf")}
 
 
 def test_what_a_run_had_not_is_not_on_its_card(texts):
@@ -234,7 +218,7 @@ def test_what_a_run_had_not_is_not_on_its_card(texts):
     assert table["validation data"] == "none"
     assert table["shape"].endswith("vocabulary 270 and 270")
     assert "Training data: Alice, who wrote it" in card.text
-    assert "this is not settled" in card.text
+    assert "this question is open" in card.text
     assert "Its tokenizer lowercases all text." in card.text
     assert "The model reads the whole sentence at once." in card.text
 
@@ -255,11 +239,11 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     folder = copy(numbers, RECORD)
     card = model_card(folder, "alice/words")
     assert set(card.data.to_dict()) == {"library_name", "pipeline_tag", "tags"}
-    assert "There is no record of how this model came about." in card.text
+    assert "There is no record of the training of this model." in card.text
     assert "between which languages is not known" in card.text
-    assert "What it is good for is not known" in card.text
+    assert "The purpose of the model is not known" in card.text
     assert "Not known: no score was recorded." in card.text
-    assert "Not known. Ask whoever published the model before you use it." in card.text
+    assert "Not known. Ask the publisher of the model before you use it." in card.text
     assert "The recipe is not known." in card.text
     assert "training_curve" not in card.text
     table = rows(card)
@@ -274,7 +258,7 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
 
 def test_a_run_that_was_not_finished_says_so(numbers, copy):
     card = model_card(copy(numbers, ["results.json"]), "alice/words")
-    assert "The run that made this model has left no results" in card.text
+    assert "The run of this model has no results" in card.text
     assert card.data.language == ["en", "de"]
     assert card.data.eval_results is None
     assert rows(card)["optimizer steps"] == NOT_KNOWN
@@ -294,7 +278,7 @@ def test_a_record_of_an_older_version_is_enough(numbers, copy):
     newer = {"date", "epochs", "resumed_at_step", "averaged_steps", "processes"}
     training = {key: value for key, value in recorded["training"].items() if key not in newer}
     folder = copy(numbers, training={**training, "hardware": "1 x x86_64"}, data=None)
-    (folder / "recipe.yaml").write_text(RECIPE.replace("data: {", "data: {corpus: numbers, "))
+    write_recipe(folder / "recipe.yaml")
     card = model_card(folder, "alice/words")
     assert rows(card)["hardware"] == "1 x x86_64"
     assert (rows(card)["date"], rows(card)["epochs"]) == (NOT_KNOWN, NOT_KNOWN)
@@ -312,29 +296,31 @@ def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy)
     )
     (folder / "recipe.yaml").write_text(recipe.replace("save_steps: 1\n", "save_steps: 500\n"))
     card = model_card(folder, "alice/words", base_model="alice/base")
-    assert rows(card)["optimizer steps"] == "1,200 of at most 5,000; validation got no better"
+    assert (
+        rows(card)["optimizer steps"]
+        == "1,200 of at most 5,000; the validation score did not improve further"
+    )
     assert rows(card)["final weights"] == "the checkpoint with the best validation loss"
     assert rows(card)["time"] == "2.50 hours"
-    assert (
-        "The run was resumed after step 700; hardware and versions are those of what came after." in card.text
-    )
+    assert "The run was resumed after step 700; hardware and versions are those after this step." in card.text
     assert card.data.base_model == "alice/base" and "made from `alice/base`" in card.text
 
 
-def test_an_average_names_its_checkpoints(tmp_path):
-    folder = run(tmp_path, "--corpus", "numbers", "--numbers_train_size", "50", "--average_checkpoints", "2")
-    assert rows(model_card(folder, "a/b"))["final weights"] == "mean of the checkpoints of the steps 1, 2"
+def test_an_average_names_its_checkpoints(numbers, copy):
+    training = results(numbers)["training"] | {"averaged_steps": [1, 2]}
+    weights = rows(model_card(copy(numbers, training=training), "a/b"))["final weights"]
+    assert weights == "mean of the checkpoints of the steps 1, 2"
 
 
 def test_steps_and_tokens_are_counted_where_nothing_is_logged(texts, tmp_path):
     data = load_recipe(texts / "recipe.yaml").data
-    files = (f"--train_source={data.train_source}", f"--train_target={data.train_target}")
-    folders = [tmp_path / name for name in ("whole", "parts")]
-    for folder in folders:
-        folder.mkdir()
-    whole = run(folders[0], *files, "--max_steps", "3")
-    run(folders[1], *files, "--max_steps", "1")
-    parts = run(folders[1], *files, "--max_steps", "3", "--resume", "true")
+    files = {"data.train_source": data.train_source, "data.train_target": data.train_target}
+    files |= {"data.corpus": None, "data.numbers_train_size": None, "training.logging_steps": 500}
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole = run(tmp_path / "whole", **files, **{"training.max_steps": 3})
+    run(tmp_path / "parts", **files, **{"training.max_steps": 1})
+    parts = run(tmp_path / "parts", "--resume", "true", **files, **{"training.max_steps": 3})
     first, second = (results(folder)["training"] for folder in (whole, parts))
     assert first["steps"] == second["steps"] == 3
     assert first["target_tokens"] == second["target_tokens"] > 0
@@ -431,7 +417,7 @@ def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
     ):
         card = model_card(licensed(folder, data_license, chosen), "alice/words")
         assert card.data.license == expected
-        assert ("Not known. Ask whoever published the model" in card.text) == (expected in (None, "unknown"))
+        assert ("Not known. Ask the publisher of the model" in card.text) == (expected in (None, "unknown"))
         if expected is not None and data_license != expected:
             assert f"`{expected}`. The training data is under `{data_license}`." in card.text
 
@@ -461,18 +447,7 @@ def test_the_wheel_holds_the_template_and_no_tests(tmp_path):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "model_cards" / "a_card.md").write_text("A card that was committed.")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        "out",
-        ".",
-    ]
+    command = [sys.executable, *"-m pip wheel --no-deps --no-build-isolation --no-index -w out .".split()]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     (wheel,) = (tmp_path / "out").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()

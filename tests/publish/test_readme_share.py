@@ -3,30 +3,25 @@
 import re
 import shlex
 import subprocess
-import sys
 import textwrap
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from factories import loaded_recipe
 from huggingface_hub import constants
 
 from vaswani_hf.cli import main
-from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import train
 
 README = Path(__file__).parents[2] / "README.md"
 # The quick start's recipe, small enough to be run here.
-RECIPE = """
-output_dir: checkpoints/numbers
-data: {source_language: en, target_language: de, corpus: numbers, numbers_train_size: 200, max_length: 64}
-tokenizer: {vocab_size: 270}
-model: {d_model: 8, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
-  encoder_ffn_dim: 8, decoder_ffn_dim: 8}
-training:
-  {bf16: false,
-   max_steps: 4, save_steps: 1, logging_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
-decoding: {num_beams: 2, max_length: 6}
-"""
+CHANGES = {
+    "tokenizer.vocab_size": 270,
+    "training.max_steps": 4,
+    "training.save_steps": 1,
+    "training.logging_steps": 1,
+}
 SWITCHES = {"HF_HUB_DISABLE_XET=1", "HF_HUB_OFFLINE=1"}
 ABSENT = """
 import sys
@@ -61,21 +56,29 @@ def run_commands(block, environment):
             assert result.returncode == 0, f"{command}\n{result.stderr}"
 
 
+def write_command(folder, name, python):
+    """A script that runs a command of the environment in a Python that has imported torch."""
+    (entry,) = entry_points(group="console_scripts", name=name)
+    program = f"import sys; from {entry.module} import {entry.attr} as main; sys.exit(main())"
+    (folder / name).write_text(f'#!/bin/sh\nexec {python} -c "{program}" "$@"\n')
+    (folder / name).chmod(0o755)
+
+
 @pytest.fixture
-def machine(hub, few_numbers, tmp_path, monkeypatch):
+def machine(hub, few_numbers, fresh_python, tmp_path, monkeypatch):
     """A folder with a small quick start behind it, a user with a token, and the environment of the commands."""
-    token = hub.add_user("user")
+    token = hub.add_token("user")
     monkeypatch.setenv("HF_TOKEN", token)
     monkeypatch.chdir(tmp_path)
-    Path(".venv").mkdir()
-    Path(".venv/bin").symlink_to(Path(sys.executable).parent)
+    Path(".venv/bin").mkdir(parents=True)
+    for name in ("hf", "vaswani"):
+        write_command(Path(".venv/bin"), name, fresh_python)
     Path("configuration").mkdir()
-    Path("configuration/numbers.yaml").write_text(RECIPE)
-    train(load_recipe("configuration/numbers.yaml"))
+    train(loaded_recipe(Path("configuration/numbers.yaml"), CHANGES, output_dir="checkpoints/numbers"))
     return hub.environment(token) | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_UPDATE_CHECK": "1"}
 
 
-def test_every_command_and_snippet_of_sharing_runs(python, hub, machine, tmp_path, capsys):
+def test_every_command_and_snippet_of_sharing_runs(python, fresh_python, hub, machine, tmp_path, capsys):
     # The run of the README is stopped half-way, which is after 450 of its steps.
     blocks = [block.replace("--max_steps 450", "--max_steps 2") for block in blocks_of("Share a model")]
     assert len(blocks) >= 8 and sum("import" in block for block in blocks) == 2
@@ -85,7 +88,7 @@ def test_every_command_and_snippet_of_sharing_runs(python, hub, machine, tmp_pat
         else:
             # Where the package is absent nothing may have imported it.
             command = (
-                [sys.executable, "-c", ABSENT + block]
+                [fresh_python, "-c", ABSENT + block]
                 if "trust_remote_code" in block
                 else [python, "-c", block]
             )

@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from sentences import rows
 
 from vaswani_hf.recipe import load_recipe
 
@@ -42,23 +43,22 @@ def test_both_sides_have_the_size_of_the_text(load, tmp_path):
     assert load_recipe(again) == recipe
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--source_language=de", "`data.source_language` belongs to `task: translation`, but is 'de' in a recipe of `task: causal_lm`; leave it out."),
-        ("--encoder_layers=2", "`model.encoder_layers` belongs to `task: translation` and `task: masked_lm` and `task: parsing`, but is 2 in"),
-        ("--task=masked_lm --decoder_layers=2", "`model.decoder_layers` belongs to `task: translation` and `task: causal_lm` and"),
-        ("--task=translation", "`data.language` belongs to `task: causal_lm` and `task: masked_lm` and `task: parsing`, but"),
-        # Also if the value is the default of another task.
-        ("--num_beams=4", "`decoding.num_beams` belongs to `task: translation` and `task: parsing`, but is 4 in"),
-        ("--source_tokens_per_batch=500", "`training.source_tokens_per_batch` belongs to `task: translation` and `task: parsing`"),
-        ("--text_tokens_per_batch=0", "`training.text_tokens_per_batch` must be greater than 0, but is 0."),
-        ("--text_tokens_per_batch=5", "`training.text_tokens_per_batch` must hold a sentence of `data.max_length` = 256"),
-        ("--text_column=body", "`data.text_column` is for a `data.dataset`, but is 'body' without one; leave it out."),
-        ("--task=casual_lm", "`task` must be 'translation' or 'causal_lm' or 'masked_lm' or 'parsing', but is 'casual_lm'."),
-        ("--train_text=null", "Exactly one of `data.corpus`, `data.dataset` and `data.train_text` must be given, but none"),
-    ],
-)  # fmt: skip
+REFUSED = """
+--source_language=de | `data.source_language` belongs to `task: translation`, but is 'de' in a recipe of `task: causal_lm`; leave
+--encoder_layers=2 | `model.encoder_layers` belongs to `task: translation` and `task: masked_lm` and `task: parsing`, but is 2 in
+--task=masked_lm --decoder_layers=2 | `model.decoder_layers` belongs to `task: translation` and `task: causal_lm` and
+--task=translation | `data.language` belongs to `task: causal_lm` and `task: masked_lm` and `task: parsing`, but
+--num_beams=4 | `decoding.num_beams` belongs to `task: translation` and `task: parsing`, but is 4 in
+--source_tokens_per_batch=500 | `training.source_tokens_per_batch` belongs to `task: translation` and `task: parsing`
+--text_tokens_per_batch=0 | `training.text_tokens_per_batch` must be greater than 0, but is 0.
+--text_tokens_per_batch=5 | `training.text_tokens_per_batch` must hold a sentence of `data.max_length` = 256
+--text_column=body | `data.text_column` is for a `data.dataset`, but is 'body' without one; leave it out.
+--task=casual_lm | `task` must be 'translation' or 'causal_lm' or 'masked_lm' or 'parsing', but is 'casual_lm'.
+--train_text=null | Exactly one of `data.corpus`, `data.dataset` and `data.train_text` must be given, but none
+"""
+
+
+@pytest.mark.parametrize(("words", "message"), rows(REFUSED))
 def test_keys_of_another_task_are_refused_by_name(load, words, message):
     with pytest.raises(ValueError) as error:
         load(words.split())

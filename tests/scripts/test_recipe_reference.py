@@ -20,7 +20,7 @@ def reference(script):
 
 
 def test_the_page_and_the_schema_are_up_to_date(reference):
-    remedy = "run python scripts/recipe_reference.py"
+    remedy = "run python scripts/reference/recipe_reference.py"
     assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), remedy
     assert reference.SCHEMA.read_text(encoding="utf-8") == reference.schema_text(), remedy
 

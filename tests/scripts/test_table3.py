@@ -30,7 +30,7 @@ def test_the_readme_has_what_the_script_prints(table3, capsys):
         .split("\n## ")[0]
     )
     assert printed in section + "\n"
-    assert "scripts/table3.py" in section
+    assert "scripts/examples/table3.py" in section
 
 
 def test_each_row_has_a_recipe_that_says_the_same_of_the_paper(table3):

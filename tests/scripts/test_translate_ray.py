@@ -15,7 +15,7 @@ import pytest
 
 from vaswani_hf.translation import Translator
 
-SCRIPT = Path(__file__).parents[2] / "scripts/translate_ray.py"
+SCRIPT = Path(__file__).parents[2] / "scripts/examples/translate_ray.py"
 # Rows of a row group, and of an output: one range begins within a group, another ends with one.
 GROUP_ROWS, ROWS_PER_FILE = 4, 6
 TEXTS = ["der Hund läuft", None, "", "Hund", "  ", "der der läuft\nHund"] * 3
@@ -65,7 +65,7 @@ def lines_of(python):
         )
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment |= {"RAY_TMPDIR": folder, "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2, "OMP_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = str(SCRIPT.parents[1])
+        environment["PYTHONPATH"] = str(SCRIPT.parents[2])
         limit = threading.Timer(180, kill_all, [folder])
         stack.callback(kill_all, folder)
         stack.callback(limit.cancel)
@@ -205,18 +205,6 @@ def test_outputs_of_something_else_are_kept(translated, source, capsys):
     assert str(caught.value) == (
         f"translate_ray: OUTPUT must hold only what this run makes, but has '{output / NAMES[0]}'; choose another OUTPUT."
     )
-
-
-def test_what_a_worker_cannot_do_is_one_sentence(translated, source, tmp_path):
-    path = source / "a.parquet"
-    content = bytearray(path.read_bytes())
-    content[4:40] = bytes(36)
-    path.write_bytes(content)
-    with pytest.raises(SystemExit, match=f"translate_ray: '{path}' cannot be translated: "):
-        translated()
-    with pytest.raises(SystemExit, match="cannot be translated: .*'/nowhere'"):
-        translated(checkpoint="/nowhere")
-    assert not list((tmp_path / "out").glob("*.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ def test_the_page_shows_every_intermediate_and_where_the_notes_are_wrong(worked)
         ("PE(3)", "0.1411", "-0.9900", "0.0300", "0.9996"),
     ):
         assert f"| {' | '.join(row)} |" in text
-    assert "their second row is 0.7 0.3, the softmax of 0.4 and 0.3 is\n0.52 0.48." in text
-    assert "The notes print the context [0.82 0.30 0.44]. Its last number is 0.4349, so 0.43" in text
+    assert "the second row is 0.7 0.3, but the softmax of 0.4 and 0.3 is\n0.52 0.48." in text
+    assert "The last number is 0.4349, which rounds to 0.43." in text
     # The row that the map makes of PE(1) is that of PE(3).
     made, meant = (
         re.search(rf"^\| {re.escape(name)} (.*)$", text, re.MULTILINE)[1] for name in ("M PE(1)", "PE(3)")

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from vaswani_hf.optimization.section import EncoderDecoderTraining, TextTraining
 from vaswani_hf.recipe.recipe import recipe_classes
 from vaswani_hf.settings import sections
-from vaswani_hf.settings.base import Settings, sentence_of
+from vaswani_hf.settings.base import Settings, explain_invalid
 
 RECIPES = recipe_classes()
 
@@ -67,7 +67,7 @@ def test_a_wrong_value_is_one_sentence(values, sentence):
 def test_a_missing_value_and_a_prefix_are_named():
     with pytest.raises(ValidationError) as error:
         Whole()
-    assert sentence_of(error.value, "--") == "`--name` must be given, but is missing."
+    assert explain_invalid(error.value, "--") == "`--name` must be given, but is missing."
 
 
 def test_integers_are_floats_and_sections_never_change():

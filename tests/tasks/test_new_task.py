@@ -5,6 +5,7 @@ import json
 from collections import Counter
 
 import pytest
+from factories import write_recipe
 
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
@@ -13,16 +14,14 @@ from vaswani_hf.tasks.translation import Translation
 from vaswani_hf.training import train
 from vaswani_hf.translation import Translator
 
-RECIPE = """
-task: summarization
-output_dir: FOLDER/run
-data: {source_language: text, target_language: summary, train_pairs: FILE, validation_pairs: FILE, test_pairs: FILE}
-tokenizer: {vocab_size: 300}
-model: {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_ffn_dim: 16, decoder_ffn_dim: 16}
-training:
-  {bf16: false, max_steps: 2, warmup_steps: 1, eval_steps: 1, source_tokens_per_batch: 500, target_tokens_per_batch: 500}
-decoding: {num_beams: 2, max_length: 8}
-"""
+CHANGES = {
+    "tokenizer.vocab_size": 300,
+    "training.max_steps": 2,
+    "training.warmup_steps": 1,
+    "training.eval_steps": 1,
+    "training.source_tokens_per_batch": 500,
+    "training.target_tokens_per_batch": 500,
+}
 
 
 def common_subsequence(left: list[str], right: list[str]) -> int:
@@ -57,7 +56,7 @@ class Summarization(Translation):
     def validation_metrics(self, evaluation):
         return tuple(self.metrics)
 
-    def validation_scores(self, outputs, targets, evaluation):
+    def score_outputs(self, outputs, targets, evaluation):
         return rouge(outputs, targets)
 
     def score_test_split(self, folder, test, data, evaluation, device):
@@ -80,21 +79,33 @@ class Summarization(Translation):
         )
 
 
-def test_a_class_and_an_entry_are_a_task(tmp_path, monkeypatch, capsys):
+def test_a_class_and_an_entry_are_a_task(tmp_path, monkeypatch, capsys, vaswani):
     monkeypatch.setitem(TASKS, "summarization", Summarization())
     texts = [f"the {word} sleeps in the {word} garden" for word in ("dog", "cat", "bird")]
     rows = [{"text": text, "summary": f"{text.split()[1]} sleeps"} for text in texts]
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("FOLDER", str(tmp_path)).replace("FILE", str(file)))
-    recipe = load_recipe(tmp_path / "recipe.yaml")
-    results = train(recipe)
+    data = {"source_language": "text", "target_language": "summary"}
+    data |= {f"{split}_pairs": str(file) for split in ("train", "validation", "test")}
+    changes = CHANGES | {"output_dir": str(tmp_path / "run")}
+    path = write_recipe(tmp_path / "recipe.yaml", changes, task="summarization", data=data)
+    results = train(load_recipe(path))
     assert {"rouge1", "rougeL", "sentences"} == results["test"].keys() and results["test"]["sentences"] == 3
     folder = tmp_path / "run"
     assert len((folder / "test_summaries.txt").read_text().splitlines()) == 3
     assert "test_summaries.txt" in json.loads((folder / "manifest.json").read_text())["files"]
     out = capsys.readouterr().out
     assert "· validation rouge1 " in out and "test: ROUGE-1 " in out
+    (tmp_path / "texts").write_text("".join(f"{text}\n" for text in texts))
+    (tmp_path / "summaries").write_text("".join(f"{row['summary']}\n" for row in rows))
+    command = ["evaluate", folder, "--source", tmp_path / "texts", "--reference", tmp_path / "summaries"]
+    code, out, _ = vaswani(*command, "--json")
+    scores = json.loads(out)
+    assert code == 0 and "bleu" not in scores
+    assert [scores[name] for name in ("rouge1", "rougeL")] == pytest.approx(
+        [results["test"][name] for name in ("rouge1", "rougeL")]
+    )
+    assert vaswani(*command)[1].startswith(f"ROUGE-L {scores['rougeL']:.2f}\nROUGE-1 ")
     # The metrics of the results identify the task.
     (folder / "recipe.yaml").unlink()
     card = model_card(folder, "user/name")

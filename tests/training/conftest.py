@@ -1,47 +1,101 @@
-"""A tiny recipe and its runs."""
+"""Runs of the tiny recipe."""
 
+import functools
 import shutil
 from pathlib import Path
 
 import pytest
-from tiny_runs import RECIPE
+from factories import write_recipe
 
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.training import train
+from vaswani_hf.training.trainer import VaswaniTrainer
+
+HELD_OUT = "vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT"
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_held_out():
     """Few numbers to validate and test on."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 20)
+        patched.setattr(HELD_OUT, 20)
         yield
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The folder of a run of the recipe, which no test changes."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "recipe").write_text(RECIPE, encoding="utf-8")
-    train(load_recipe(folder / "recipe", [f"--output_dir={folder / 'run'}"]))
-    return folder / "run"
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """Give the folder of an uninterrupted run with these options. A process makes each run once; no test changes the folder."""
+
+    @functools.cache
+    def whole(options=""):
+        folder = tmp_path_factory.mktemp("whole")
+        path = write_recipe(folder / "recipe.yaml")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(HELD_OUT, 20)
+            train(load_recipe(path, [f"--output_dir={folder / 'run'}", *options.split()]))
+        return folder / "run"
+
+    return whole
 
 
 @pytest.fixture
-def copied(finished, tmp_path):
-    """A copy of that folder, as if the run had been made in it."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
+def finished(whole):
+    """The folder of a run of the recipe. No test changes the folder."""
+    return whole()
+
+
+@pytest.fixture
+def copy_of(whole, tmp_path):
+    """Copy the folder of an uninterrupted run with these options to the folder `run`."""
+
+    def copy_of(options=""):
+        return Path(shutil.copytree(whole(options), tmp_path / "run"))
+
+    return copy_of
+
+
+@pytest.fixture
+def copied(copy_of):
+    """A copy of the run of the recipe."""
+    return copy_of()
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Train the recipe with these overrides in a folder of this name, and give back the folder."""
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE, encoding="utf-8")
+    """Train the recipe with these options, separated by spaces, in a folder of this name, and give the folder."""
+    path = write_recipe(tmp_path / "recipe.yaml")
 
-    def run(name, *overrides):
-        train(load_recipe(path, [f"--output_dir={tmp_path / name}", *overrides]))
+    def run(name, *options):
+        train(load_recipe(path, [f"--output_dir={tmp_path / name}", *" ".join(options).split()]))
         return tmp_path / name
 
     run.recipe = path
     return run
+
+
+@pytest.fixture
+def train_command(run, vaswani, tmp_path):
+    """Run `vaswani train` with these options in the folder `run`: the exit code, the output and the error sentence."""
+
+    def train_command(*options, folder=tmp_path / "run"):
+        return vaswani("train", run.recipe, f"--output_dir={folder}", *" ".join(options).split())
+
+    return train_command
+
+
+@pytest.fixture
+def before_method(monkeypatch):
+    """Call a function with the trainer, once, before a method at this global step."""
+
+    def arrange(step, function, method="training_step"):
+        original, called = getattr(VaswaniTrainer, method), []
+
+        def changed(self, *args, **kwargs):
+            if self.state.global_step == step and not called:
+                called.append(True)
+                function(self)
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(VaswaniTrainer, method, changed)
+
+    return arrange

@@ -38,14 +38,9 @@ class Moment(NamedTuple):
 
 
 def fail_at(rank: int, step: int, number: int = signal.SIGKILL, method: str = "training_step") -> Moment:
-    """The process of this rank gets the signal in this step: in its first batch, or where the trainer calls this method.
+    """The process of this rank gets a signal before it calls this method of VaswaniTrainer in this step of the optimizer.
 
-    Args:
-        rank: The number of the process.
-        step: The step of the optimizer, from 1 on; 0 is before the first, and the number is that of the steps that are done
-            where the method is not `training_step`.
-        number: The signal; nobody can catch SIGKILL.
-        method: A method of VaswaniTrainer, such as `evaluate`, `_save_optimizer_and_scheduler` or `_complete_checkpoint`.
+    The first step is 1. For other methods than `training_step`, `step` is the number of steps that are done.
     """
     return Moment(rank, functools.partial(_fail_in_method, step, number, method))
 
@@ -63,12 +58,10 @@ def _fail_in_method(step, number, method, folder):
 
 
 def fail_at_change(rank: int, change: int | str) -> Moment:
-    """The process of this rank is killed before it changes the run's folder: for the time of this number, or as described.
+    """The process of this rank is killed before a change of the run's folder.
 
-    Args:
-        rank: The number of the process.
-        change: From 1 on; or the regular expression of a change, such as "open .saving/checkpoint-4/optimizer.pt", where ""
-            none is; the changes are written into a file beside the folder.
+    `change` is the number of the change, from 1 on, or a regular expression for its description in the file RUN.changes, such
+    as "open .saving/checkpoint-4/optimizer.pt".
     """
     return Moment(rank, functools.partial(_fail_at_change, change))
 

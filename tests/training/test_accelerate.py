@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from factories import write_recipe
 from recording_worker import RECORD
-from tiny_runs import metrics, weights
+from tiny_runs import metrics, results, weights
 
 from vaswani_hf.data.toy_corpora import english_words, german_words
 
@@ -24,21 +25,22 @@ TRAIN_SHARDED = [str(Path(__file__).with_name("fsdp_worker.py")), "train"]
 TRAIN_BY_ZERO = str(Path(__file__).with_name("zero_worker.py"))
 RECORD_BATCHES = str(Path(__file__).with_name("recording_worker.py"))
 NUM_PAIRS = 300
-RECIPE = """
-output_dir: out
-data:
-  {source_language: en, target_language: de, train_source: train.en, train_target: train.de,
-   validation_source: validation.en, validation_target: validation.de, max_length: 64}
-tokenizer: {vocab_size: 280}
-model:
-  {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
-   encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.1, label_smoothing: 0.1}
-training:
-  {bf16: false,
-   max_steps: 20, source_tokens_per_batch: 1300, target_tokens_per_batch: 1300,
-   gradient_accumulation_steps: 1, warmup_steps: 4000, logging_steps: 1, eval_steps: 20, save_steps: 10}
-decoding: {num_beams: 2, max_length: 8}
-"""
+CHANGES = {
+    "training.max_steps": 20,
+    "training.source_tokens_per_batch": 1300,
+    "training.target_tokens_per_batch": 1300,
+    "training.gradient_accumulation_steps": 1,
+    "training.warmup_steps": 4000,
+    "training.logging_steps": 1,
+    "training.eval_steps": 20,
+    "training.save_steps": 10,
+}
+SIDES = {
+    f"{split}_{side}": f"{split}.{end}"
+    for split in ("train", "validation")
+    for side, end in (("source", "en"), ("target", "de"))
+}
+DATA = {"source_language": "en", "target_language": "de", "max_length": 64} | SIDES
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def folder(tmp_path_factory) -> Path:
         lines = [words(number) + "\n" for number in numbers]
         (folder / f"train.{language}").write_text("".join(lines[:NUM_PAIRS]), encoding="utf-8")
         (folder / f"validation.{language}").write_text("".join(lines[NUM_PAIRS:]), encoding="utf-8")
-    (folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    write_recipe(folder / "recipe.yaml", CHANGES, data=DATA)
     return folder
 
 
@@ -94,58 +96,46 @@ def assert_same_run(one: Path, several: Path) -> None:
         assert (end[name] - middle[name]).abs().max() > 5e-5
 
 
+def train_alone(start, output: str, *words) -> None:
+    end(start(TRAIN, "recipe.yaml", f"--output_dir={output}", *words))
+
+
 @pytest.mark.parametrize(
-    ("name", "script", "precision"), [("ddp", [TRAIN], "false"), ("fsdp2", TRAIN_SHARDED, "true")]
+    ("name", "script", "precision"),
+    [("ddp", [TRAIN], "false"), pytest.param("fsdp2", TRAIN_SHARDED, "true", marks=pytest.mark.slow)],
 )
 def test_two_processes_are_one_with_twice_the_accumulation(start, folder, name, script, precision):
-    output = f"{name}-{precision}"
-    end(start(TRAIN, "recipe.yaml", f"--bf16={precision}", f"--output_dir=one-{precision}",
-              "--gradient_accumulation_steps=2"))  # fmt: skip
-    end(launched(start, name, *script, "recipe.yaml", f"--bf16={precision}", f"--output_dir={output}"))
+    output, bf16 = f"{name}-{precision}", f"--bf16={precision}"
+    train_alone(start, f"one-{precision}", bf16, "--gradient_accumulation_steps=2")
+    end(launched(start, name, *script, "recipe.yaml", bf16, f"--output_dir={output}"))
     assert_same_run(folder / f"one-{precision}", folder / output)
-    assert json.loads((folder / output / "results.json").read_text())["training"]["processes"] == 2
+    assert results(folder / output)["training"]["processes"] == 2
     assert (folder / output / "checkpoint-20" / "pytorch_model_fsdp.bin").exists() == (name == "fsdp2")
 
 
+@pytest.mark.slow
 def test_two_nodes_meet(start, folder):
-    """Two launchers with a process each, which a network would lie between."""
-    end(
-        start(
-            TRAIN, "recipe.yaml", "--output_dir=one-node", "--max_steps=2", "--gradient_accumulation_steps=2"
-        )
-    )
+    """Two launchers with one process each, as on two machines of a network."""
+    train_alone(start, "one-node", "--max_steps=2", "--gradient_accumulation_steps=2")
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
     place = ("--num_processes", 2, "--main_process_ip", "127.0.0.1", "--main_process_port", port)
-    nodes = [
-        launched(
-            start, "two_nodes", "--machine_rank", rank, *place, TRAIN, "recipe.yaml", "--output_dir=two-nodes",
-            "--max_steps=2",
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+    words = (TRAIN, "recipe.yaml", "--output_dir=two-nodes", "--max_steps=2")
+    nodes = [launched(start, "two_nodes", "--machine_rank", rank, *place, *words) for rank in range(2)]
     for node in nodes:
         end(node)
     one, two = weights(folder / "one-node"), weights(folder / "two-nodes")
     assert one.keys() == two.keys()
     for name, tensor in one.items():
         torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6)
-    assert json.loads((folder / "two-nodes" / "results.json").read_text())["training"]["processes"] == 2
+    assert results(folder / "two-nodes")["training"]["processes"] == 2
 
 
+@pytest.mark.slow
 def test_deepspeed_goes_on_and_is_one_process(start, folder):
     pytest.importorskip("deepspeed", reason="needs DeepSpeed: pip install vaswani_hf[deepspeed]")
     short = ("--save_steps=3", "--eval_steps=3", "--average_checkpoints=2", "--max_grad_norm=1")
-    end(
-        start(
-            TRAIN,
-            "recipe.yaml",
-            "--output_dir=one-zero",
-            "--gradient_accumulation_steps=4",
-            *short,
-            "--max_steps=6",
-        )
-    )
+    train_alone(start, "one-zero", "--gradient_accumulation_steps=4", *short, "--max_steps=6")
     arguments = (TRAIN_BY_ZERO, "recipe.yaml", "--output_dir=zero", "--gradient_accumulation_steps=2", *short)
     end(launched(start, "deepspeed_zero2", *arguments, "--max_steps=3"))
     end(launched(start, "deepspeed_zero2", *arguments, "--max_steps=6", "--resume=true"))
@@ -154,15 +144,15 @@ def test_deepspeed_goes_on_and_is_one_process(start, folder):
             assert left.get(name, 0) == pytest.approx(right.get(name, 0), rel=1e-4), name
     for place in (Path("checkpoint-6"), Path()):
         one, two = weights(folder / "one-zero" / place), weights(folder / "zero" / place)
-        # DeepSpeed gives the trainer copies of tied weights, which numbered checkpoints hold too.
+        # DeepSpeed gives the trainer copies of tied weights; numbered checkpoints hold the copies too.
         assert one.keys() <= two.keys() and (one.keys() == two.keys() or place.name)
         for name, tensor in one.items():
             torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-6)
-    with pytest.raises(
-        AssertionError, match="was saved with DeepSpeed; resume it with DeepSpeed, not without it"
-    ):
-        end(start(TRAIN, "recipe.yaml", "--output_dir=zero", "--gradient_accumulation_steps=4", *short,
-                  "--max_steps=7", "--resume=true"))  # fmt: skip
+    sentence = "was saved with DeepSpeed; resume it with DeepSpeed, not without it"
+    with pytest.raises(AssertionError, match=sentence):
+        train_alone(
+            start, "zero", "--gradient_accumulation_steps=4", *short, "--max_steps=7", "--resume=true"
+        )
 
 
 def batches_by_step(folder: Path, processes: int) -> dict[int, list[list[tuple[int, ...]]]]:
@@ -178,18 +168,21 @@ def batches_by_step(folder: Path, processes: int) -> dict[int, list[list[tuple[i
     return steps
 
 
-@pytest.mark.parametrize("streaming", ["false", "true"])
+@pytest.mark.parametrize("streaming", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_every_pair_is_seen_once_per_epoch_by_any_number_of_processes(start, folder, streaming):
-    """Six batches a step, of one process, of three, and of two that go on after them; no epoch is a number of steps."""
+    """Six batches per step: of one process, of three, and of two that continue. No epoch is a whole number of steps."""
 
     def run(output, processes, *overrides):
-        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes) * (
-            processes > 1
-        )
-        accumulation = f"--gradient_accumulation_steps={6 // processes}"
-        end(start(*launcher, RECORD_BATCHES, "recipe.yaml", f"--output_dir={output}-{streaming}", accumulation,
-                  f"--streaming={streaming}", "--source_tokens_per_batch=500", "--target_tokens_per_batch=700",
-                  "--eval_steps=100", "--save_steps=100", *overrides))  # fmt: skip
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)
+        words = [
+            *(launcher if processes > 1 else ()),
+            RECORD_BATCHES,
+            "recipe.yaml",
+            f"--streaming={streaming}",
+        ]
+        words += [f"--output_dir={output}-{streaming}", f"--gradient_accumulation_steps={6 // processes}"]
+        words += "--source_tokens_per_batch=500 --target_tokens_per_batch=700".split()
+        end(start(*words, "--eval_steps=100", "--save_steps=100", *overrides))
         return batches_by_step(folder, processes)
 
     alone = run("alone", 1, "--max_steps=8")

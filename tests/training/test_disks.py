@@ -1,46 +1,43 @@
-"""A disk that is full, a folder that is read-only or has vanished: one sentence, and everything earlier stays as it was."""
+"""A full or read-only disk and a deleted folder: one sentence, and earlier files stay as they were."""
 
 import re
 import shutil
 import subprocess
 
 import pytest
-from tiny_runs import same, weights
+from tiny_runs import names, same, unfinished, weights
 
 import vaswani_hf.tasks.translation
 import vaswani_hf.training.results
 import vaswani_hf.training.run
-from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.training.callbacks import RunLogCallback
 from vaswani_hf.training.trainer import VaswaniTrainer
 
+SLOW = pytest.mark.slow
+BOTH = ["checkpoint-4", "checkpoint-8"]
+# The owner and the name of a function, the number of its call, and the checkpoints that stay.
+STAGES = {
+    "a checkpoint": (VaswaniTrainer, "_save_checkpoint", 2, BOTH[:1]),
+    "the optimizer": (VaswaniTrainer, "_save_optimizer_and_scheduler", 2, BOTH[:1]),
+    "the log": (RunLogCallback, "_write", 5, BOTH[:1]),
+    "the final weights": (vaswani_hf.training.run, "save_model", 1, BOTH),
+    "the translations": (vaswani_hf.tasks.translation, "translate_and_measure", 1, BOTH),
+    "the picture": (vaswani_hf.training.results, "plot_training_curve", 1, BOTH),
+}
 
-@pytest.fixture
-def before_call(monkeypatch):
-    """Do something, once, before the call of this number of a method or function."""
 
-    def arrange(owner, name, function, call=1):
-        original, calls = getattr(owner, name), []
-
-        def changed(*args, **kwargs):
-            calls.append(True)
-            if len(calls) == call:
-                function()
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, changed)
-
-    return arrange
+def stages(*fast):
+    """All stages; those that are not named are slow."""
+    return [pytest.param(stage, marks=[] if stage in fast else SLOW) for stage in STAGES]
 
 
 @pytest.fixture
 def disk(tmp_path):
-    """A small disk of its own, mounted, which can be filled and made read-only; needs the rights to mount."""
+    """A mounted disk of 3 MB that can be filled and made read-only; mounting needs rights."""
     place = tmp_path / "disk"
     place.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)], capture_output=True
-    ).returncode:
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)]
+    if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("needs the rights to mount a disk")
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
@@ -55,79 +52,82 @@ def fill(place):
             pass
 
 
-STAGES = {
-    "a checkpoint": (VaswaniTrainer, "_save_checkpoint", 2, ["checkpoint-4"]),
-    "the optimizer": (VaswaniTrainer, "_save_optimizer_and_scheduler", 2, ["checkpoint-4"]),
-    "the log": (RunLogCallback, "_write", 5, ["checkpoint-4"]),
-    "the final weights": (vaswani_hf.training.run, "save_model", 1, ["checkpoint-4", "checkpoint-8"]),
-    "the translations": (
-        vaswani_hf.tasks.translation,
-        "evaluate_translator",
-        1,
-        ["checkpoint-4", "checkpoint-8"],
-    ),
-    "the picture": (vaswani_hf.training.results, "plot_training_curve", 1, ["checkpoint-4", "checkpoint-8"]),
-}
-
-
 def remount(place, how):
     subprocess.run(["mount", "-o", f"remount,{how}", str(place)], check=True)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_full_disk_costs_nothing_that_was_there(
-    run, vaswani, finished, disk, before_call, monkeypatch, stage
-):
-    owner, name, call, left = STAGES[stage]
-    folder = disk / "run"
-    before_call(owner, name, lambda: fill(disk), call)
-    code, _, sentence = vaswani("train", run.recipe, f"--output_dir={folder}")
-    assert code == 1
-    assert re.fullmatch(
-        rf"'{folder}' could not be written: .* \(0 MiB are free there\); make room and try again.", sentence
-    )
-    assert [path.name for path in checkpoints_in(folder)] == left
-    (disk / "filler").unlink()
-    assert vaswani("train", run.recipe, f"--output_dir={folder}", "--resume=true")[0] == 0
+@pytest.fixture
+def train_until(finished, train_command, monkeypatch):
+    """Train in a folder and call a function once before this stage. A run that ends trains nothing but the end."""
+
+    def train_until(folder, stage, function):
+        owner, name, number, left = STAGES[stage]
+        if left == BOTH:
+            unfinished(shutil.copytree(finished, folder))
+        original, calls = getattr(owner, name), []
+
+        def changed(*args, **kwargs):
+            calls.append(True)
+            if len(calls) == number:
+                function()
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, changed)
+        code, _, sentence = train_command("--resume=true", folder=folder)
+        assert code == 1
+        return sentence
+
+    return train_until
+
+
+def assert_goes_on(folder, stage, train_command, finished):
+    assert names(folder) == STAGES[stage][-1]
+    assert train_command("--resume=true", folder=folder)[0] == 0
     assert same(weights(folder), weights(finished))
 
 
-@pytest.mark.parametrize("stage", ["a checkpoint", "the final weights", "the picture"])
-def test_a_disk_that_becomes_read_only_is_named(run, vaswani, finished, disk, before_call, stage):
-    owner, name, call, left = STAGES[stage]
+@pytest.mark.parametrize("stage", stages("the optimizer", "the log", "the translations"))
+def test_a_full_disk_costs_nothing_that_was_there(train_command, finished, disk, train_until, stage):
     folder = disk / "run"
-    before_call(owner, name, lambda: remount(disk, "ro"), call)
-    code, _, sentence = vaswani("train", run.recipe, f"--output_dir={folder}")
-    assert code == 1
+    sentence = train_until(folder, stage, lambda: fill(disk))
+    assert re.fullmatch(
+        rf"'{folder}' could not be written: .* \(0 MiB are free there\); make room and try again.", sentence
+    )
+    (disk / "filler").unlink()
+    assert_goes_on(folder, stage, train_command, finished)
+
+
+@pytest.mark.parametrize("stage", stages("the final weights"))
+def test_a_disk_that_becomes_read_only_is_named(train_command, finished, disk, train_until, stage):
+    folder = disk / "run"
+    sentence = train_until(folder, stage, lambda: remount(disk, "ro"))
     assert sentence == (
         f"'{folder}' could not be written: Read-only file system; mend the disk, or take another folder."
     )
     remount(disk, "rw")
-    assert [path.name for path in checkpoints_in(folder)] == left
-    assert vaswani("train", run.recipe, f"--output_dir={folder}", "--resume=true")[0] == 0
-    assert same(weights(folder), weights(finished))
+    assert_goes_on(folder, stage, train_command, finished)
 
 
-def test_a_read_only_folder_is_named_before_anything_is_done(run, vaswani, disk):
+def test_a_read_only_folder_is_named_before_anything_is_done(train_command, disk):
     remount(disk, "ro")
-    code, _, sentence = vaswani("train", run.recipe, f"--output_dir={disk / 'run'}")
+    code, _, sentence = train_command(folder=disk / "run")
     assert code == 1
     assert sentence == (
         f"'{disk}/run' could not be written: Read-only file system; mend the disk, or take another folder."
     )
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_an_output_folder_that_vanishes_is_named(run, vaswani, tmp_path, before_call, stage):
-    owner, name, call, _ = STAGES[stage]
+@pytest.mark.parametrize("stage", stages("the optimizer", "the log", "the final weights", "the picture"))
+def test_an_output_folder_that_vanishes_is_named(train_until, tmp_path, stage):
     folder = tmp_path / "run"
-    before_call(owner, name, lambda: shutil.rmtree(folder), call)
-    code, _, sentence = vaswani("train", run.recipe, f"--output_dir={folder}")
-    assert code == 1
+    sentence = train_until(folder, stage, lambda: shutil.rmtree(folder))
     assert sentence == f"'{folder}' has vanished while the run wrote into it; start the run again."
 
 
-@pytest.mark.parametrize(("lines", "errors"), [(0, "apart"), (3, "apart"), (3, "in the same pipe")])
+@pytest.mark.parametrize(
+    ("lines", "errors"),
+    [pytest.param(0, "apart", marks=SLOW), pytest.param(3, "apart", marks=SLOW), (3, "in the same pipe")],
+)
 def test_a_run_outlives_the_reader_of_its_output(run, python, tmp_path, lines, errors):
     command = [python, "-m", "vaswani_hf.cli", "train", str(run.recipe), f"--output_dir={tmp_path / 'run'}"]
     with open(tmp_path / "errors", "w+", encoding="utf-8") as file:
@@ -141,5 +141,5 @@ def test_a_run_outlives_the_reader_of_its_output(run, python, tmp_path, lines, e
         said = file.read()
     assert code == 0, said
     assert "Traceback" not in said
-    assert checkpoints_in(tmp_path / "run")[-1].name == "checkpoint-8"
+    assert names(tmp_path / "run")[-1] == "checkpoint-8"
     assert (tmp_path / "run" / "results.json").exists()

@@ -5,11 +5,9 @@ import math
 import random
 
 import pytest
-from tiny_runs import metrics
+from tiny_runs import metrics, names
 
-from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.training.callbacks import DivergenceDetector
-from vaswani_hf.training.trainer import VaswaniTrainer
 
 UNIFORM = math.log(1000)
 
@@ -56,44 +54,32 @@ def test_a_resumed_run_knows_what_it_had_come_down_to():
     assert end([40.0] * 10, earlier=[8.0]) == (11, 2)
 
 
-def lasting(run, vaswani, tmp_path, *overrides):
-    folder = tmp_path / "run"
-    keys = (
-        "--max_steps=70",
-        "--save_steps=10",
-        "--eval_steps=100",
-        "--save_total_limit=1",
-        "--logging_steps=10",
-    )
-    return folder, vaswani("train", run.recipe, f"--output_dir={folder}", *keys, *overrides)
+OPTIONS = "--max_steps=60 --save_steps=10 --eval_steps=100 --save_total_limit=1 --logging_steps=10"
 
 
 def test_a_run_whose_learning_rate_explodes_ends_with_its_last_good_checkpoint(
-    run, vaswani, tmp_path, monkeypatch
+    train_command, before_method, tmp_path
 ):
-    before, changes = VaswaniTrainer.training_step, []
+    def raise_rate(trainer):
+        scheduler = trainer.lr_scheduler
+        scheduler.base_lrs = [30 * rate for rate in scheduler.base_lrs]
 
-    def changed(self, *args, **kwargs):
-        if self.state.global_step == 42 and not changes:
-            changes.append(42)
-            self.lr_scheduler.base_lrs = [30 * rate for rate in self.lr_scheduler.base_lrs]
-        return before(self, *args, **kwargs)
-
-    monkeypatch.setattr(VaswaniTrainer, "training_step", changed)
-    folder, (code, _, sentence) = lasting(run, vaswani, tmp_path, "--max_grad_norm=1")
+    before_method(42, raise_rate)
+    code, _, sentence = train_command(OPTIONS, "--max_grad_norm=1")
+    folder = tmp_path / "run"
     assert code == 1
     assert sentence.startswith("The loss has exploded: it is too high since step 4"), sentence
     assert (
         f"the last good checkpoint is '{folder}/checkpoint-40'. Try a lower `training.learning_rate"
         in sentence
     )
-    assert [path.name for path in checkpoints_in(folder)] == ["checkpoint-40"]
+    assert names(folder) == ["checkpoint-40"]
     assert not (folder / "results.json").exists()
     assert metrics(folder)[-1]["step"] == 50
 
 
-@pytest.mark.parametrize("rate", ["8", "0"])
-def test_a_run_that_learns_badly_or_nothing_is_not_ended(run, vaswani, tmp_path, rate):
-    folder, (code, _, sentence) = lasting(run, vaswani, tmp_path, f"--learning_rate_factor={rate}")
+@pytest.mark.parametrize("rate", ["8", pytest.param("0", marks=pytest.mark.slow)])
+def test_a_run_that_learns_badly_or_nothing_is_not_ended(train_command, tmp_path, rate):
+    code, _, sentence = train_command(OPTIONS, f"--learning_rate_factor={rate}")
     assert (code, sentence) == (0, "")
-    assert metrics(folder)[-1]["step"] == 70
+    assert metrics(tmp_path / "run")[-1]["step"] == 60

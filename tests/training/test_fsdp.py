@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from factories import write_recipe
 from fsdp_worker import train_steps
-from safetensors.torch import load_file
+from tiny_runs import metrics, results, weights
 
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.optimization.section import EncoderDecoderTraining
@@ -24,20 +25,10 @@ TIES = {
     "embeddings": {"tie_word_embeddings": False},
     "output": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19},
 }
-RECIPE = """
-output_dir: out
-data: {source_language: en, target_language: de, corpus: numbers, numbers_train_size: 300, max_length: 64}
-tokenizer: {vocab_size: 280, shared_vocabulary: false}
-model:
-  {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
-   encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.0, label_smoothing: 0.1}
-training:
-  {bf16: false,
-   max_steps: 4, source_tokens_per_batch: 1300, target_tokens_per_batch: 1300, gradient_accumulation_steps: 1,
-   learning_rate_factor: 0.02, adam_epsilon: 1.0e-4, warmup_steps: 2, logging_steps: 1, eval_steps: 2, save_steps: 2,
-   average_checkpoints: 2}
-evaluation: {validation_bleu: true}
-decoding: {num_beams: 2, max_length: 8}
+OPTIONS = """
+    --model.dropout=0 --max_steps=4 --source_tokens_per_batch=1300 --target_tokens_per_batch=1300
+    --learning_rate_factor=0.02 --adam_epsilon=1e-4 --warmup_steps=2 --logging_steps=1 --eval_steps=2 --save_steps=2
+    --average_checkpoints=2 --validation_bleu=true
 """
 
 
@@ -51,19 +42,13 @@ def run_two(python: str, *arguments: str, **environment: str) -> None:
 
 
 def assert_close_files(left: Path, right: Path) -> None:
-    left_weights, right_weights = (
-        load_file(left / "model.safetensors"),
-        load_file(right / "model.safetensors"),
-    )
-    assert left_weights.keys() == right_weights.keys()
-    for name, tensor in left_weights.items():
-        torch.testing.assert_close(tensor, right_weights[name], rtol=0, atol=1e-6)
+    expected = weights(right)
+    assert weights(left).keys() == expected.keys()
+    for name, tensor in weights(left).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-6)
 
 
-def rows(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
+@pytest.mark.slow
 def test_a_model_sharded_by_transformers_trains_and_saves_as_one_process(python, tiny_model, tmp_path):
     expected = {}
     for name, fields in TIES.items():
@@ -82,31 +67,24 @@ def test_a_model_sharded_by_transformers_trains_and_saves_as_one_process(python,
         assert sequences.tolist() == result["sequences"]
 
 
-@pytest.mark.parametrize("shared", ["true", "false"])
+@pytest.mark.parametrize("shared", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_a_sharded_run_ends_and_goes_on_as_one_process(python, tmp_path, monkeypatch, shared):
     monkeypatch.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 21)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(RECIPE, encoding="utf-8")
-    train(
-        load_recipe(
-            recipe,
-            [
-                f"--output_dir={tmp_path / 'one'}",
-                "--gradient_accumulation_steps=2",
-                f"--shared_vocabulary={shared}",
-            ],
-        )
-    )
-    arguments = ("train", str(recipe), f"--output_dir={tmp_path / 'two'}", f"--shared_vocabulary={shared}")
+    recipe = write_recipe(tmp_path / "recipe.yaml")
+    options = [*OPTIONS.split(), f"--shared_vocabulary={shared}"]
+    train(load_recipe(recipe, [*options, f"--output_dir={tmp_path / 'one'}"]))
+    options += [f"--output_dir={tmp_path / 'two'}", "--gradient_accumulation_steps=1"]
+    arguments = ("train", str(recipe), *options)
     if shared == "true":
-        run_two(python, *arguments, "--max_steps=2", **ON)
+        short = [word.replace("max_steps=4", "max_steps=2") for word in arguments]
+        run_two(python, *short, **ON)
         assert (tmp_path / "two" / "checkpoint-2" / "pytorch_model_fsdp.bin").exists()
     run_two(python, *arguments, "--resume=true", **ON)
     assert_close_files(tmp_path / "one", tmp_path / "two")
-    for one, two in zip(rows(tmp_path / "one"), rows(tmp_path / "two"), strict=True):
+    for one, two in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
         for name in ("loss", "eval_loss", "eval_chrf"):
             assert one.get(name) == pytest.approx(two.get(name), abs=1e-6)
-    assert json.loads((tmp_path / "two" / "results.json").read_text())["training"]["processes"] == 2
+    assert results(tmp_path / "two")["training"]["processes"] == 2
 
 
 def test_a_state_is_complete_without_the_copies_of_tied_weights(tiny_model):
@@ -131,58 +109,32 @@ def zero(stage: int = 2, precision: str = "no", processes: int = 2) -> SimpleNam
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "sentence"),
+    ("accelerator", "has_checkpoint", "fields", "sentence"),
     [
-        (zero(stage=3), "`zero_stage` must be at most 2, but is 3; FSDP2 shares out the weights too."),
-        (
-            zero(precision="bf16"),
-            "The precision must be float32 with DeepSpeed, but is bf16, in which it would keep the weights themselves; set "
-            "`training.bf16` to false, or use FSDP2.",
-        ),
-        (
-            zero(processes=3),
-            "'{}' holds the moments of 2 processes with DeepSpeed, but 3 are to resume it; start as many as before.",
-        ),
+        (zero(stage=3), True, {}, "`zero_stage` must be at most 2, but is 3; FSDP2 shares out the weights too."),
+        (zero(precision="bf16"), True, {},
+         "The precision must be float32 with DeepSpeed, but is bf16, in which DeepSpeed would keep the weights themselves; set "
+         "`training.bf16` to false, or use FSDP2."),
+        (zero(processes=3), True, {},
+         "'{}' was saved by 2 processes with DeepSpeed, but 3 are to resume it; start as many as before."),
+        (zero(), False, {"r_drop_alpha": 2.0}, "`training.r_drop_alpha` must be 0.0 with DeepSpeed, but is 2.0."),
+        (sharded(1), False, {}, "`--fsdp_version` must be 2, but is 1."),
+        (sharded(2), False, {"torch_compile": True}, "`training.torch_compile` must be false with FSDP, but is True."),
+        (sharded(2), False, {"ema_decay": 0.9}, "`training.ema_decay` must be null with FSDP, but is 0.9."),
+        (sharded(2), False, {"optimizer": "muon"}, "`training.optimizer` must be adam or adamw with FSDP, but is muon."),
+        (sharded(2), True, {}, "'{}' was saved without FSDP; resume it without FSDP, not with it."),
     ],
-)
-def test_what_does_not_work_with_deepspeed_is_refused_by_name(tmp_path, accelerator, sentence):
+)  # fmt: skip
+def test_unsupported_options_of_sharded_training_are_refused_by_name(
+    tmp_path, accelerator, has_checkpoint, fields, sentence
+):
     (tmp_path / "latest").touch()
     (tmp_path / "global_step5").mkdir()
     for rank in range(2):
         (tmp_path / "global_step5" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
     prepare_sharding(zero(), tmp_path, EncoderDecoderTraining())
     with pytest.raises(ValueError) as error:
-        prepare_sharding(accelerator, tmp_path, EncoderDecoderTraining())
-    assert str(error.value) == sentence.format(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "fields", "sentence"),
-    [
-        (sharded(1), {}, "`--fsdp_version` must be 2, but is 1."),
-        (
-            sharded(2),
-            {"torch_compile": True},
-            "`training.torch_compile` must be false with FSDP, but is True.",
-        ),
-        (sharded(2), {"ema_decay": 0.9}, "`training.ema_decay` must be null with FSDP, but is 0.9."),
-        (
-            sharded(2),
-            {"optimizer": "muon"},
-            "`training.optimizer` must be adam or adamw with FSDP, but is muon.",
-        ),
-        (zero(), {"r_drop_alpha": 2.0}, "`training.r_drop_alpha` must be 0.0 with DeepSpeed, but is 2.0."),
-        (
-            sharded(2),
-            {"checkpoint": True},
-            "'{}' was saved without FSDP; resume it without FSDP, not with it.",
-        ),
-    ],
-)
-def test_what_does_not_work_with_fsdp_is_refused_by_name(tmp_path, accelerator, fields, sentence):
-    checkpoint = tmp_path if fields.pop("checkpoint", False) else None
-    with pytest.raises(ValueError) as error:
-        prepare_sharding(accelerator, checkpoint, EncoderDecoderTraining(**fields))
+        prepare_sharding(accelerator, tmp_path if has_checkpoint else None, EncoderDecoderTraining(**fields))
     assert str(error.value) == sentence.format(tmp_path)
 
 

@@ -1,20 +1,19 @@
 """What a run leaves to the machine that it finds."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 from device_waiting import Waiting
-from tiny_runs import same, weights
+from tiny_runs import results, same, weights
 
 from vaswani_hf import processor
 from vaswani_hf.model import attention_vaswani
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
 from vaswani_hf.training import hardware, trainer
-from vaswani_hf.training.hardware import described, resolve_defaults
+from vaswani_hf.training.hardware import describe_computation, resolve_defaults
 from vaswani_hf.training.planned_model import planned_config, planned_model
 from vaswani_hf.training.trainer import VaswaniTrainer
 
@@ -67,14 +66,14 @@ WITHOUT_HARDWARE = "computing in float32 (no bfloat16 in the hardware of this {}
         ("cuda", True, [*AUTO, "--dataloader_num_workers", "0"], IN_BFLOAT16),
         ("cuda", True, [*AUTO, "--streaming", "true"], IN_BFLOAT16),
         ("cuda", False, [*AUTO, "--dataloader_num_workers", "1", "--torch_compile", "true"],
-         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to leave that out: `--torch_compile false`), "
+         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to switch it off: `--torch_compile false`), "
          "batches prepared by 1 process"),
     ],
 )  # fmt: skip
 def test_a_machine_decides_what_a_recipe_leaves_to_it(run, machine, device, bf16, words, means):
     machine(device, bf16)
     recipe = load_recipe(run.recipe, words)
-    assert described(resolved(recipe), torch.device(device)) == means
+    assert describe_computation(resolved(recipe), torch.device(device)) == means
 
 
 @pytest.mark.parametrize("capability", ["amx_bf16", "avx512_bf16", "bf16"])
@@ -100,12 +99,10 @@ def test_what_counts_are_the_positions_that_a_processor_computes_at_once(machine
 
 def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkeypatch, capsys):
     # A rate as in the paper: at a much higher one rounding grows.
-    words = [
-        "--model.dropout=0",
-        "--training.learning_rate_factor=0.01",
-        "--training.source_tokens_per_batch=600",
-        "--training.target_tokens_per_batch=600",
-    ]
+    words = (
+        "--model.dropout=0 --training.learning_rate_factor=0.01 --max_steps=3 --save_steps=3 --eval_steps=9 "
+        "--training.source_tokens_per_batch=600 --training.target_tokens_per_batch=600"
+    )
     positions, compute_loss = [], VaswaniTrainer.compute_loss
 
     def counted(self, model, inputs, *args, **kwargs):
@@ -113,12 +110,12 @@ def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkey
         return compute_loss(self, model, inputs, *args, **kwargs)
 
     monkeypatch.setattr(VaswaniTrainer, "compute_loss", counted)
-    whole = weights(run("whole", *words))
+    whole = weights(run("whole", words))
     assert "in parts" not in capsys.readouterr().out
     number = len(positions)
-    monkeypatch.setattr(trainer, "NUMBERS_OF_A_PART", 200 * 16)
-    in_parts = weights(run("parts", *words))
-    assert "batches of more than 200 positions a side in parts" in capsys.readouterr().out
+    monkeypatch.setattr(trainer, "MAX_PART_SIZE", 200 * 16)
+    in_parts = weights(run("parts", words))
+    assert "batches of more than 200 positions per side in parts" in capsys.readouterr().out
     assert max(positions[:number]) > 400 and max(positions[number:]) <= 200
     for name, tensor in whole.items():
         torch.testing.assert_close(in_parts[name], tensor, rtol=0, atol=1e-5)
@@ -129,82 +126,68 @@ def test_deepspeed_leaves_a_run_in_float32(run, machine, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     training = resolved(load_recipe(run.recipe, [*AUTO, "--dataloader_num_workers=0"]))
     assert training.bf16 is False
-    assert described(training, torch.device("cuda")) == "computing in float32 (as DeepSpeed needs)"
+    assert describe_computation(training, torch.device("cuda")) == "computing in float32 (as DeepSpeed needs)"
 
 
-def test_too_many_processes_for_batches_are_refused_before_they_are_started(run, vaswani, tmp_path):
-    words = ["train", run.recipe, f"--output_dir={tmp_path / 'run'}", "--dataloader_num_workers=1000000"]
-    code, _, sentence = vaswani(*words)
+def test_too_many_processes_for_batches_are_refused_before_they_are_started(train_command, tmp_path):
+    code, _, sentence = train_command("--dataloader_num_workers=1000000")
     assert code == 1
     assert "`training.dataloader_num_workers` must be at most" in sentence
     assert not (tmp_path / "run").exists()
 
 
-@pytest.fixture
-def pays(monkeypatch):
-    """Let bfloat16 pay for the smallest model."""
+def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, monkeypatch, capsys):
+    # bfloat16 pays for the smallest model.
     monkeypatch.setitem(processor._LEAST_FLOPS, "avx512_bf16", 0)
-
-
-def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, pays, capsys):
+    options = "--bf16=auto --eval_steps=9 --save_steps=1 --max_steps="
     machine("cpu", True)
-    folder = run("run", *AUTO, "--max_steps", "2", "--save_steps", "2")
+    folder = run("run", options + "1")
     assert IN_BFLOAT16 in capsys.readouterr().out
     assert load_recipe(folder / "recipe.yaml").training.bf16 is True
-    assert json.loads((folder / "results.json").read_text())["training"]["dtype"] == "bfloat16"
+    assert results(folder)["training"]["dtype"] == "bfloat16"
     machine("cpu", False)
-    run("run", *AUTO, "--max_steps", "4", "--save_steps", "2", "--resume", "true")
+    run("run", options + "2 --resume=true")
     assert load_recipe(folder / "recipe.yaml").training.bf16 is True
-    assert (folder / "checkpoint-4").is_dir()
+    assert (folder / "checkpoint-2").is_dir()
     machine("cpu", True)
-    assert same(weights(run("whole", *AUTO, "--max_steps", "4", "--save_steps", "2")), weights(folder))
-    with pytest.raises(
-        ValueError, match="`training.bf16` is False, but the run in '.*' that is to be resumed has True"
-    ):
-        run("run", "--max_steps", "6", "--resume", "true", "--bf16", "false")
+    assert same(weights(run("whole", options + "2")), weights(folder))
+    sentence = "`training.bf16` is False, but the run in '.*' that is to be resumed has True"
+    with pytest.raises(ValueError, match=sentence):
+        run("run", "--max_steps=3 --resume=true --bf16=false")
 
 
-def test_bfloat16_on_a_processor_attends_in_float32(tiny_model):
-    """The backward pass of the fused kernel is slow in bfloat16 there; what it gives is what float32 gives."""
+def test_bfloat16_on_a_processor_attends_in_float32(tiny_model, monkeypatch):
+    """The backward pass of the fused kernel is slow in bfloat16 there. The result is that of float32."""
+    kinds, fused = set(), torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query, *args, **kwargs):
+        kinds.add(query.dtype)
+        return fused(query, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    batch = {"input_ids": torch.tensor([[5, 6, 2]]), "labels": torch.tensor([[7, 8, 2]])}
     model = tiny_model().train()
-    kinds = set()
-    fused = torch.nn.functional.scaled_dot_product_attention
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            torch.nn.functional,
-            "scaled_dot_product_attention",
-            lambda query, *args, **kwargs: (kinds.add(query.dtype), fused(query, *args, **kwargs))[1],
-        )
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = model(input_ids=torch.tensor([[5, 6, 2]]), labels=torch.tensor([[7, 8, 2]])).loss
-        loss.backward()
-        assert kinds == {torch.float32}
-        assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
-        exact = (
-            tiny_model().train()(input_ids=torch.tensor([[5, 6, 2]]), labels=torch.tensor([[7, 8, 2]])).loss
-        )
-        assert loss.item() == pytest.approx(exact.item(), rel=0.02)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(**batch).loss
+    loss.backward()
+    assert kinds == {torch.float32}
+    assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
+    assert loss.item() == pytest.approx(model(**batch).loss.item(), rel=0.02)
 
 
 def test_steps_of_a_run_wait_for_a_device_once_each_and_that_late(run, monkeypatch):
     """What a step waits for are the flags of its end, which a GPU has sent a step before."""
     totals = []
-    for steps in (4, 12):
+    for steps in (2, 5):
         monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
         with Waiting(monkeypatch) as waiting:
-            run(
-                f"run-{steps}",
-                f"--max_steps={steps}",
-                "--logging_steps=100",
-                "--eval_steps=100",
-                "--save_steps=100",
-            )
+            run(f"run-{steps}", f"--max_steps={steps} --logging_steps=99 --eval_steps=99 --save_steps=99")
         # The data are those of the loader, which are nowhere yet.
         totals.append(Counter({place: n for place, n in waiting.places.items() if "/data/" not in place}))
         monkeypatch.undo()
     of_steps = totals[1] - totals[0]
     assert {place.split("/")[-1].split(":")[0] for place in of_steps} == {"callbacks.py"}, of_steps
-    assert of_steps.total() == 8
+    assert of_steps.total() == 3
 
 
 def test_a_build_for_gpus_on_a_machine_without_one_is_on_the_processor(run, monkeypatch):

@@ -1,113 +1,76 @@
-"""Runs that are killed, by SIGKILL and at any moment, end as if nothing had happened."""
+"""Runs that are killed by SIGKILL at any moment end as if they had not been killed."""
 
-import json
 import random
 import shutil
 import time
 
 import pytest
+from factories import write_recipe
 from mortal_runs import Moment, fail_at, fail_at_change, live
-from tiny_runs import RECIPE, metrics, same, weights
+from tiny_runs import metrics, names, results, same, weights, write_pairs
 
-from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.data.toy_corpora import number_pairs
 
-NUM_KILLS = 5
-AVERAGED = ("--average_checkpoints=3", "--save_total_limit=3", "--save_steps=2")
-COSINE = ("--lr_scheduler_type=cosine", "--learning_rate=0.01")
-# An epoch has half of the 300 pairs of the first corpus, and twice the 40 of the second.
-WEIGHTED = ("--train_pairs=FOLDER/a.jsonl,FOLDER/b.jsonl", "--corpus=null", "--train_weights=0.5,2")
-BOTH = ("--both_directions=true", "--vocab_size=290")
-# Two batches a step, by two in turn or two processes; an epoch has 6 batches, so that steps 3 and 6 end one.
+SLOW = pytest.mark.slow
+AVERAGED = "--average_checkpoints=3 --save_total_limit=3 --save_steps=2"
+COSINE = "--lr_scheduler_type=cosine --learning_rate=0.01"
+# An epoch has half of the 300 pairs of the first corpus, and twice the 40 pairs of the second.
+WEIGHTED = (
+    "--train_pairs=FOLDER/a.jsonl,FOLDER/b.jsonl --corpus=null --train_weights=0.5,2 "
+    "--validation_pairs=FOLDER/v.jsonl --test_pairs=FOLDER/v.jsonl"
+)
+BOTH = "--both_directions=true --vocab_size=290"
+# The number of processes, the number of kills, and options. Two batches per step, by two in turn or two processes.
+# An epoch has 6 batches, so that steps 3 and 6 end one.
 WAYS = {
-    "average": (1, (*AVERAGED, "--bpe_dropout=0.1", "--simcut_alpha=1", "--ema_decay=0.8", *WEIGHTED)),
-    "stream": (1, (*AVERAGED, "--streaming=true", "--r_drop_alpha=1", "--optimizer=muon", *COSINE)),
+    "average": (1, 3, f"{AVERAGED} --bpe_dropout=0.1 --simcut_alpha=1 --ema_decay=0.8 {WEIGHTED}"),
+    "stream": (1, 5, f"{AVERAGED} --streaming=true --r_drop_alpha=1 --optimizer=muon {COSINE}"),
     "two processes": (
         2,
-        (
-            *AVERAGED,
-            "--gradient_accumulation_steps=1",
-            "--ema_decay=0.8",
-            "--r_drop_alpha=1",
-            *WEIGHTED,
-            *BOTH,
-        ),
+        5,
+        f"{AVERAGED} --gradient_accumulation_steps=1 --ema_decay=0.8 --r_drop_alpha=1 {WEIGHTED} {BOTH}",
     ),
     "two processes, accumulation, stream": (
         2,
-        (
-            *("--streaming=true", "--save_steps=3", "--average_checkpoints=2", "--numbers_train_size=150"),
-            *("--simcut_alpha=1", "--optimizer=muon", *COSINE, *BOTH),
-        ),
+        5,
+        "--streaming=true --save_steps=3 --average_checkpoints=2 --numbers_train_size=150 --simcut_alpha=1 "
+        f"--optimizer=muon {COSINE} {BOTH}",
     ),
 }
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
-    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
-    path.write_text(RECIPE, encoding="utf-8")
-    for name, size in (("a", 300), ("b", 40)):
-        rows = [{"en": pair["source"], "de": pair["target"]} for pair in number_pairs(size, 1, "train")]
-        path.with_name(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    path.with_name("v.jsonl").write_bytes(path.with_name("b.jsonl").read_bytes())
-    return path
-
-
-@pytest.fixture(scope="module")
-def keys_of(recipe):
-    """The keys of one of the ways, with the folder of its corpora."""
-    held_out = ("--validation_pairs=FOLDER/v.jsonl", "--test_pairs=FOLDER/v.jsonl")
-
-    def keys(way):
-        words = (*WAYS[way][1], *(held_out if "--corpus=null" in WAYS[way][1] else ()))
-        return [word.replace("FOLDER", str(recipe.parent)) for word in words]
-
-    return keys
-
-
-@pytest.fixture(scope="module")
-def whole(recipe, keys_of):
-    """The folder of an uninterrupted run of one of the ways, made once."""
-
-    def make(way):
-        folder = recipe.with_name(way)
-        if not folder.exists():
-            life = live(recipe, folder, *keys_of(way), processes=WAYS[way][0])
-            assert life.wait() == [0] * WAYS[way][0], life.said()
-        return folder
-
-    return make
+    folder = tmp_path_factory.mktemp("recipe")
+    for name, size in (("a", 300), ("b", 40), ("v", 40)):
+        write_pairs(folder / f"{name}.jsonl", number_pairs(size, 1, "train"))
+    return write_recipe(folder / "recipe.yaml")
 
 
 def lasting(folder):
-    """What of the results is the same at every time."""
-    results = json.loads((folder / "results.json").read_text())
+    """The part of the results that is the same at every time."""
+    found = results(folder)
     for section, name in (("training", "seconds"), ("training", "resumed_at_step"), ("test", "seconds")):
-        results[section].pop(name)
-    results["test"].pop("sentences_per_second")
+        found[section].pop(name)
+    found["test"].pop("sentences_per_second")
     # A process counts the pairs of a stream that it reads itself.
-    results["corpus"].pop("train")
-    return results
+    found["corpus"].pop("train")
+    return found
+
+
+def validation(folder):
+    rows = [row for row in metrics(folder) if "eval_loss" in row]
+    return [(row["step"], row["eval_loss"], row["target_tokens"]) for row in rows]
 
 
 def assert_same_run(part, whole):
-    """All that two runs leave is the same, to the bit where it is weights."""
+    """All files of two runs are the same; the weights are bitwise equal."""
     assert same(weights(part), weights(whole))
     assert lasting(part) == lasting(whole)
-    names = [path.name for path in checkpoints_in(whole)]
-    assert [path.name for path in checkpoints_in(part)] == names
-    for name in names:
+    assert names(part) == names(whole)
+    for name in names(whole):
         assert same(weights(part / name), weights(whole / name))
-    validation = [
-        [
-            (row["step"], row["eval_loss"], row["target_tokens"])
-            for row in metrics(folder)
-            if "eval_loss" in row
-        ]
-        for folder in (part, whole)
-    ]
-    assert validation[0] == validation[1]
+    assert validation(part) == validation(whole)
     assert {path.name for path in part.iterdir()} == {path.name for path in whole.iterdir()}
 
 
@@ -120,35 +83,37 @@ def draw(choice, processes):
     return fail_at_change(0, choice.randint(1, 130))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(
-    whole, recipe, keys_of, tmp_path, way
-):
-    processes, keys = WAYS[way][0], keys_of(way)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=SLOW if way != "average" else []) for way in WAYS])
+def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(recipe, tmp_path, way):
+    processes, num_kills, words = WAYS[way]
+    options = words.replace("FOLDER", str(recipe.parent)).split()
+    whole = tmp_path / "whole"
+    life = live(recipe, whole, *options, processes=processes)
+    assert life.wait() == [0] * processes, life.said()
     choice, folder, kills = random.Random(way), tmp_path / "run", 0
-    for _ in range(3 * NUM_KILLS):
+    for _ in range(3 * num_kills):
         moment = draw(choice, processes)
         is_moment = isinstance(moment, Moment)
-        life = live(recipe, folder, *keys, processes=processes, moment=moment if is_moment else None)
+        life = live(recipe, folder, *options, processes=processes, moment=moment if is_moment else None)
         if not is_moment:
             life.wait_for_start()
             time.sleep(moment)
             choice.choice(life.processes).kill()
         codes = life.wait()
         if codes == [0] * processes:
-            # It was faster: once more from the beginning.
-            assert_same_run(folder, whole(way))
+            # The run was faster: once more from the beginning.
+            assert_same_run(folder, whole)
             shutil.rmtree(folder)
             continue
         assert -9 in codes, life.said()
         assert "Traceback" not in life.said()
         kills += 1
-        if kills == NUM_KILLS:
+        if kills == num_kills:
             break
-    life = live(recipe, folder, *keys, processes=processes)
+    life = live(recipe, folder, *options, processes=processes)
     assert life.wait() == [0] * processes, life.said()
-    assert kills == NUM_KILLS
-    assert_same_run(folder, whole(way))
+    assert kills == num_kills
+    assert_same_run(folder, whole)
 
 
 # Between the stages of a save, of a rotation and of the end, of one process or the second of two.
@@ -179,19 +144,32 @@ SECOND = {
     "in a save": fail_at(1, 6, method="_save_rng_state"),
     "right after a save": fail_at(1, 7),
 }
-STAGES = ("--save_steps=3", "--save_total_limit=2", "--max_steps=9", "--average_checkpoints=2")
+# One moment of each kind.
+FEW = (
+    "in the middle of an epoch",
+    "in the manifest",
+    "before its place",
+    "in the rotation",
+    "between the final files",
+)
+LIVES = [
+    pytest.param(1, {name: MOMENTS[name] for name in FEW}, id="few"),
+    pytest.param(1, MOMENTS, id="all", marks=SLOW),
+    pytest.param(2, SECOND, id="second", marks=SLOW),
+]
+STAGES = "--save_steps=3 --save_total_limit=2 --max_steps=9 --average_checkpoints=2".split()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_run_that_is_killed_at_every_stage_ends_as_if_it_had_not_been(recipe, tmp_path, processes):
+@pytest.mark.parametrize(("processes", "moments"), LIVES)
+def test_a_run_that_is_killed_at_every_stage_ends_as_if_it_had_not_been(recipe, tmp_path, processes, moments):
     """One life for each stage; each begins where the one before it has ended, so that killed runs are killed again."""
-    keys = (*STAGES, f"--gradient_accumulation_steps={2 // processes}")
+    options = (*STAGES, f"--gradient_accumulation_steps={2 // processes}")
     expected, folder = tmp_path / "whole", tmp_path / "run"
-    life = live(recipe, expected, *keys, processes=processes)
+    life = live(recipe, expected, *options, processes=processes)
     assert life.wait() == [0] * processes, life.said()
-    for name, moment in (MOMENTS if processes == 1 else SECOND).items():
-        life = live(recipe, folder, *keys, processes=processes, moment=moment)
+    for name, moment in moments.items():
+        life = live(recipe, folder, *options, processes=processes, moment=moment)
         assert life.wait()[moment.rank] == -9, f"{name}: {life.said()}"
-    life = live(recipe, folder, *keys, processes=processes)
+    life = live(recipe, folder, *options, processes=processes)
     assert life.wait() == [0] * processes, life.said()
     assert_same_run(folder, expected)

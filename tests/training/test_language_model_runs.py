@@ -7,12 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from tiny_runs import RECIPE, same, weights
+from factories import tiny_tokenizer, write_recipe
+from sentences import contains, rows
+from tiny_runs import metrics, results, same, weights
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, pipeline
 
 from vaswani_hf import VaswaniForCausalLM, VaswaniForMaskedLM
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
-from vaswani_hf.data.tokenizer_training import SENTENCE, in_form, train_tokenizer
+from vaswani_hf.data.tokenizer_training import SENTENCE, with_form
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks.language_modeling import (
@@ -25,46 +27,56 @@ from vaswani_hf.training import InterruptedRunError, train
 
 CLASSES = {"causal_lm": VaswaniForCausalLM, "masked_lm": VaswaniForMaskedLM}
 STACKS = {"causal_lm": "decoder", "masked_lm": "encoder"}
-TEXT_RECIPE = """
-output_dir: out
-task: TASK
-data: {language: en, corpus: numbers, numbers_train_size: 300, max_length: 100}
-tokenizer: {vocab_size: 300}
-model: {d_model: 16, STACK_layers: 1, STACK_attention_heads: 2, STACK_ffn_dim: 16, dropout: 0.1}
-training:
-  {bf16: false,
-   max_steps: 8, text_tokens_per_batch: 1500, gradient_accumulation_steps: 2, warmup_steps: 4,
-   logging_steps: 2, eval_steps: 4, save_steps: 4}
-"""
 TEXTS = ["twenty-three = dreiundzwanzig", "", "five = fünf"]
+# Nothing is learned.
+AT_REST = "--max_steps=1 --learning_rate_factor=0"
 tasks = pytest.mark.parametrize("task", CLASSES)
 
 
-def text_recipe(task):
-    return TEXT_RECIPE.replace("TASK", task).replace("STACK", STACKS[task])
+def write_text_recipe(folder, task):
+    """Write the recipe of a language model, or the tiny recipe for translation."""
+    path = folder / f"{task}.yaml"
+    if task not in CLASSES:
+        return write_recipe(path)
+    shape = {"layers": 1, "attention_heads": 2, "ffn_dim": 16}
+    changes = {
+        "tokenizer.vocab_size": 300,
+        "training.text_tokens_per_batch": 1500,
+        "training.source_tokens_per_batch": None,
+        "training.target_tokens_per_batch": None,
+    }
+    return write_recipe(
+        path,
+        changes,
+        task=task,
+        data={"language": "en", "corpus": "numbers", "numbers_train_size": 300, "max_length": 100},
+        model={"d_model": 16, "dropout": 0.1}
+        | {f"{STACKS[task]}_{name}": size for name, size in shape.items()},
+        decoding=None,
+    )
 
 
 @pytest.fixture
 def run_task(tmp_path):
-    """Train the recipe of a task with these overrides in a folder of this name, and give back the folder."""
+    """Train the recipe of a task with these options in a folder of this name, and give the folder."""
 
-    def run(task, name, *overrides):
-        path = tmp_path / f"{task}.yaml"
-        path.write_text(text_recipe(task) if task in CLASSES else RECIPE, encoding="utf-8")
-        train(load_recipe(path, [f"--output_dir={tmp_path / name}", *overrides]))
+    def run(task, name, options=""):
+        path = write_text_recipe(tmp_path, task)
+        train(load_recipe(path, [f"--output_dir={tmp_path / name}", *options.split()]))
         return tmp_path / name
 
     return run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     """The folder of a finished run of each task."""
     folders = {}
     for task in CLASSES:
         folder = tmp_path_factory.mktemp(task)
-        (folder / "recipe.yaml").write_text(text_recipe(task), encoding="utf-8")
-        train(load_recipe(folder / "recipe.yaml", [f"--output_dir={folder / 'run'}"]))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 20)
+            train(load_recipe(write_text_recipe(folder, task), [f"--output_dir={folder / 'run'}"]))
         folders[task] = folder / "run"
     return folders
 
@@ -73,26 +85,22 @@ def trained(tmp_path_factory):
 def test_a_run_ends_with_a_scored_checkpoint_that_pipelines_load(trained, task):
     folder = trained[task]
     model, tokenizer = CLASSES[task].from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    results = json.loads((folder / "results.json").read_text())
-    assert results["test"]["texts"] == 20
-    assert results["test"]["perplexity"] == pytest.approx(math.exp(results["test"]["loss"]))
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    losses = [row["eval_loss"] for row in rows if "eval_loss" in row]
+    test = results(folder)["test"]
+    assert test["texts"] == 20
+    assert test["perplexity"] == pytest.approx(math.exp(test["loss"]))
+    losses = [row["eval_loss"] for row in metrics(folder) if "eval_loss" in row]
     assert all(loss < math.log(len(tokenizer)) for loss in losses)
     if task == "causal_lm":
-        texts = pipeline("text-generation", model=str(folder))(["five =", "six"], max_new_tokens=4)
-        assert all(
-            text[0]["generated_text"].startswith(begin)
-            for text, begin in zip(texts, ("five =", "six"), strict=True)
-        )
+        generate = pipeline("text-generation", model=str(folder))
+        texts = generate(["five =", "six"], max_new_tokens=4)
+        for text, begin in zip(texts, ("five =", "six"), strict=True):
+            assert text[0]["generated_text"].startswith(begin)
         assert tokenizer("a")["input_ids"][0] == model.config.bos_token_id
         # The pipeline decodes the new tokens alone: what it shows is the text of all.
         prompts = tokenizer(["five =", "twenty-one = ein"], padding=True, return_tensors="pt")
         together = tokenizer.decode(model.generate(**prompts, max_new_tokens=4), skip_special_tokens=True)
         for prompt, whole in zip(["five =", "twenty-one = ein"], together, strict=True):
-            assert pipeline("text-generation", model=str(folder))(prompt, max_new_tokens=4, do_sample=False)[
-                0
-            ] == {"generated_text": whole}
+            assert generate(prompt, max_new_tokens=4, do_sample=False) == [{"generated_text": whole}]
     else:
         found = pipeline("fill-mask", model=str(folder))("twenty-<mask> = dreiundzwanzig")
         assert len(found) == 5 and all(0 < one["score"] <= 1 for one in found)
@@ -102,30 +110,24 @@ def test_a_run_ends_with_a_scored_checkpoint_that_pipelines_load(trained, task):
 
 
 @tasks
-def test_a_broken_run_ends_as_if_it_had_not_been(trained, run_task, task, monkeypatch):
-    steps = []
+def test_a_broken_run_ends_as_if_it_had_not_been(trained, run_task, before_method, task):
+    def stop(trainer):
+        raise KeyboardInterrupt
 
-    def stop_after_five(self, *args, **kwargs):
-        steps.append(1)
-        if len(steps) == 10:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    from vaswani_hf.training.trainer import VaswaniTrainer
-
-    step = VaswaniTrainer.training_step
-    monkeypatch.setattr(VaswaniTrainer, "training_step", stop_after_five)
+    before_method(5, stop)
     with pytest.raises((KeyboardInterrupt, InterruptedRunError)):
         run_task(task, "broken")
-    monkeypatch.undo()
     folder = run_task(task, "broken", "--resume=true")
     assert same(weights(folder), weights(trained[task]))
 
 
-def test_what_is_hidden_follows_from_seed_epoch_and_text_alone():
-    tokenizer = train_tokenizer(
-        ["one two three four five six seven"] * 3, 320, form=MaskedLanguageModeling.form
-    )
+@pytest.fixture
+def masked_tokenizer():
+    return tiny_tokenizer(["one two three four five six seven"] * 3, 320, form=MaskedLanguageModeling.form)
+
+
+def test_what_is_hidden_follows_from_seed_epoch_and_text_alone(masked_tokenizer):
+    tokenizer = masked_tokenizer
     ids = tokenizer("one two three four five six seven one two three four five")["input_ids"]
     collate = MaskingCollator(tokenizer, 3)
     examples = [{"input_ids": ids, "epoch": epoch} for epoch in range(300)]
@@ -144,10 +146,8 @@ def test_what_is_hidden_follows_from_seed_epoch_and_text_alone():
     assert torch.equal(batch["input_ids"][~chosen], torch.tensor(ids).expand(300, -1)[~chosen])
 
 
-def test_the_collator_of_transformers_takes_the_tokenizer():
-    tokenizer = train_tokenizer(
-        ["one two three four five six seven"] * 3, 320, form=MaskedLanguageModeling.form
-    )
+def test_the_collator_of_transformers_takes_the_tokenizer(masked_tokenizer):
+    tokenizer = masked_tokenizer
     collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, seed=1)
     batch = collate([tokenizer("one two three"), tokenizer("four")])
     assert (batch["labels"] != -100).any() and not (batch["labels"] == tokenizer.eos_token_id).any()
@@ -155,9 +155,9 @@ def test_the_collator_of_transformers_takes_the_tokenizer():
 
 
 def test_a_tokenizer_keeps_its_pieces_in_another_task():
-    causal = train_tokenizer(["one two three"] * 3, 300, form=CausalLanguageModeling.form)
-    masked = in_form(causal, MaskedLanguageModeling.form)
-    both = in_form(masked, SENTENCE)
+    causal = tiny_tokenizer(["one two three"] * 3, 300, form=CausalLanguageModeling.form)
+    masked = with_form(causal, MaskedLanguageModeling.form)
+    both = with_form(masked, SENTENCE)
     assert causal("one")["input_ids"] == [0, *masked("one")["input_ids"][:-1]]
     assert masked.mask_token_id == len(causal) == len(masked) - 1
     assert both("one </s>")["input_ids"][:-1] == causal("one </s>")["input_ids"][1:]
@@ -191,17 +191,13 @@ def test_scores_of_texts_are_those_of_their_tokens(trained, task, caplog):
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_translation_model_begins_with_both_of_them(trained, capsys, keep):
-    parts = f"{{encoder: {trained['masked_lm']}, decoder: {trained['causal_lm']}}}"
-    path = trained["causal_lm"].parent / "both.yaml"
-    path.write_text(
-        RECIPE.replace("  {d_model: 16,", f"  {{init_from: {parts}, d_model: 16,"), encoding="utf-8"
-    )
-    section = "tokenizer: {}" if keep else "tokenizer: {vocab_size: 290, keep: false}"
-    recipe = path.read_text().replace("tokenizer: {vocab_size: 280}", section)
-    path.write_text(recipe, encoding="utf-8")
-    folder = trained["causal_lm"].parent / f"both_{keep}"
-    train(load_recipe(path, [f"--output_dir={folder}", "--max_steps=1", "--learning_rate_factor=0"]))
+def test_a_translation_model_begins_with_both_of_them(trained, capsys, tmp_path, keep):
+    causal, masked = str(trained["causal_lm"]), str(trained["masked_lm"])
+    tokenizer = {} if keep else {"vocab_size": 290, "keep": False}
+    changes = {"model.init_from": {"encoder": masked, "decoder": causal}}
+    path = write_recipe(tmp_path / "both.yaml", changes, tokenizer=tokenizer)
+    folder = tmp_path / "both"
+    train(load_recipe(path, [f"--output_dir={folder}", *AT_REST.split()]))
     found = weights(folder)
     for task, stack in STACKS.items():
         begun = weights(trained[task])
@@ -211,28 +207,20 @@ def test_a_translation_model_begins_with_both_of_them(trained, capsys, keep):
             for name, weight in layers.items()
         )
     printed = capsys.readouterr().out
-    assert f"; the embedding that encoder and decoder share is that of '{trained['causal_lm']}'" in printed
+    assert f"; the embedding that encoder and decoder share is that of '{causal}'" in printed
     if keep:
-        # The two were made by themselves of the same text; `<mask>` alone is in one of them only.
+        # Both tokenizers were trained on the same text; only one of them has `<mask>`.
         assert "which know 99.8% of the pieces" in printed
-        assert torch.equal(
-            found["model.shared.weight"][:300], weights(trained["causal_lm"])["model.embed_tokens.weight"]
-        )
+        embedding = weights(trained["causal_lm"])["model.embed_tokens.weight"]
+        assert torch.equal(found["model.shared.weight"][:300], embedding)
     recorded = load_recipe(folder / "recipe.yaml").model.init_from
-    assert recorded.by_stack() == {"encoder": str(trained["masked_lm"]), "decoder": str(trained["causal_lm"])}
-    assert "It began with the weights of another model" in str(model_card(folder, "user/name"))
+    assert recorded.by_stack() == {"encoder": masked, "decoder": causal}
+    assert "Its training started from the weights of another model" in str(model_card(folder, "user/name"))
 
 
 @tasks
 def test_a_language_model_begins_with_a_part_of_a_translation_model(finished, run_task, task):
-    folder = run_task(
-        task,
-        "part",
-        f"--init_from={finished}",
-        "--vocab_size=280",
-        "--max_steps=1",
-        "--learning_rate_factor=0",
-    )
+    folder = run_task(task, "part", f"--init_from={finished} --vocab_size=280 {AT_REST}")
     found, stack = weights(folder), f"model.{STACKS[task]}."
     begun = {name: weight for name, weight in weights(finished).items() if name.startswith(f"{stack}layers")}
     begun = {name: weight for name, weight in begun.items() if "encoder_attn" not in name}
@@ -241,54 +229,44 @@ def test_a_language_model_begins_with_a_part_of_a_translation_model(finished, ru
     assert torch.equal(found["model.embed_tokens.weight"][: len(table)], table)
 
 
-@pytest.mark.parametrize(
-    "task, overrides, message",
-    [
-        ("masked_lm", ["--init_from=causal_lm"], "`model.init_from` needs a model with an encoder, but "),
-        ("translation", ["--init_from=causal_lm"], "`model.init_from` needs a model with an encoder, but "),
-        ("causal_lm", ["--init_from=causal_lm", "--decoder_layers=2"], "`model.decoder_layers` is 2, but "),
-        (
-            "causal_lm",
-            ["--train_text=none.txt", "--corpus=null"],
-            "`data`, train split: `train_text` must be an existing file",
-        ),
-        (
-            "causal_lm",
-            ["--both_directions=true"],
-            "`data.both_directions` belongs to `task: translation`, but is true",
-        ),
-        ("masked_lm", ["--vocab_size=259"], "`tokenizer.vocab_size` must be 260 or more"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_leaves_nothing(trained, run_task, tmp_path, task, overrides, message):
-    overrides = [word.replace("=causal_lm", f"={trained['causal_lm']}") for word in overrides]
+ERRORS = """
+masked_lm | --init_from=CAUSAL | `model.init_from` needs a model with an encoder, but
+translation | --init_from=CAUSAL | `model.init_from` needs a model with an encoder, but
+causal_lm | --init_from=CAUSAL --decoder_layers=2 | `model.decoder_layers` is 2, but
+causal_lm | --train_text=none.txt --corpus=null | `data`, train split: `train_text` must be an existing file
+causal_lm | --both_directions=true | `data.both_directions` belongs to `task: translation`, but is true
+masked_lm | --vocab_size=259 | `tokenizer.vocab_size` must be 260 or more
+"""
+
+
+@pytest.mark.parametrize(("task", "options", "parts"), rows(ERRORS))
+def test_bad_input_is_one_sentence_and_leaves_nothing(trained, run_task, tmp_path, task, options, parts):
     with pytest.raises(ValueError) as error:
-        run_task(task, "bad", *overrides)
-    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+        run_task(task, "bad", options.replace("CAUSAL", str(trained["causal_lm"])))
+    assert contains(str(error.value), parts)
     assert not (tmp_path / "bad" / "model.safetensors").exists()
 
 
+COMMANDS = """
+translate CAUSAL --text=five | `model` must be a translation model, but
+evaluate CAUSAL --text=none | `--text` must be an existing file, but is
+evaluate CAUSAL | `--source` must be given to evaluate translations
+evaluate MASKED --text=TEXT --num_beams=2 | `--num_beams` is for translations
+evaluate CAUSAL --text=TEXT --length_penalty=0 | `--length_penalty` is for translations
+evaluate CAUSAL --text=TEXT --tokenize=char | `--tokenize` is for translations
+"""
+
+
 def test_the_commands_say_what_they_need(trained, vaswani, tmp_path):
-    causal, masked = (str(folder) for folder in trained.values())
     text = tmp_path / "text.gz"
     text.write_bytes(gzip.compress("five = fünf\n\nsix = sechs\n".encode()))
-    code, out, _ = vaswani("evaluate", causal, "--text", str(text))
+    places = {"CAUSAL": trained["causal_lm"], "MASKED": trained["masked_lm"], "TEXT": text}
+    code, out, _ = vaswani("evaluate", places["CAUSAL"], f"--text={text}")
     assert code == 0 and out.splitlines()[0].startswith("perplexity per token ")
-    code, out, _ = vaswani("evaluate", masked, "--text", str(text), "--json")
+    code, out, _ = vaswani("evaluate", places["MASKED"], f"--text={text}", "--json")
     assert code == 0 and json.loads(out)["texts"] == 2
-    for words, message in (
-        (["translate", causal, "--text", "five"], "`model` must be a translation model, but "),
-        (
-            ["evaluate", causal, "--text", str(tmp_path / "none")],
-            "`--text` must be an existing file, but is ",
-        ),
-        (["evaluate", causal], "`--source` must be given to evaluate translations"),
-        (["evaluate", masked, "--text", str(text), "--num_beams", "2"], "`--num_beams` is for translations"),
-        (
-            ["evaluate", causal, "--text", str(text), "--length_penalty", "0"],
-            "`--length_penalty` is for translations",
-        ),
-        (["evaluate", causal, "--text", str(text), "--tokenize", "char"], "`--tokenize` is for translations"),
-    ):
-        code, out, err = vaswani(*words)
-        assert code == 1 and err.startswith(message) and len(err.splitlines()) == 1
+    for words, parts in rows(COMMANDS):
+        code, out, sentence = vaswani(
+            *(places.get(word, word) for word in words.replace("=TEXT", f"={text}").split())
+        )
+        assert code == 1 and contains(sentence, parts)

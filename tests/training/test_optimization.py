@@ -7,7 +7,8 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_runs import metrics, weights
+from sentences import contains, rows
+from tiny_runs import DAMAGES, metrics, results, weights
 from transformers import Trainer
 
 from vaswani_hf.checkpoint.files import checkpoints_in
@@ -196,33 +197,29 @@ def test_different_models_are_not_averaged(tmp_path):
 
 def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, vaswani, tmp_path):
     folder = run(
-        "run",
-        "--max_steps=6",
-        "--save_steps=2",
-        "--eval_steps=2",
-        "--ema_decay=0.5",
-        "--learning_rate_factor=3",
+        "run", "--max_steps=6 --save_steps=2 --eval_steps=2 --ema_decay=0.5 --learning_rate_factor=3"
     )
     checkpoints, averages = checkpoints_in(folder), "moving_average.safetensors"
     assert len(checkpoints) == 3
-    # One that was saved for a signal, and the folder of somebody.
+    # A checkpoint that was saved for a signal, and a folder that is no checkpoint.
     shutil.copytree(checkpoints[0], folder / "checkpoint-5")
     manifest = folder / "checkpoint-5" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"scheduled": true', '"scheduled": false'))
     (folder / "checkpoint-1").mkdir()
-    rows = [row for row in metrics(folder) if "eval_loss" in row]
+    evaluated = [row for row in metrics(folder) if "eval_loss" in row]
 
     def best(score):
-        steps = sorted((row[score], row["step"]) for row in rows)[:2]
+        steps = sorted((row[score], row["step"]) for row in evaluated)[:2]
         return [folder / f"checkpoint-{step}" for _, step in steps]
 
+    first, middle, last = checkpoints
     for name, given, chosen, file in (
-        ("last", [folder, "--last=2"], checkpoints[1:], averages),
-        ("raw", [folder, "--last=2", "--raw"], checkpoints[1:], "model.safetensors"),
+        ("last", [folder, "--last=2"], [middle, last], averages),
+        ("raw", [folder, "--last=2", "--raw"], [middle, last], "model.safetensors"),
         ("best", [folder, "--best=2"], best("eval_loss"), averages),
         ("best raw", [folder, "--best=2", "--raw"], best("eval_raw_loss"), "model.safetensors"),
-        ("named", [checkpoints[0], checkpoints[2]], [checkpoints[0], checkpoints[2]], averages),
-        ("with the end", [checkpoints[0], folder], [checkpoints[0], folder], [averages, "model.safetensors"]),
+        ("named", [first, last], [first, last], averages),
+        ("with the end", [first, folder], [first, folder], [averages, "model.safetensors"]),
     ):
         code, said, _ = vaswani("average", *given, f"--output={tmp_path / name}")
         assert code == 0
@@ -230,78 +227,57 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         found, expected = weights(tmp_path / name), average_checkpoints(chosen, file)
         assert all(torch.allclose(found[key], expected[key], atol=1e-7) for key in found), name
     assert list(Translator.from_pretrained(tmp_path / "last").translate(["seven"]))
-    (checkpoints[0] / averages).unlink()
-    (checkpoints[0] / "manifest.json").unlink()
-    code, _, said = vaswani("average", *checkpoints[:2], f"--output={tmp_path / 'mixed'}")
+    (first / averages).unlink()
+    (first / "manifest.json").unlink()
+    code, _, said = vaswani("average", first, middle, f"--output={tmp_path / 'mixed'}")
     assert code == 1
     assert said == (
-        f"'{checkpoints[0]}' has no {averages}, but '{checkpoints[1]}' has; leave it out, or give `--raw` for the weights themselves."
+        f"'{first}' has no {averages}, but '{middle}' has; leave it out, or give `--raw` for the weights themselves."
     )
-    # The record of the run is that of the average, whose card says its languages and the licence of the data.
+    # The average has the record of the run, so that its card says the languages and the licence of the data.
     assert (tmp_path / "last" / "recipe.yaml").read_bytes() == (folder / "recipe.yaml").read_bytes()
     assert "from `en` to `de`" in model_card(tmp_path / "last", "user/name").content
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (["{run}", "--last=9"], "'{run}' must hold 9 numbered checkpoints, but holds 2; ask for fewer."),
-        (
-            ["{run}", "--best=1", "--metric=bleu"],
-            "'{run}' must hold 1 validated checkpoints (by bleu), but holds 0; take the last ones, or train with "
-            "a validation that measures bleu.",
-        ),
-        (
-            ["{damaged}", "--last=2"],
-            "trainer_state.json of '{damaged}/checkpoint-8' is damaged; copy the checkpoint again, or remove it.",
-        ),
-        (
-            ["{run}", "{run}", "--last=1"],
-            "`--last` and `--best` choose from one run, but 2 folders are given.",
-        ),
-        (["{run}"], "`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one."),
-        (
-            ["{run}/checkpoint-4", "{run}/checkpoint-8", "{run}/./checkpoint-4"],
-            "`checkpoints` names one twice, in {run}/checkpoint-4, {run}/checkpoint-8, {run}/./checkpoint-4; name each once.",
-        ),
-        (
-            ["{run}", "--last=2", "--metric=bleu"],
-            "`--metric bleu` is for `--best`, which is not given; leave it out.",
-        ),
-        (["{run}/nothing", "--last=2"], "'{run}/nothing' must be the folder of a run, but there is none."),
-        (
-            ["{run}/checkpoint-4", "{other}"],
-            "'{other}' and '{run}/checkpoint-4' are different models: `encoder_attention_heads` is 4 and 2; average checkpoints "
-            "of one run.",
-        ),
-        (
-            ["{run}/checkpoint-4", "{broken}"],
-            "'{broken}' cannot be averaged: model.safetensors is not as it was saved; name others, without it.",
-        ),
-        (
-            ["{run}/checkpoint-4", "{run}/nothing"],
-            "`checkpoints` must be a checkpoint folder or user/name on the Hub, but is '{run}/nothing'.",
-        ),
-    ],
-)
-def test_what_cannot_be_averaged_is_one_sentence_and_nothing_is_written(
-    finished, vaswani, tmp_path, given, sentence
-):
-    broken = shutil.copytree(finished / "checkpoint-8", tmp_path / "broken")
-    content = bytearray((broken / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (broken / "model.safetensors").write_bytes(content)
-    other = shutil.copytree(finished, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoint-*"))
+ERRORS = """
+RUN --last=9 | 'RUN' must hold 9 numbered checkpoints, but holds 2; ask for fewer.
+RUN --best=1 --metric=bleu | 'RUN' must hold 1 validated checkpoints (by bleu), but holds 0; take the last ones, or train with a
+DAMAGED --last=2 | trainer_state.json of 'DAMAGED/checkpoint-8' is damaged; copy the checkpoint again, or remove it.
+RUN RUN --last=1 | `--last` and `--best` choose from one run, but 2 folders are given.
+RUN | `checkpoints` must be two or more, or one run with `--last` or `--best`, but is one.
+RUN/checkpoint-4 RUN/checkpoint-8 RUN/./checkpoint-4 | `checkpoints` names one twice, in RUN/checkpoint-4, RUN/checkpoint-8, RUN/./
+RUN --last=2 --metric=bleu | `--metric bleu` is for `--best`, which is not given; leave it out.
+RUN/nothing --last=2 | 'RUN/nothing' must be the folder of a run, but there is none.
+RUN/checkpoint-4 OTHER | 'OTHER' and 'RUN/checkpoint-4' are different models: `encoder_attention_heads` is 4 and 2; average
+RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors is not as it was saved; name others, without it.
+RUN/checkpoint-4 RUN/nothing | `checkpoints` must be a checkpoint folder or user/name on the Hub, but is 'RUN/nothing'.
+RUN --last=2 --output=NEW/checkpoint-9 | `--output` must not be in, nor be named as, a checkpoint, but is 'NEW/checkpoint-9'; give
+RUN --last=2 --output=RUN/checkpoint-4/mean | `--output` must not be in, nor be named as, a checkpoint
+"""
+
+
+@pytest.fixture(scope="module")
+def places(whole, tmp_path_factory):
+    """Folders of a run, of a damaged run, of another model, and of a damaged checkpoint."""
+    folder, finished = tmp_path_factory.mktemp("places"), whole()
+    broken = shutil.copytree(finished / "checkpoint-8", folder / "broken")
+    DAMAGES["flipped"](broken / "model.safetensors")
+    other = shutil.copytree(finished, folder / "other", ignore=shutil.ignore_patterns("checkpoint-*"))
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "encoder_attention_heads": 4}))
-    damaged = shutil.copytree(finished, tmp_path / "damaged")
+    damaged = shutil.copytree(finished, folder / "damaged")
     (damaged / "checkpoint-8" / "trainer_state.json").write_text('{"log')
-    places = {"run": finished, "broken": broken, "other": other, "damaged": damaged}
-    code, _, said = vaswani(
-        "average", *(word.format(**places) for word in given), f"--output={tmp_path / 'new'}"
-    )
-    assert (code, said) == (1, sentence.format(**places))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "damaged", "other"]
+    return {"RUN": finished, "BROKEN": broken, "OTHER": other, "DAMAGED": damaged}
+
+
+@pytest.mark.parametrize(("given", "parts"), rows(ERRORS))
+def test_impossible_averages_are_one_sentence_and_nothing_is_written(places, vaswani, tmp_path, given, parts):
+    words = given if "--output" in given else f"{given} --output=NEW/mean"
+    for name, place in (places | {"NEW": tmp_path}).items():
+        words, parts = words.replace(name, str(place)), parts.replace(name, str(place))
+    code, _, said = vaswani("average", *words.split())
+    assert code == 1 and contains(said, parts), said
+    assert not list(tmp_path.iterdir()) and not list(places["RUN"].rglob("mean"))
 
 
 @pytest.mark.parametrize("without_record", ["nothing", "the recipe", "a damaged recipe"])
@@ -309,11 +285,10 @@ def test_an_average_of_several_runs_has_the_record_of_the_first(finished, vaswan
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("checkpoint-*"))
-        path = folder / "recipe.yaml"
-        text = path.read_text()
-        of_data = "license: null\n  attribution: null"
+        text, of_data = (folder / "recipe.yaml").read_text(), "license: null\n  attribution: null"
         assert of_data in text
-        path.write_text(text.replace(of_data, f"license: cc-by-4.0\n  attribution: Author of {folder.name}"))
+        new = f"license: cc-by-4.0\n  attribution: Author of {folder.name}"
+        (folder / "recipe.yaml").write_text(text.replace(of_data, new))
     expected = "Author of a"
     if without_record == "the recipe":
         (folders[0] / "recipe.yaml").unlink()
@@ -332,22 +307,8 @@ def test_an_average_of_several_runs_has_the_record_of_the_first(finished, vaswan
 def test_an_average_is_no_run_that_has_ended(finished, vaswani, tmp_path):
     other = shutil.copytree(finished, tmp_path / "other")
     (other / "recipe.yaml").write_text((other / "recipe.yaml").read_text().replace("seed: 1\n", "seed: 2\n"))
-    average = tmp_path / "average"
-    assert (
-        vaswani("average", finished / "checkpoint-4", other / "checkpoint-4", f"--output={average}")[0] == 0
-    )
-    assert json.loads((average / "results.json").read_text()) == {
-        "average_of": ["run/checkpoint-4", "other/checkpoint-4"]
-    }
+    average, folders = tmp_path / "average", (finished / "checkpoint-4", other / "checkpoint-4")
+    assert vaswani("average", *folders, f"--output={average}")[0] == 0
+    assert results(average) == {"average_of": ["run/checkpoint-4", "other/checkpoint-4"]}
     code, _, said = vaswani("train", average / "recipe.yaml", f"--output_dir={average}", "--resume=true")
     assert (code, "holds a finished model, but no checkpoint to continue from" in said) == (1, True)
-
-
-@pytest.mark.parametrize("output", ["checkpoint-9", "run/checkpoint-4/mean"])
-def test_an_average_is_not_written_where_checkpoints_are(copied, vaswani, tmp_path, output):
-    code, _, said = vaswani("average", copied, "--last=2", f"--output={tmp_path / output}")
-    assert (code, said) == (
-        1,
-        f"`--output` must not be in, nor be named as, a checkpoint, but is '{tmp_path / output}'; give another name.",
-    )
-    assert not (tmp_path / output).exists()

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from in_two_processes import fail_in_first, fail_in_second, in_two_processes, validate, wait_for_the_first
-from tiny_runs import metrics, same, weights
+from tiny_runs import metrics, names, same, weights
 
-from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.training import trainer
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +46,7 @@ import vaswani_hf.data.toy_corpora
 import vaswani_hf.training.trainer
 
 vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT = 20
-vaswani_hf.training.trainer.NUMBERS_OF_A_PART = 300 * 16
+vaswani_hf.training.trainer.MAX_PART_SIZE = 300 * 16
 step = VaswaniTrainer.training_step
 
 def interrupted(self, *args, **kwargs):
@@ -60,36 +59,40 @@ sys.exit(main(["train", *sys.argv[1:]]))
 """
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(python, run, tmp_path, monkeypatch):
     """Two batches a step are two processes, or two in turn in one; what was left is trained on, and counted, alike.
 
     Batches are computed in parts, and dropout has the same masks.
     """
-    monkeypatch.setattr(trainer, "NUMBERS_OF_A_PART", 300 * 16)
+    monkeypatch.setattr(trainer, "MAX_PART_SIZE", 300 * 16)
     before = signal.getsignal(signal.SIGTERM)
     # Adam would make much of the rounding of gradients near 0.
-    rate = ("--learning_rate_factor=0.02", "--adam_epsilon=1e-4")
-    exact = ("--bf16=false", "--model.dropout=0.3", "--label_smoothing=0", *rate)
-    whole = run("whole", *exact)
+    exact = "--model.dropout=0.3 --label_smoothing=0 --learning_rate_factor=0.02 --adam_epsilon=1e-4"
+    whole = run("whole", exact)
     (tmp_path / "stopped.py").write_text(STOPPED)
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += [str(tmp_path / "stopped.py"), str(run.recipe), f"--output_dir={tmp_path / 'part'}", *exact]
+    command += [
+        str(tmp_path / "stopped.py"),
+        str(run.recipe),
+        f"--output_dir={tmp_path / 'part'}",
+        *exact.split(),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     outcome = subprocess.run(
-        [*command, "--gradient_accumulation_steps", "1"],
+        [*command, "--gradient_accumulation_steps=1"],
         env=environment,
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert [path.name for path in checkpoints_in(tmp_path / "part")] == ["checkpoint-4", "checkpoint-5"]
+    assert names(tmp_path / "part") == ["checkpoint-4", "checkpoint-5"]
     assert outcome.stderr.count("Interrupted after step 5, which is saved in") == 1
     assert json.loads((tmp_path / "part" / "checkpoint-5" / "manifest.json").read_text())["processes"] == 2
-    with pytest.raises(
-        ValueError, match="is 1 in 1 process, which makes 1 batches per step, .* has 2; set it to 2."
-    ):
-        run("part", *exact, "--gradient_accumulation_steps", "1", "--resume", "true")
-    part = run("part", *exact, "--resume", "true")
+    sentence = "is 1 in 1 process, which makes 1 batches per step, .* has 2; set it to 2."
+    with pytest.raises(ValueError, match=sentence):
+        run("part", exact, "--gradient_accumulation_steps=1 --resume=true")
+    part = run("part", exact, "--resume=true")
     counts = [{row["step"]: row["target_tokens"] for row in metrics(folder)} for folder in (whole, part)]
     assert counts[0].items() <= counts[1].items()
     for name, tensor in weights(whole).items():

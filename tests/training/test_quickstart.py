@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def quickstart():
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("quickstart", ROOT / "scripts" / "quickstart.py")
+    spec = importlib.util.spec_from_file_location(
+        "quickstart", ROOT / "scripts" / "examples" / "quickstart.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

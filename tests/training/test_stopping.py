@@ -10,11 +10,11 @@ import subprocess
 import time
 
 import pytest
+from factories import write_recipe
 from mortal_runs import PATIENCE, fail_at, live, slow_at, stuck_at
 from test_killed import assert_same_run
-from tiny_runs import RECIPE
+from tiny_runs import names
 
-from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.training.processes import Processes
 from vaswani_hf.training.stopping import GracefulShutdown
 
@@ -24,9 +24,7 @@ IN_TIME = 30.0
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
-    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
-    path.write_text(RECIPE, encoding="utf-8")
-    return path
+    return write_recipe(tmp_path_factory.mktemp("recipe") / "recipe.yaml")
 
 
 def ended(life):
@@ -43,8 +41,8 @@ def ended(life):
 CORPUS = ("vaswani_hf.training.run", "_load_corpus")
 VALIDATION = ("vaswani_hf.training.trainer", "negative_log_likelihood")
 BLEU = ("vaswani_hf.training.trainer:VaswaniTrainer", "_outputs")
-SCORES = ("vaswani_hf.tasks.translation", "evaluate_translator")
-KEYS = ("--validation_bleu=true", "--save_steps=4", "--average_checkpoints=2", "--max_steps=6")
+SCORES = ("vaswani_hf.tasks.translation", "translate_and_measure")
+KEYS = "--validation_bleu=true --save_steps=4 --average_checkpoints=2 --max_steps=6".split()
 
 
 def interrupted(recipe, folder, moment, rank, processes):
@@ -61,47 +59,49 @@ def interrupted(recipe, folder, moment, rank, processes):
     return ended(life)
 
 
-@pytest.mark.parametrize(("rank", "processes"), [(0, 1), (0, 2), (1, 2)])
+PLACES = {
+    "data": (CORPUS, []),
+    "validation": (VALIDATION, ["checkpoint-4"]),
+    "bleu": (BLEU, ["checkpoint-4"]),
+    "scores": (SCORES, ["checkpoint-4", "checkpoint-6"]),
+}
+# The rank of the process that gets the signal, and the number of processes.
+RANKS = [(0, 1), (0, 2), (1, 2)]
+FAST = [("data", 0, 1), ("scores", 0, 1), ("bleu", 1, 2)]
+CASES = [(place, *rank) for place in PLACES for rank in RANKS]
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
-    ("place", "saved"),
-    [
-        (CORPUS, []),
-        (VALIDATION, ["checkpoint-4"]),
-        (BLEU, ["checkpoint-4"]),
-        (SCORES, ["checkpoint-4", "checkpoint-6"]),
-    ],
-    ids=["data", "validation", "bleu", "scores"],
+    ("place", "rank", "processes"),
+    [pytest.param(*case, marks=[] if case in FAST else SLOW) for case in CASES],
 )
-def test_a_signal_ends_all_processes_and_the_run_goes_on_later(
-    recipe, tmp_path, place, saved, rank, processes
-):
-    folder = tmp_path / "run"
-    seconds, said = interrupted(recipe, folder, slow_at(*place), rank, processes)
+def test_a_signal_ends_all_processes_and_the_run_goes_on_later(recipe, tmp_path, place, rank, processes):
+    folder, (function, saved) = tmp_path / "run", PLACES[place]
+    seconds, said = interrupted(recipe, folder, slow_at(*function), rank, processes)
     assert seconds < IN_TIME
-    assert [path.name for path in checkpoints_in(folder)] == saved
+    assert names(folder) == saved
     assert "continue with `--resume true`" in said
-    if rank == 0 and processes == 1 and place != CORPUS:
+    if processes == 1 and place != "data":
         whole = tmp_path / "whole"
         for one in (whole, folder):
             assert live(recipe, one, *KEYS).wait() == [0]
         assert_same_run(folder, whole)
 
 
-@pytest.mark.parametrize(("rank", "processes"), [(0, 1), (1, 2)])
+@pytest.mark.parametrize(("rank", "processes"), [(0, 1), pytest.param(1, 2, marks=SLOW)])
 def test_a_library_that_gives_nothing_back_is_no_reason_to_stay(recipe, tmp_path, rank, processes):
     seconds, said = interrupted(recipe, tmp_path / "run", stuck_at(*CORPUS), rank, processes)
     assert seconds < IN_TIME
     assert "The run was interrupted, before its first checkpoint; continue with `--resume true`." in said
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=SLOW)])
 def test_a_killed_process_ends_the_other_with_a_sentence(recipe, tmp_path, rank):
     life = live(recipe, tmp_path / "run", processes=2, moment=fail_at(rank, 5))
     assert sorted(life.wait()) == [-9, 1]
-    assert (
-        f"vaswani: Another process of the run in '{tmp_path}/run' has ended, and this one with it; look"
-        in life.said()
-    )
+    said = f"vaswani: Another process of the run in '{tmp_path}/run' has ended, and this one with it; look"
+    assert said in life.said()
 
 
 def test_a_run_does_not_wait_for_processes_that_it_has_begun():

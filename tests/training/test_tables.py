@@ -6,13 +6,14 @@ The runs of new_entries.py compute in float32.
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from tiny_runs import RECIPE, metrics
+from factories import write_recipe
+from test_language_model_runs import write_text_recipe
+from tiny_runs import metrics
 
 from vaswani_hf.optimization.optimizers import OPTIMIZERS
 from vaswani_hf.optimization.regularizers import REGULARIZERS
@@ -20,15 +21,12 @@ from vaswani_hf.optimization.schedules import SCHEDULES
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(python, tmp_path_factory):
     """The folder of the run with the new entries, and what their process saw."""
     folder = tmp_path_factory.mktemp("new_entries")
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(RECIPE, encoding="utf-8")
+    recipes = [write_recipe(folder / "recipe.yaml"), write_text_recipe(folder, "causal_lm")]
     script = Path(__file__).with_name("new_entries.py")
-    done = subprocess.run(
-        [sys.executable, script, recipe, folder], capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([python, script, *recipes, folder], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder / "run", json.loads((folder / "seen.json").read_text())
 
@@ -42,12 +40,12 @@ def test_a_new_optimizer_is_one_entry(trained):
     # Adam has two numbers for each weight, and momentum has one.
     assert seen["state"] == pytest.approx([2, 1], rel=0.01)
     assert seen["sharded"][0] == "`training.optimizer` must be adam or adamw with FSDP, but is sgd."
-    assert seen["unselected"][0] == (
+    assert seen["refused"][0] == (
         "`training.sgd_momentum` belongs to `training.optimizer: sgd`, but is 0.5 with `training.optimizer: "
         "adam`; leave one of them out."
     )
-    assert seen["out_of_range"] == ("`training.sgd_momentum` must be less than 1, but is 1.")
-    assert seen["misspelt"] == (
+    assert seen["refused"][4] == ("`training.sgd_momentum` must be less than 1, but is 1.")
+    assert seen["refused"][5] == (
         "`training.optimizer` must be 'adam' or 'adamw' or 'muon' or 'sgd', but is 'sgb'; the nearest name is 'sgd'."
     )
 
@@ -58,7 +56,7 @@ def test_a_new_schedule_is_one_entry(trained):
     assert rates == pytest.approx([0.01 - 0.001 * (step - 1) for step in (2, 4, 6, 8)])
     assert seen["longer"].startswith("`training.max_steps` is 10, but the run in ")
     assert "Try a lower `training.learning_rate`," in seen["diverged"]
-    assert seen["unselected"][1] == (
+    assert seen["refused"][1] == (
         "`training.lowest_rate` belongs to `training.lr_scheduler_type: linear`, but is 0.002 with "
         "`training.lr_scheduler_type: paper`; leave one of them out."
     )
@@ -71,17 +69,17 @@ def test_a_new_regulariser_is_one_entry(trained):
     recorded = yaml.safe_load((folder / "recipe.yaml").read_text())["training"]
     assert (recorded["z_alpha"], recorded["z_power"]) == (0.5, 1.0)
     assert seen["sharded"][1] == "`training.z_alpha` must be 0.0 with FSDP, but is 0.5."
-    assert seen["unselected"][2] == (
+    assert seen["refused"][2] == (
         "`training.z_power: 1.0` needs `training.z_alpha`, but that is 0.0; set it to a positive number, or "
         "leave `z_power` out."
     )
-    assert seen["unselected"][3] == (
+    assert seen["refused"][3] == (
         "`training.r_drop_alpha: 1.0` and `training.z_alpha: 1.0` turn on two regularisers, but a run has one; "
         "set one of them to 0."
     )
     assert seen["parts"] == [1024, 1024 // 3]
     assert seen["language_model"] == 0.5
-    assert seen["settled"] is True
+    assert seen["resolved"] is True
 
 
 def test_entries_that_share_a_key_inherit_it_from_one_class():

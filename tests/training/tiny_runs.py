@@ -1,23 +1,13 @@
-"""A tiny recipe, and what the tests look at in the folders of its runs."""
+"""What tests read in the folders of runs, and damages of files."""
 
 import json
+import os
+import random
 
 import torch
 from safetensors.torch import load_file
 
-RECIPE = """
-output_dir: out
-data: {source_language: en, target_language: de, corpus: numbers, numbers_train_size: 300, max_length: 64}
-tokenizer: {vocab_size: 280}
-model:
-  {d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2,
-   encoder_ffn_dim: 16, decoder_ffn_dim: 16, dropout: 0.1, label_smoothing: 0.1}
-training:
-  {bf16: false,
-   max_steps: 8, source_tokens_per_batch: 1500, target_tokens_per_batch: 1500, gradient_accumulation_steps: 2,
-   warmup_steps: 4, logging_steps: 2, eval_steps: 4, save_steps: 4}
-decoding: {num_beams: 2, max_length: 8}
-"""
+from vaswani_hf.checkpoint.files import checkpoints_in
 
 
 def weights(folder):
@@ -26,10 +16,72 @@ def weights(folder):
 
 
 def same(left, right):
-    """True if two models are the same to the bit."""
+    """True if two models are bitwise equal."""
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def metrics(folder):
     """The rows of a run's log."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def eval_steps(folder, key="eval_loss"):
+    """The steps whose rows in the log have this key."""
+    return [row["step"] for row in metrics(folder) if key in row]
+
+
+def results(folder):
+    """The results of a run; NaN and infinity are errors because JSON has none."""
+    return json.loads((folder / "results.json").read_text(), parse_constant=_refuse)
+
+
+def _refuse(constant):
+    raise AssertionError(f"results.json contains {constant}.")
+
+
+def names(folder):
+    """The names of the numbered checkpoints."""
+    return [path.name for path in checkpoints_in(folder)]
+
+
+def contents(folder):
+    """The bytes of the files directly in a folder, by name."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def unfinished(folder):
+    """Change the folder of a finished run as if the run had been killed between its last checkpoint and its results."""
+    for name in ("manifest.json", "results.json", "model.safetensors"):
+        (folder / name).unlink()
+    return folder
+
+
+def write_pairs(path, pairs, source="en", target="de"):
+    """Write pairs of the corpus of numbers as JSON lines."""
+    rows = [{source: pair["source"], target: pair["target"]} for pair in pairs]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    place = random.Random(path.name).randrange(8 * len(content))
+    content[place // 8] ^= 1 << place % 8
+    path.write_bytes(content)
+
+
+def _replace_by_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = {
+    "missing": lambda path: path.unlink(),
+    "a folder": _replace_by_folder,
+    "empty": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "flipped": _flip,
+    "unreadable": lambda path: (path.unlink(), path.symlink_to(path.name)),
+}

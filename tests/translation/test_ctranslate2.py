@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from factories import tiny_tokenizer
 
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
-from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.model.options_vaswani import TranslationOptions
-from vaswani_hf.model.translator_vaswani import Request
+from vaswani_hf.model.inputs_vaswani import Request
+from vaswani_hf.model.translator_vaswani import TranslationOptions
 from vaswani_hf.translation import Translator
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
@@ -28,18 +28,14 @@ LINES = ["one two three", "", "five four", "three three two one", "two\u2028five
 def folders(tiny_config, tmp_path_factory):
     """A checkpoint whose translations end and are not certain, and the folder that is exported from it."""
     folder = tmp_path_factory.mktemp("engine")
-    tokenizer = train_tokenizer(["one two three four five eins zwei drei vier fünf"] * 4, vocab_size=300)
+    tokenizer = tiny_tokenizer(["one two three four five eins zwei drei vier fünf"] * 4, 300)
     torch.manual_seed(5)
     model = VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer))).eval()
     with torch.no_grad():
         model.lm_head.weight[model.config.eos_token_id] += 0.2
         model.lm_head.weight.mul_(3)
-    for name, value in {
-        "num_beams": 4,
-        "length_penalty_type": "gnmt",
-        "length_penalty": 0.6,
-        "max_length_b": 12,
-    }.items():
+    settings = {"num_beams": 4, "length_penalty_type": "gnmt", "length_penalty": 0.6, "max_length_b": 12}
+    for name, value in settings.items():
         setattr(model.generation_config, name, value)
     model.save_pretrained(folder / "checkpoint")
     save_tokenizers(tokenizer, tokenizer, folder / "checkpoint")
@@ -48,10 +44,8 @@ def folders(tiny_config, tmp_path_factory):
 
 
 def both(folders, **options):
-    ours, theirs = (
-        Translator.from_pretrained(folders[0], "cpu"),
-        load_ctranslate2_translator(folders[1], "cpu"),
-    )
+    ours = Translator.from_pretrained(folders[0], "cpu")
+    theirs = load_ctranslate2_translator(folders[1], "cpu")
     return list(ours.translate(LINES, **options)), list(theirs.translate(LINES, **options))
 
 
@@ -76,13 +70,11 @@ def test_translations_are_the_same(folders, options):
 def test_scores_words_and_alternatives_are_the_same(folders):
     ours, theirs = both(folders, return_scores=True, return_alignments=True, num_return_sequences=2)
     for mine, other in zip(ours, theirs, strict=True):
-        for a, b in zip(
-            [mine, *(mine.alternatives or [])], [other, *(other.alternatives or [])], strict=True
-        ):
+        pairs = zip([mine, *mine.alternatives], [other, *other.alternatives], strict=True)
+        for a, b in pairs:
             assert (a.text, a.tokens) == (b.text, b.tokens)
-            assert b.score == pytest.approx(a.score, abs=1e-4) and b.confidence == pytest.approx(
-                a.confidence, abs=1e-4
-            )
+            assert b.score == pytest.approx(a.score, abs=1e-4)
+            assert b.confidence == pytest.approx(a.confidence, abs=1e-4)
             assert b.token_log_probs == pytest.approx(a.token_log_probs, abs=1e-4)
             assert [word.word for word in a.words] == [word.word for word in b.words]
             # CTranslate2 aligns by one layer and we by two: as many pairs, not the same ones.
@@ -118,31 +110,26 @@ def test_a_seed_draws_the_same_with_any_number_of_threads_and_from_any_window(fo
     assert drawn(1, 0, largest) == drawn(1, 0, largest)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--stream", "--text", "one"], b"`--stream` must come without `--engine ctranslate2`"),
-        (["--ensemble", "x", "--text", "one"], b"`ensemble` must be left out with the engine ctranslate2"),
-        (["--max_length_a", "-1", "--text", "one"], b"`--max_length_a` must be 0 or more"),
-    ],
-)
-def test_what_it_cannot_is_one_sentence(folders, capfdbinary, words, sentence):
-    assert main(["translate", folders[1], "--engine", "ctranslate2", *words]) == 1
-    errors = capfdbinary.readouterr().err
-    assert sentence in errors and errors.count(b"\n") == 1
+REFUSED = {
+    "--stream --text one": "`--stream` must come without `--engine ctranslate2`",
+    "--ensemble x --text one": "`ensemble` must be left out with the engine ctranslate2",
+    "--max_length_a -1 --text one": "`--max_length_a` must be 0 or more",
+}
 
 
-def test_phrases_are_refused(folders):
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_it_cannot_is_one_sentence(folders, vaswani, words):
+    code, _, sentence = vaswani("translate", folders[1], "--engine", "ctranslate2", *words.split())
+    assert code == 1 and sentence.startswith(REFUSED[words])
+
+
+def test_phrases_and_a_checkpoint_that_was_not_exported_are_refused(folders):
     engine = load_ctranslate2_translator(folders[1], "cpu")
     with pytest.raises(ValueError, match="`must_contain` must be left out with the engine ctranslate2"):
         list(engine.translate(["one"], must_contain=[["eins"]]))
-
-
-def test_a_checkpoint_that_was_not_exported_is_named(folders, capfdbinary):
-    assert main(["translate", folders[0], "--engine", "ctranslate2", "--text", "one"]) == 1
-    assert (
-        b"must be a folder that `vaswani export --format ctranslate2` wrote" in capfdbinary.readouterr().err
-    )
+    message = "must be a folder that `vaswani export --format ctranslate2` wrote"
+    with pytest.raises(ValueError, match=message):
+        load_ctranslate2_translator(folders[0], "cpu")
 
 
 def cut(content):
@@ -162,39 +149,24 @@ def edited(change):
 
 NO_OBJECT = "must hold a JSON object, but does not: it is damaged; copy or download it again."
 NO_LIST = "must hold a list of tokens, but does not: it is damaged; copy or export it again."
+AGAIN = "copy or export it again."
+NUMBER = "must have as many tokens as the model classes, "
 DAMAGES = [
-    (
-        "model.bin",
-        None,
-        "must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model.",
-    ),
-    ("model.bin", lambda content: b"", "is damaged or not all there; copy or export it again."),
-    ("model.bin", cut, "is damaged or not all there; copy or export it again."),
-    ("model.bin", lambda content: content[:-1], "is damaged or not all there; copy or export it again."),
-    ("model.bin", lambda content: content + b"x", "is damaged; copy or export it again."),
-    (
-        "model.bin",
-        lambda content: b"<html>" * 99,
-        "(Unsupported model binary version); copy or export it again.",
-    ),
-    ("shared_vocabulary.json", None, "is missing; copy or export it again."),
+    ("model.bin", None, "that `vaswani export --format ctranslate2` wrote, but holds no such model."),
+    ("model.bin", lambda content: b"", f"is damaged or not all there; {AGAIN}"),
+    ("model.bin", lambda content: content[:-1], f"is damaged or not all there; {AGAIN}"),
+    ("model.bin", lambda content: content + b"x", f"is damaged; {AGAIN}"),
+    ("model.bin", lambda content: b"<html>" * 99, f"(Unsupported model binary version); {AGAIN}"),
+    ("shared_vocabulary.json", None, f"is missing; {AGAIN}"),
     ("shared_vocabulary.json", cut, NO_LIST),
     ("shared_vocabulary.json", lambda content: b"{}", NO_LIST),
     ("shared_vocabulary.json", edited(lambda tokens: list(range(len(tokens)))), NO_LIST),
-    (
-        "shared_vocabulary.json",
-        edited(lambda tokens: tokens[:-3]),
-        "must have as many tokens as the model classes, ",
-    ),
-    (
-        "shared_vocabulary.json",
-        edited(lambda tokens: [*tokens, "x"]),
-        "must have as many tokens as the model classes, ",
-    ),
+    ("shared_vocabulary.json", edited(lambda tokens: tokens[:-3]), NUMBER),
+    ("shared_vocabulary.json", edited(lambda tokens: [*tokens, "x"]), NUMBER),
     (
         "shared_vocabulary.json",
         edited(lambda tokens: tokens[::-1]),
-        "must have the tokens of the tokenizer, but has others; copy or export it again.",
+        "must have the tokens of the tokenizer, but has others",
     ),
     ("config.json", None, "it has no config.json; copy or download it again."),
     ("config.json", cut, NO_OBJECT),
@@ -202,23 +174,23 @@ DAMAGES = [
     (
         "config.json",
         edited(lambda config: config.update(max_position_embeddings=-4)),
-        "must have `max_position_embeddings` of 1074, the rows of the model's table, but has -4; copy or export it again.",
+        "must have `max_position_embeddings` of 1074, the rows of the model's table, but has -4; ",
     ),
     (
         "config.json",
         edited(lambda config: config.pop("eos_token") and None),
-        "must name a token as its `eos_token`, but has None; copy or export it again.",
+        f"must name a token as its `eos_token`, but has None; {AGAIN}",
     ),
     ("generation_config.json", cut, NO_OBJECT),
     (
         "generation_config.json",
         edited(lambda config: config.update(num_beams="x")),
-        "has an impossible setting (`num_beams` must be a positive integer, but is 'x'); copy or export it again.",
+        f"has an impossible setting (`num_beams` must be a positive integer, but is 'x'); {AGAIN}",
     ),
     (
         "generation_config.json",
         edited(lambda config: config.update(eos_token_id=999)),
-        "must name tokens as its `eos_token_id`, but has 999; copy or export it again.",
+        f"must name tokens as its `eos_token_id`, but has 999; {AGAIN}",
     ),
     ("tokenizer.json", cut, NO_OBJECT),
     ("tokenizer_config.json", None, "has no tokenizer_config.json; copy or download it again."),
@@ -239,7 +211,7 @@ def test_a_damaged_folder_is_refused_in_a_sentence(folders, tmp_path, vaswani, f
 
 
 def test_files_of_two_exports_are_not_mixed(folders, tiny_config, tmp_path, vaswani):
-    tokenizer = train_tokenizer(["six seven eight nine ten sechs sieben acht neun zehn"] * 4, vocab_size=270)
+    tokenizer = tiny_tokenizer(["six seven eight nine ten sechs sieben acht neun zehn"] * 4, 270)
     model = VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer)))
     model.save_pretrained(tmp_path / "checkpoint")
     save_tokenizers(tokenizer, tokenizer, tmp_path / "checkpoint")

@@ -44,23 +44,13 @@ CALLS = {
     "arguments": {**OURS, **BEAMS},
     "one argument": {**BEAMS, "length_penalty": 2.0},
     "the coverage taken back": {**BEAMS, "coverage_penalty": None, "length_penalty": 0.3},
-    "all taken back": {
-        **BEAMS,
-        "coverage_penalty": None,
-        "length_penalty_type": None,
-        "length_penalty": None,
-    },
+    "all taken back": {**BEAMS, **dict.fromkeys(OURS)},
     "a config that says nothing": {"generation_config": GenerationConfig()},
-    "a config of beams": {"generation_config": GenerationConfig(**BEAMS)},
-    "a config of a penalty": {"generation_config": GenerationConfig(**BEAMS, length_penalty=2.0)},
     "a config of all": {"generation_config": config_with(**OURS, **BEAMS)},
     "a config of no penalty": {
         "generation_config": config_with(**BEAMS, length_penalty=0.0, coverage_penalty=0.0)
     },
     "a config of the power": {"generation_config": config_with(**BEAMS, length_penalty_type="power")},
-    "a config with None": {
-        "generation_config": config_with(**BEAMS, length_penalty=None, coverage_penalty=None)
-    },
     "a config of three": {
         "generation_config": config_with(**BEAMS, num_return_sequences=3, length_penalty=-0.5)
     },
@@ -123,7 +113,7 @@ def test_the_settings_make_a_difference(babbler):
         config = call.get("generation_config")
         call = call if config is None or config.num_beams else {**call, "num_beams": 2}
         scores.append(next(iter(babbler.translate([TEXTS[1]], **call, return_scores=True))).score)
-    assert len({round(score, 4) for score in scores}) > 7
+    assert len({round(score, 4) for score in scores}) > 6
 
 
 SHAPE = {
@@ -156,8 +146,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize(("make", "fields", "languages"), FAMILIES.values(), ids=FAMILIES)
-@pytest.mark.parametrize("length_penalty", [1.0, 0.0, 2.0])
-def test_the_language_that_is_forced_does_not_count(make, fields, languages, length_penalty):
+def test_the_language_that_is_forced_does_not_count(make, fields, languages):
     torch.manual_seed(5)
     model, tokenizer = make()
     # transformers 5 keeps these in the generation config only.
@@ -167,30 +156,24 @@ def test_the_language_that_is_forced_does_not_count(make, fields, languages, len
     source, target = languages
     tokenizer.src_lang = source
     language = tokenizer.convert_tokens_to_ids(target)
-    given = {"num_beams": 3, "num_return_sequences": 2, "length_penalty": length_penalty}
+    pipe = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
     # Some end by themselves, some at the limit.
-    for limit in (
-        {"max_new_tokens": 4},
-        {"max_length": 6},
-        {"max_new_tokens": 12, "bad_words_ids": [[language]]},
+    for penalty, limit in (
+        (1.0, {"max_new_tokens": 4}),
+        (0.0, {"max_length": 6}),
+        (2.0, {"max_new_tokens": 12, "bad_words_ids": [[language]]}),
     ):
-        pipe = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
-        for text in TEXTS:
+        given = {"num_beams": 3, "num_return_sequences": 2, "length_penalty": penalty}
+        for text in TEXTS[:2]:
             inputs = tokenizer(text, return_tensors="pt")
             outputs = model.generate(**inputs, **given, **limit, **SCORED, forced_bos_token_id=language)
             records = pipe(text, src_lang=source, tgt_lang=target, return_scores=True, **given, **limit)
-            assert [record["score"] for record in records] == pytest.approx(
-                outputs.sequences_scores.tolist(), abs=1e-4
-            )
+            expected = pytest.approx(outputs.sequences_scores.tolist(), abs=1e-4)
+            assert [record["score"] for record in records] == expected
+            options = {"tokenize": {"src_lang": source, "tgt_lang": target}, "return_scores": True}
             translator = Translator(model, tokenizer, tokenizer)
-            (translation,) = translator.translate(
-                [text],
-                tokenize={"src_lang": source, "tgt_lang": target},
-                return_scores=True,
-                **given,
-                **limit,
-            )
-            assert translation.score == pytest.approx(outputs.sequences_scores[0].item(), abs=1e-4)
+            (translation,) = translator.translate([text], **options, **given, **limit)
+            assert [translation.score, translation.alternatives[0].score] == expected
             assert target not in translation.tokens and language in translation.token_ids
             assert translation.log_prob == pytest.approx(sum(translation.token_log_probs), abs=1e-5)
             assert len(translation.tokens) == len(translation.token_log_probs)
@@ -200,10 +183,15 @@ def test_models_that_force_nothing_are_scored_as_they_were():
     torch.manual_seed(0)
     tokenizer = nllb()[1]
     ids = {"decoder_start_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
-    config = T5Config(
-        vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, **ids
-    )
-    model = T5ForConditionalGeneration(config).eval()
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+    }
+    model = T5ForConditionalGeneration(T5Config(**sizes, **ids)).eval()
     translator = Translator(model, tokenizer, tokenizer)
     inputs = tokenizer(TEXTS[0], return_tensors="pt")
     expected = model.generate(**inputs, num_beams=3, max_new_tokens=4, **SCORED).sequences_scores.item()

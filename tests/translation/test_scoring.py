@@ -1,20 +1,25 @@
 """Scores of given translations: those that the search reported, those of slow loops; confidences; alignments."""
 
 import math
+import os
+import random
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
-from vaswani_hf.model.backend_vaswani import Hypothesis, Segment, token_log_probs, without_padding
-from vaswani_hf.model.options_vaswani import TranslationOptions
-from vaswani_hf.model.scoring_vaswani import (
+from vaswani_hf.model.generation_vaswani import token_log_probs
+from vaswani_hf.model.text_rules_vaswani import align_words, shift_alignment, target_word_indices, words_at
+from vaswani_hf.model.translator_vaswani import (
+    Hypothesis,
+    Segment,
     Translation,
+    TranslationOptions,
     Word,
-    align_words,
     join_translations,
-    shift_alignment,
-    target_word_indices,
+    without_padding,
 )
 from vaswani_hf.translation import Translator
 
@@ -80,7 +85,7 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
         hypotheses = [[Hypothesis(row, len(ids[i // 3]))] for i, row in enumerate(rows)]
         segments = [Segment(text, tokenizer(text)["input_ids"], []) for text in TEXTS for _ in range(3)]
         options = TranslationOptions(return_scores=True, generate=settings)
-        scores = [scored.score for (scored,) in translator._scored(segments, hypotheses, options)]
+        scores = [scored.score for (scored,) in translator._score_hypotheses(segments, hypotheses, options)]
         assert scores == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
         # The same way through the translator, whose batches are in another order.
         options = {"target_prefixes": prefixes, **search}
@@ -88,15 +93,6 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
         flat = [t.score for first in translated for t in (first, *first.alternatives)]
         assert flat == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
     assert ends == {True, False}
-
-
-def test_translations_of_its_own_score_as_the_search_reported(copier):
-    settings = {"length_penalty": 0.6, "length_penalty_type": "gnmt", "coverage_penalty": 0.2}
-    translated = list(copier.translate(TEXTS, return_scores=True, num_beams=2, **settings))
-    scored = copier.score(TEXTS, [translation.text for translation in translated], **settings)
-    for translation, again in zip(translated, scored, strict=True):
-        assert again.score == pytest.approx(translation.score, abs=1e-5)
-        assert (again.tokens, again.text) == (translation.tokens, translation.text)
 
 
 def test_the_probabilities_of_an_ensemble_are_averaged(copier, babbler):
@@ -136,25 +132,16 @@ def test_the_model_s_settings_are_left_alone(copier):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("targets", "settings", "message"),
     [
-        (
-            {"length_penalty_type": "google"},
-            '`length_penalty_type` must be "gnmt" or "power", but is \'google\'.',
-        ),
-        ({"length_penalty": "much"}, "`length_penalty` must be a finite number, but is 'much'."),
-        ({"num_beams": 3}, "`score` takes no argument `num_beams`."),
+        (TEXTS, {"length_penalty": "much"}, "`length_penalty` must be a finite number, but is 'much'."),
+        (TEXTS, {"num_beams": 3}, "`score` takes no argument `num_beams`."),
+        (TEXTS[:2], {}, ""),
     ],
 )
-def test_impossible_settings_are_named(copier, settings, message):
-    with pytest.raises((TypeError, ValueError)) as raised:
-        list(copier.score(TEXTS, TEXTS, **settings))
-    assert str(raised.value) == message
-
-
-def test_as_many_translations_as_texts(copier):
-    with pytest.raises(ValueError):
-        list(copier.score(TEXTS, TEXTS[:2]))
+def test_impossible_settings_are_named(copier, targets, settings, message):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+        list(copier.score(TEXTS, targets, **settings))
 
 
 def test_a_pair_longer_than_the_model_s_positions_is_named(copier, tiny_model):
@@ -259,3 +246,47 @@ def test_parts_are_joined():
     assert shift_alignment("2-0 14-3", 1) == "2-1 14-4"
     unscored = [Translation("a", token_ids=[5]), Translation("b", token_ids=[6])]
     assert join_translations(unscored, ["", " ", ""]) == Translation("a b", token_ids=[5, 6])
+
+
+def slow_word_indices(token_ids, tokenizer):
+    """As `target_word_indices`, but every beginning is decoded as a whole."""
+    text, special = tokenizer.decode(token_ids, skip_special_tokens=True), set(tokenizer.all_special_ids)
+    begun = [tokenizer.decode(token_ids[:i], skip_special_tokens=True) for i in range(len(token_ids))]
+    starts = [len(os.path.commonprefix([text, beginning])) for beginning in begun]
+    own = [-1 if i in special else start for i, start in zip(token_ids, starts, strict=True)]
+    return text.split(), words_at(text, own)
+
+
+def tokenizers_of_all_kinds():
+    text = ["Łódź und 日本 größer. Mr. Öl, 100 % (ja!) x\ty", "zwei drei vier zweiundzwanzig"] * 20
+    kinds = {
+        "metaspace": (models.BPE(unk_token="<unk>"), trainers.BpeTrainer, pre_tokenizers.Metaspace(), decoders.Metaspace()),
+        "unigram": (models.Unigram(), trainers.UnigramTrainer, pre_tokenizers.Metaspace(), decoders.Metaspace()),
+        "wordpiece": (
+            models.WordPiece(unk_token="<unk>"), trainers.WordPieceTrainer, pre_tokenizers.Whitespace(), decoders.WordPiece()
+        ),
+    }  # fmt: skip
+    yield pytest.param(train_tokenizer(text, 280), id="bytes")
+    for name, (model, trainer, pre_tokenizer, decoder) in kinds.items():
+        backend = Tokenizer(model)
+        backend.pre_tokenizer, backend.decoder = pre_tokenizer, decoder
+        known = {"unk_token": "<unk>"} if name == "unigram" else {}
+        backend.train_from_iterator(text, trainer(vocab_size=90, special_tokens=["</s>", "<unk>"], **known))
+        fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>")
+        yield pytest.param(fast, id=name)
+
+
+@pytest.mark.parametrize("tokenizer", list(tokenizers_of_all_kinds()))
+def test_words_of_any_tokens_are_found_in_linear_time(tokenizer, monkeypatch):
+    generator = random.Random(1)
+    sequences = [generator.choices(range(len(tokenizer)), k=generator.randrange(1, 40)) for _ in range(100)]
+    for token_ids in sequences:
+        assert target_word_indices(token_ids, tokenizer) == slow_word_indices(token_ids, tokenizer)
+    decoded, decode = [], tokenizer.decode
+    monkeypatch.setattr(
+        tokenizer, "decode", lambda ids, **kwargs: decoded.append(len(ids)) or decode(ids, **kwargs)
+    )
+    text = " ".join(["zwei drei größer"] * 100)
+    token_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert target_word_indices(token_ids, tokenizer)[0] == text.split()
+    assert sum(decoded) < 12 * len(token_ids)

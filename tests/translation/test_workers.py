@@ -1,28 +1,19 @@
 """Translating in several processes: order, bounded memory, the death of a process, errors that are sent."""
 
 import functools
-import multiprocessing
 import os
 import pickle
 import signal
-import sys
 from itertools import count, islice
 
 import pytest
 from worker_processes import is_worker, needs_proc, processes_of
 
 from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
-from vaswani_hf.translation.workers import _that_travels, translate_in_processes
+from vaswani_hf.translation.workers import _picklable, translate_in_processes
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
 LINES = ["eins nein", "", "der Hund", "ja? nein", "  größer. "]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_workers(python):
-    """Worker processes are forked from a Python that has imported the package."""
-    multiprocessing.set_executable(python)
-    yield
-    multiprocessing.set_executable(sys.executable)
 
 
 @needs_proc
@@ -51,12 +42,23 @@ def test_several_processes_give_the_same_in_order_with_bounded_memory(copier_che
     assert not any(map(is_worker, workers))
 
 
+def test_an_error_of_a_worker_comes_after_the_translations_before_it(copier_checkpoint):
+    requests = iter([Request("ja?"), Request("nein", must_contain=("Hund " * 30,))])
+    load = functools.partial(Translator.from_pretrained, copier_checkpoint, "cpu")
+    options = TranslationOptions.of(num_beams=2, max_new_tokens=9)
+    translations = translate_in_processes(load, requests, options, num_workers=2)
+    assert next(translations) == "ja?"
+    with pytest.raises(ValueError, match="`must_contain` has 'Hund Hund") as raised:
+        next(translations)
+    assert raised.value.line_number == 2
+
+
 class _TwoPartError(Exception):
     def __init__(self, name: str, reason: str):
         super().__init__(f"{name}: {reason}")
 
 
 def test_an_error_that_cannot_be_sent_keeps_its_words():
-    assert str(_that_travels(ValueError("no"))) == "no"
-    error = _that_travels(_TwoPartError("line", "bad"))
+    assert str(_picklable(ValueError("no"))) == "no"
+    error = _picklable(_TwoPartError("line", "bad"))
     assert str(pickle.loads(pickle.dumps(error))) == "A worker process failed: _TwoPartError: line: bad"

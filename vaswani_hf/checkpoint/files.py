@@ -1,4 +1,6 @@
-"""The names of all files of a checkpoint and of a run, finding them in a folder, and writing them whole."""
+"""The names of the files of a checkpoint and of a run, and functions that find files and write them
+completely.
+"""
 
 import contextlib
 import errno
@@ -19,14 +21,15 @@ CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# The file by which PEFT finds an adapter, and transformers puts it into a model that lies beside it.
+# PEFT and transformers find an adapter by this file. transformers adds the adapter to a model in the same
+# folder.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# The files that translating needs; code, card and recipe are not among them.
+# The files that a translation needs. Code, card and recipe are not needed.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-*.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
-# The files that a run leaves beside its model.
+# The files of a run in addition to the model.
 CARD_FILE = "README.md"
 RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
@@ -36,41 +39,41 @@ METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 TREES_FILE = "test_trees.txt"
 
-# The files that a numbered checkpoint has beside the model: the moving average of its weights, the Trainer's state, the place
-# in a stream of pairs, and the sizes and hashes of all files.
+# Further files of a numbered checkpoint: the moving average of the weights, the state of the Trainer, the
+# position in a stream of pairs, and the sizes and hashes of all files.
 AVERAGED_WEIGHTS_FILE = "moving_average.safetensors"
 STATE_FILE = "trainer_state.json"
 STREAM_FILE = "stream_state.json"
 MANIFEST_FILE = "manifest.json"
 
-# How the name of a folder ends that `new_folder` has not put in place yet.
+# The suffix of the temporary folder of `new_folder`.
 _UNFINISHED = ".vaswani-unfinished"
 
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
-    """The checkpoints that a training run left, oldest first."""
+    """The numbered checkpoints of a run, oldest first."""
     numbered = [(path.name.removeprefix("checkpoint-"), path) for path in Path(folder).glob("checkpoint-*")]
     return [path for step, path in sorted((int(step), path) for step, path in numbered if step.isdecimal())]
 
 
 def recipe_file(folder: Path) -> Path | None:
-    """The recipe that the run of a checkpoint has recorded."""
-    # A numbered checkpoint may be named by a link, or as the current folder.
+    """The file with the recorded recipe of a checkpoint; None if there is none."""
+    # The path of a numbered checkpoint may be a link, or "." in the current folder.
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
 
 
 def step_of(checkpoint: Path) -> int:
-    """The optimizer step that a checkpoint was saved after."""
+    """The number of optimizer steps before a checkpoint was saved."""
     return read_state(checkpoint)["global_step"]
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """The scores of the validations in the log of the Trainer, by step; higher is better.
+    """The validation scores in the log of the Trainer by step, where higher is better.
 
-    `metric` is "loss", whose sign is turned, or a score such as "bleu". With the prefix "raw_" it is that of the weights
-    themselves, in a run with a moving average.
+    `metric` is a score such as "bleu", or "loss", whose sign is changed. In a run with a moving average the
+    prefix "raw_" selects the score of the weights themselves.
     """
     name = f"eval_{metric}"
     sign = -1 if metric.removeprefix("raw_") == "loss" else 1
@@ -78,7 +81,7 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The state of the Trainer that a numbered checkpoint was saved with."""
+    """The state of the Trainer in a numbered checkpoint."""
     try:
         return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
     except ValueError:
@@ -88,7 +91,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
-    """The names of the files that hold the weights of a checkpoint, with their index where there is one."""
+    """The names of the weight files of a checkpoint, with their index file if there is one."""
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
     place = f"{INDEX_FILE} of '{name or folder}'"
@@ -98,7 +101,7 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{place} is damaged; copy or download it again.") from None
     for shard in names:
-        # A path would be read, and published, from wherever it leads to.
+        # A path could point outside the folder, and that file would be read and published.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
                 f"{place} must name .safetensors files beside it, but names {shard!r}; take the files of one checkpoint."
@@ -107,7 +110,7 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
 
 
 def finite(value: Any) -> Any:
-    """A value as JSON has it, which knows no infinite numbers: None in their place."""
+    """The value with None instead of numbers that are not finite, because JSON has none."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -116,7 +119,7 @@ def finite(value: Any) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is never half there, not even after a loss of power."""
+    """Write a file atomically: after a crash or a power failure it has the old or the new content."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     with unfinished.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -126,18 +129,20 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def open_to_readers(folder: Path) -> None:
-    """Gives the weights in a folder the mode of its config.json; safetensors lets nobody but their owner read them."""
+    """Give weight files the permissions of config.json, because safetensors makes them readable for their
+    owner only.
+    """
     for path in folder.glob("*.safetensors"):
         shutil.copymode(folder / CONFIG_FILE, path)
 
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A folder beside `output` that takes the place of `output` if all goes well, and is deleted if not.
+    """A temporary folder beside `output`. It is renamed to `output` at the end, or deleted after an error.
 
-    One process at a time makes `output`. What killed processes have left beside `output` is deleted.
+    Only one process at a time can create `output`. Temporary folders of killed processes are deleted.
     """
-    # A name such as "." or "x/.." has no last part to be renamed to.
+    # A path such as "." or "x/.." has no name for the temporary folder.
     named, output = output, Path(os.path.abspath(output))
     if output == Path.cwd():
         raise ValueError(
@@ -152,7 +157,7 @@ def new_folder(output: Path) -> Iterator[Path]:
             raise ValueError(
                 f"`output` must be a new or empty folder, but '{named}' exists; give another name."
             )
-        # A unique name, because not every file system has locks.
+        # The name is unique, because not every file system has locks.
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}{_UNFINISHED}"
         try:
             yield folder
@@ -163,12 +168,12 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def _is_empty(folder: Path) -> bool:
-    """True for a folder that has nothing but the lock file of a killed run."""
+    """True for a folder that is empty or has only the lock file of a killed run."""
     if any(path.name != LOCK_FILE for path in folder.iterdir()):
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # The end of the lock deletes the file.
+            # Releasing the lock deletes the file.
             pass
     return True
 
@@ -179,7 +184,8 @@ def _put_in_place(folder: Path, output: Path) -> None:
             output.rmdir()
         folder.rename(output)
     except OSError:
-        # A folder where a disk is mounted stays; in one that somebody has filled meanwhile nothing is mixed.
+        # A mount point cannot be replaced: move the files into it, unless another process has written files
+        # there.
         if not output.is_dir() or any(output.iterdir()):
             raise
         for path in sorted(folder.iterdir()):
@@ -187,7 +193,7 @@ def _put_in_place(folder: Path, output: Path) -> None:
 
 
 def _delete_leftovers(parent: Path) -> None:
-    """Deletes what killed processes have left of the outputs that they made in a folder."""
+    """Delete the temporary folders of killed processes in a folder."""
     for left in parent.glob(f".*.*{_UNFINISHED}"):
         output = parent / left.name.removeprefix(".").removesuffix(_UNFINISHED).rpartition(".")[0]
         with contextlib.suppress(InUseError), locked_output(output, "") as is_locked:
@@ -196,23 +202,25 @@ def _delete_leftovers(parent: Path) -> None:
 
 
 class WriteError(OSError):
-    """Writing into a folder failed; the message names it."""
+    """Writing into a folder failed; the message names the folder."""
 
 
 @contextlib.contextmanager
 def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Names the folder where writing to it fails; a full disk is reported by several libraries, and by none with its place."""
+    """Replace errors of a full or broken disk by a `WriteError` that names the folder, because libraries do
+    not name it.
+    """
     try:
         yield
     except WriteError:
         raise
     except Exception as error:
-        # `datasets` puts an error of its own around that of the disk.
+        # `datasets` wraps the error of the disk in its own error.
         reason = _why_not_written(error) or _why_not_written(error.__cause__)
         if reason is None:
             raise
         if reason in (os.strerror(errno.EROFS), os.strerror(errno.EIO)):
-            # Room would not help.
+            # More free space would not help.
             raise WriteError(
                 f"'{folder}' could not be written: {reason}; mend the disk, or take another folder."
             ) from error
@@ -226,7 +234,7 @@ def _why_not_written(error: BaseException | None) -> str | None:
     numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
     if isinstance(error, OSError) and error.errno in numbers:
         return os.strerror(error.errno)
-    # The libraries in Rust and C++ say it in words only; torch says less than that.
+    # Libraries in Rust and C++ report the error number in their messages only; torch reports no number.
     for number in numbers:
         if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
             return os.strerror(number)

@@ -51,10 +51,11 @@ def explained() -> Iterator[None]:
 
 
 def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function of huggingface_hub; repeat the call while the Hub is overloaded or has an internal error.
+    """Call a function of huggingface_hub; repeat the call while the Hub is overloaded or has an internal
+    error.
 
-    huggingface_hub itself repeats uploads, listings and the requests for the metadata of a file (`http_backoff`).
-    It does not repeat other requests, such as those for an account or a commit.
+    huggingface_hub itself repeats uploads, listings and the requests for the metadata of a file
+    (`http_backoff`). It does not repeat other requests, such as those for an account or a commit.
     """
     for pause in WAITS:
         try:

@@ -8,11 +8,13 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 
+from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .files import (
     ADAPTER_FILE,
     CHECKPOINT_FILES,
@@ -23,13 +25,28 @@ from .files import (
     weight_files,
 )
 from .hub import HubError, explained, with_retries
-from .kinds import KINDS, TRANSLATION, check_kind
 from .tokenizers import read_json_object
 
 # user/name or user/name@revision.
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
 # The names of files in the cache: the sha1 of git for a small file, the sha256 for a large one.
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class Kind(NamedTuple):
+    """A kind of model: its class, its name in error messages, and the pipeline that uses it."""
+
+    model_class: Any
+    words: str
+    use: str
+
+
+TRANSLATION = "vaswani"
+KINDS = {
+    TRANSLATION: Kind(VaswaniForSeq2SeqLM, "a translation model", '`pipeline("translation")`'),
+    "vaswani_decoder": Kind(VaswaniForCausalLM, "a causal language model", '`pipeline("text-generation")`'),
+    "vaswani_encoder": Kind(VaswaniForMaskedLM, "a masked language model", '`pipeline("fill-mask")`'),
+}
 
 
 def checkpoint_folder(
@@ -102,8 +119,8 @@ def load_model(
 ) -> Any:
     """The model of a checkpoint in eval mode, on the CPU; a ValueError if a file is damaged or missing.
 
-    `name` is the folder or repository as the user named it, `kinds` are the accepted model types (see kinds.py),
-    and `kwargs` are arguments of `from_pretrained`, such as `dtype`.
+    `name` is the folder or repository as the user named it, `kinds` are the accepted model types (keys of
+    `KINDS`), and `kwargs` are arguments of `from_pretrained`, such as `dtype`.
     """
     name = name or folder
     model_class = KINDS[check_config(folder, name, kinds)].model_class
@@ -151,7 +168,8 @@ def check_config(
 ) -> str:
     """The model type of a checkpoint of this package; a ValueError if there is none of an accepted kind.
 
-    `name` is the folder or repository as the user named it; `needed` replaces the words of kinds.py in the error.
+    `name` is the folder or repository as the user named it; `needed` replaces the words of `KINDS` in the
+    error.
     """
     path = folder / CONFIG_FILE
     # The folder of a repository without files does not exist.
@@ -170,8 +188,22 @@ def check_config(
         model_type = json.loads(path.read_text(encoding="utf-8"))["model_type"]
     except (ValueError, TypeError, KeyError):
         raise ValueError(f"The config.json of '{name}' must name its `model_type`, but is damaged.") from None
-    check_kind(model_type, name, kinds, needed)
+    _check_kind(model_type, name, kinds, needed)
     return model_type
+
+
+def _check_kind(model_type: Any, name: str | os.PathLike, kinds: tuple[str, ...], needed: str) -> None:
+    if model_type in kinds:
+        return
+    if model_type in KINDS:
+        found, needed = KINDS[model_type], needed or " or ".join(KINDS[kind].words for kind in kinds)
+        raise ValueError(
+            f"`model` must be {needed}, but '{name}' is {found.words}; it is used by {found.use}."
+        )
+    raise ValueError(
+        f"`model` must be a checkpoint of this package, but '{name}' is one of model type {model_type!r}; "
+        "load it with transformers."
+    )
 
 
 def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:

@@ -147,8 +147,8 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
 
 def _acquire(path: Path, sentence: str) -> int | None:
     """Opens and locks a lock file; None where there can be no lock."""
-    # A file that is open for writing would keep its disk from being mounted read-only. NFS locks no other
-    # files.
+    # Open for reading, because a file that is open for writing prevents remounting the disk read-only. NFS
+    # locks only files that are open for writing.
     access, end = os.O_RDONLY, time.monotonic() + SECONDS_TO_WAIT
     while (descriptor := _open(path, access)) is not None:
         is_taken = False
@@ -185,10 +185,10 @@ def _open(path: Path, access: int) -> int | None:
 
 
 def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
-    reason = f"'{path.parent}' has no locks ({error.strerror}): see to it that no other process writes there"
+    reason = f"'{path.parent}' has no locks ({error.strerror}): make sure that no other process writes there"
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
-        # That of another process has its name in it.
+        # The lock file of another process is not empty.
         if os.fstat(descriptor).st_size == 0:
             path.unlink()
 

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: the size and the hash of each file, and of the manifest itself.
+"""The manifest of a checkpoint: the size and the hash of each file, and a hash of the manifest itself.
 
 The manifest is written last, so that a checkpoint with a manifest is complete.
 """
@@ -16,12 +16,12 @@ from .files import MANIFEST_FILE, write_whole
 def write_manifest(
     folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None
 ) -> None:
-    """Write the manifest of a folder."""
+    """Write the manifest of the files of a folder, by default of all files, with further facts."""
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # After a loss of power there must be no manifest without its files.
+        # After a power failure a manifest must not exist without its files.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -29,7 +29,7 @@ def write_manifest(
 
 
 def manifest(files: Mapping[str, Path | bytes], facts: Mapping[str, Any]) -> bytes:
-    """The manifest of these files, as JSON; see `write_manifest`."""
+    """The manifest of these files as JSON."""
     described = {name: describe(file) for name, file in sorted(files.items()) if name != MANIFEST_FILE}
     return _with_hash({**facts, "files": described})
 
@@ -71,7 +71,8 @@ def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | N
 def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
     """Compare a checkpoint with its manifest: the faults in words by the names of the files.
 
-    The manifest and the files `names`, by default all files, are compared. Wrong sizes come before wrong hashes.
+    The manifest and the files `names`, by default all files, are compared. Wrong sizes come before wrong
+    hashes.
     """
     try:
         expected = read_manifest(folder)["files"]

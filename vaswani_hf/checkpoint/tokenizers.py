@@ -1,6 +1,6 @@
-"""The tokenizers of a checkpoint, one or two: saving, loading and checking their files, and the tags that they know.
+"""Saving, loading and checking the one or two tokenizers of a checkpoint, and their language tags.
 
-They are trained elsewhere (see data/tokenizer_training.py).
+Tokenizers are trained in data/tokenizer_training.py.
 """
 
 import json
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from ..model.configuration_vaswani import TARGET_FOLDER
 from .files import TOKENIZER_FILES
 
-# The key of tokenizer_config.json by which the tokenizer of a parser is known.
+# The key of tokenizer_config.json that marks the tokenizer of a parser.
 TREE_MARK = "makes_trees"
 
 
@@ -23,9 +23,9 @@ def save_tokenizers(
     target_tokenizer: PreTrainedTokenizerFast,
     folder: str | os.PathLike,
 ) -> None:
-    """Writes both tokenizers where `load_tokenizers` finds them."""
-    # tokenizer_config.json says whether there are two. The presence of the subfolder does not: a request to the Hub that
-    # fails for a moment must not pass for a joint vocabulary, nor the subfolder of an earlier save for a second one.
+    """Write both tokenizers to the places where `load_tokenizers` finds them."""
+    # tokenizer_config.json states whether there are two tokenizers. The presence of the subfolder is not
+    # reliable: a request to the Hub may fail, and the subfolder may belong to an earlier save.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:
@@ -37,7 +37,7 @@ def load_tokenizers(
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
     """The source and the target tokenizer of a checkpoint, the same object twice for a joint vocabulary."""
     name = name or name_or_path
-    # AutoTokenizer would ask for a config.json beside the tokenizer, which the subfolder does not have.
+    # AutoTokenizer needs a config.json beside the tokenizer, which the subfolder does not have.
     source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
     if not source_tokenizer.init_kwargs.get("separate_vocabs", False):
         return source_tokenizer, source_tokenizer
@@ -45,7 +45,7 @@ def load_tokenizers(
 
 
 def direction_tag(language: str) -> str:
-    """The tag in front of a text that is to be translated into a language, as OPUS-MT writes it."""
+    """The tag in front of a text that selects the target language, as in OPUS-MT."""
     return f">>{language}<<"
 
 
@@ -59,7 +59,7 @@ def _load_tokenizer(
 ) -> PreTrainedTokenizerFast:
     folder, place = Path(name_or_path) / subfolder, f"{subfolder}/" if subfolder else ""
     if Path(name_or_path).is_dir():
-        # transformers would advise to install libraries of other tokenizers, or go on without a pad token.
+        # For missing files transformers advises to install other libraries, or continues without a pad token.
         for file in TOKENIZER_FILES[:2]:
             if not (folder / file).exists():
                 raise ValueError(
@@ -71,7 +71,7 @@ def _load_tokenizer(
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(name_or_path, subfolder=subfolder, **hub_kwargs)
     except Exception as error:
-        # A tokenizer that cannot be made of its files raises all kinds of exceptions, a bare Exception too.
+        # Damaged tokenizer files raise many kinds of exceptions, also a plain Exception.
         if not Path(name_or_path).is_dir():
             raise
         file = place + _file_to_blame(folder)
@@ -89,13 +89,13 @@ def _file_to_blame(folder: Path) -> str:
     try:
         Tokenizer.from_file(str(folder / TOKENIZER_FILES[0]))
     except Exception:
-        # The library raises no narrower class.
+        # The library raises a plain Exception.
         return TOKENIZER_FILES[0]
     return TOKENIZER_FILES[1]
 
 
 def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[str, Any]:
-    """The content of a file of a checkpoint."""
+    """The JSON object in a file of a checkpoint; a ValueError if the file is missing or damaged."""
     content = read_json(folder, file, name)
     if not isinstance(content, dict):
         raise ValueError(
@@ -105,7 +105,7 @@ def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[s
 
 
 def read_json(folder: Path, file: str, name: str | os.PathLike) -> Any:
-    """The content of a file of a checkpoint, as `read_json_object` takes it; None where it is no JSON."""
+    """The JSON value in a file of a checkpoint; None if the file is not JSON."""
     path = folder / file
     if not path.exists():
         raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}; copy or download it again.")

@@ -1,18 +1,27 @@
-"""The `vaswani` command: one file per command, with the class of its options and the function that runs it.
+"""The `vaswani` command: the table of all commands, and the steps from the words of a command line to a
+command.
 
-The modules of the commands import the parts of the package that take long to import inside their functions.
+Each command has a file in this folder, with the class of its options and the function `run`. A command file
+imports slow parts of the package inside its functions.
 """
 
+import argparse
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from types import NoneType
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 from ..checkpoint.hub import explain, sentence_of
+from ..model.configuration_vaswani import nearest_name
 from . import average, distill, evaluate, export, parse, plan, push, score, train, translate
-from .options import CommandParser, Options, add_options, normalised
+from .options import Options, command_line_settings
 
 
 @dataclass(frozen=True)
@@ -24,21 +33,25 @@ class Command:
     run: Callable[[Any], None]
 
     @property
-    def has_overrides(self) -> bool:
-        """True if the keys of a recipe are options too."""
+    def has_recipe_keys(self) -> bool:
+        """True if the command also accepts each key of a recipe as an option."""
         return "overrides" in self.options.model_fields
 
 
 COMMANDS = {
-    "train": Command("train from a recipe", train.TrainOptions, train.run),
+    "train": Command("train a model from a recipe", train.RecipeOptions, train.run),
     "plan": Command(
         "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading its data",
         plan.PlanOptions,
         plan.run,
     ),
-    "distill": Command("pairs of a teacher, for a student to train on", distill.DistillOptions, distill.run),
+    "distill": Command(
+        "translate the training data by a teacher model, as training pairs for a student model",
+        distill.DistillOptions,
+        distill.run,
+    ),
     "evaluate": Command(
-        "score a model, or translations, on a test set; compare several",
+        "score a model or a file of translations on a test set, or compare several of them",
         evaluate.EvaluateOptions,
         evaluate.run,
     ),
@@ -46,32 +59,33 @@ COMMANDS = {
         "translate standard input, a file or --text", translate.TranslateOptions, translate.run
     ),
     "parse": Command(
-        "give sentences their constituency trees, one line of brackets each", parse.ParseOptions, parse.run
+        "write the constituency tree of each sentence, one line of brackets each",
+        parse.ParseOptions,
+        parse.run,
     ),
-    "score": Command("log-probabilities of given translations", score.ScoreOptions, score.run),
+    "score": Command("compute the log-probabilities of given translations", score.ScoreOptions, score.run),
     "export": Command(
-        "write a checkpoint for other libraries, and compare the two", export.ExportOptions, export.run
+        "convert a checkpoint for another library, and compare the outputs of both",
+        export.ExportOptions,
+        export.run,
     ),
     "average": Command(
         "write the mean of the weights of several checkpoints", average.AverageOptions, average.run
     ),
-    "push": Command("publish a checkpoint on the Hub, and check what arrived", push.PushOptions, push.run),
+    "push": Command(
+        "upload a checkpoint to the Hub, and verify the uploaded files", push.PushOptions, push.run
+    ),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command."""
-    _fill_closed_streams()
-    name, *words = _with_a_command(sys.argv[1:] if argv is None else argv)
-    command = COMMANDS[name]
-    parser = _parser_of(name)
-    words = normalised(words, command.options)
-    arguments, rest = parser.parse_known_args(words)
-    values = vars(arguments)
-    if command.has_overrides:
-        values["overrides"] = rest
-    elif rest:
-        parser.refuse(rest)
+    """Run a command. Return the exit code of the process."""
+    _open_closed_streams()
+    words = sys.argv[1:] if argv is None else argv
+    if not words or words[0] not in COMMANDS:
+        _list_commands(words)
+    command = COMMANDS[words[0]]
+    values = _values_of_words(words[0], command, words[1:])
     try:
         _hide_short_bars()
         command.run(command.options.of_command_line(values))
@@ -79,37 +93,155 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         # The program that reads our output has ended.
-        _give_up_output()
+        _discard_lost_output()
         return 1
     except KeyboardInterrupt:
         print("vaswani: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        return _report(error, _give_up_output())
+        return _report(error, _discard_lost_output())
     return 0
 
 
-def _with_a_command(words: list[str]) -> list[str]:
-    """The words, the first of which is a command; ends the process with the help, or a sentence, otherwise."""
-    if not words or words[0] not in COMMANDS:
-        parser = CommandParser(prog="vaswani", description="Train, evaluate and use translation models.")
-        commands = parser.add_subparsers(dest="command", required=True)
-        for name, command in COMMANDS.items():
-            commands.add_parser(name, help=command.help)
-        parser.parse_args(words)
-    return words
+def _list_commands(words: list[str]) -> NoReturn:
+    """End the process with the help, or with an error that names all commands."""
+    parser = CommandParser(prog="vaswani", description="Train, evaluate and use translation models.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.help)
+    parser.parse_args(words)
+    parser.error("the first word must be a command")
 
 
-def _parser_of(name: str) -> CommandParser:
-    command = COMMANDS[name]
-    keys = "Any other key of the recipe can follow as --key value." if command.has_overrides else None
-    parser = CommandParser(prog=f"vaswani {name}", epilog=keys, allow_abbrev=not command.has_overrides)
+def _values_of_words(name: str, command: Command, words: list[str]) -> dict[str, Any]:
+    """The values of the options that the words give, by the names of the fields."""
+    keys = "Any other key of the recipe can follow as --key value." if command.has_recipe_keys else None
+    # An abbreviated option could be a key of the recipe.
+    parser = CommandParser(prog=f"vaswani {name}", epilog=keys, allow_abbrev=not command.has_recipe_keys)
     add_options(parser, command.options)
-    return parser
+    known, unknown = parser.parse_known_args(normalised(words, command.options))
+    values = vars(known)
+    if command.has_recipe_keys:
+        values["overrides"] = unknown
+    elif unknown:
+        parser.refuse(unknown)
+    return values
 
 
-def _fill_closed_streams() -> None:
-    """Open the null device for closed standard streams, so that no file gets their numbers and their output."""
+class CommandParser(argparse.ArgumentParser):
+    """An argparse parser whose errors are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with one sentence. argparse would print all options before the sentence."""
+        self.exit(2, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """End the process with an error that names the unknown option and the nearest known option."""
+        option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+        if option is None:
+            self.error(f"there is no argument {words[0]!r} to take")
+        known = re.findall(r"--[\w-]+", self.format_help())
+        self.error(f"there is no option {option}; the nearest one is {nearest_name(option, known)}")
+
+
+def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None:
+    """Add an argument to the parser for each field of a class of options.
+
+    If the user does not give an option, the result of the parser has no attribute for the option.
+    """
+    for name, field in options.command_line().items():
+        is_positional = command_line_settings(field).get("positional")
+        kind = type_of_field(field)
+        argument: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help_of(field).replace("%", "%%")}
+        argument |= {"type": _reader_of(kind), "metavar": values_of(field)}
+        if get_origin(kind) is list:
+            argument["nargs"] = "+"
+        elif kind is bool:
+            argument |= {"nargs": "?", "const": True}
+        elif is_positional and not field.is_required():
+            argument["nargs"] = "?"
+        if is_positional:
+            parser.add_argument(name, **argument)
+        else:
+            parser.add_argument(option_of(name, field), dest=name, required=field.is_required(), **argument)
+
+
+def option_of(name: str, field: FieldInfo) -> str:
+    """The name of a field on the command line, such as `--num_beams`; without hyphens for a positional
+    argument.
+    """
+    settings = command_line_settings(field)
+    return name if settings.get("positional") else f"--{settings.get('option', name)}"
+
+
+def type_of_field(field: FieldInfo) -> Any:
+    """The type of the values of a field, without None."""
+    if isinstance(field.annotation, type) or get_origin(field.annotation) in (Literal, list):
+        return field.annotation
+    (kind,) = [kind for kind in get_args(field.annotation) if kind is not NoneType]
+    return kind
+
+
+def values_of(field: FieldInfo) -> str | None:
+    """The placeholder for the value of a field in the help."""
+    kind = type_of_field(field)
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(get_args(kind)) + "}"
+    return "true|false" if kind is bool else command_line_settings(field).get("metavar")
+
+
+def _help_of(field: FieldInfo) -> str:
+    """The help of a field on one line, followed by its default."""
+    words = " ".join((field.description or "").split())
+    if field.is_required() or field.default in (None, False, []) or f"({field.default}" in words:
+        return words
+    return f"{words} ({field.default})"
+
+
+def _reader_of(kind: Any) -> Callable[[str], Any]:
+    """A function that converts a word to a value.
+
+    A word that is not a number stays text, and `Settings` refuses it.
+    """
+
+    def read(text: str) -> Any:
+        if kind is bool:
+            if text.lower() not in ("true", "false"):
+                raise argparse.ArgumentTypeError(f"must be true or false, but is {text!r}")
+            return text.lower() == "true"
+        if kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                return text
+        return text
+
+    return read
+
+
+def normalised(words: Sequence[str], options: type[Options]) -> list[str]:
+    """The words with `--some_name` in place of `--some-name`, and `--switch=true` in place of a switch
+    without a value.
+    """
+    fields = options.command_line().items()
+    switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
+    found = []
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        if word.startswith("--"):
+            name, sign, value = word.partition("=")
+            word = "--" + name[2:].replace("-", "_") + sign + value
+            if word in switches and following.lower() not in ("true", "false"):
+                word += "=true"
+        found.append(word)
+    return found
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for each closed standard stream.
+
+    Otherwise the next opened file would get the number of the stream, and the output of the stream would go
+    into the file.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -120,8 +252,11 @@ def _fill_closed_streams() -> None:
         sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
 
 
-def _give_up_output() -> bool:
-    """True if standard output cannot be written any more. Then the flush of Python at the end is made silent."""
+def _discard_lost_output() -> bool:
+    """True if standard output cannot be written any more.
+
+    In this case, Python's flush at exit writes to the null device.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -137,28 +272,30 @@ def _hide_short_bars() -> None:
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
 
-    # This hides the bars of the Hub too.
+    # `disable_progress_bar` also hides the bars of the Hub.
     disable_progress_bar()
     if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()
 
 
 def _report(error: Exception, is_output_lost: bool) -> int:
-    """Print one sentence on stderr, and a traceback with VASWANI_TRACEBACK=1; the exit code."""
+    """Print one sentence to stderr, and with VASWANI_TRACEBACK=1 also the traceback. Return the exit code."""
     if os.environ.get("VASWANI_TRACEBACK") == "1":
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
     message = sentence_of(error)
     is_explained = explain(error) is not None
-    interrupted = type(error).__name__ == "InterruptedRunError"
-    # Our errors are sentences. Errors of libraries may be long, and need the name of their class.
+    # The errors of this package are sentences. The errors of libraries may be long, and need the name of
+    # their class.
     is_ours = type(error).__module__.startswith("vaswani_hf.")
     if not is_explained and not isinstance(error, (ValueError, OSError)) and not is_ours:
         message = f"{type(error).__name__}: {message}"
     if isinstance(error, OSError) and error.strerror and not is_explained and not is_ours:
-        # "[Errno 13] Permission denied: 'file'", or no file at all.
-        name = "Standard output" if is_output_lost else f"'{error.filename}'" if error.filename else "A file"
+        # Python's message is "[Errno 13] Permission denied: 'file'", or it names no file.
+        name = f"'{error.filename}'" if error.filename else "A file"
+        if is_output_lost:
+            name = "Standard output"
         message = f"{name} cannot be read or written ({error.strerror})."
     if len(message) > 600:
         message = f"{message[:500]} … (VASWANI_TRACEBACK=1 shows all)"
     print(f"vaswani: {message}", file=sys.stderr)
-    return 130 if interrupted else 1
+    return 130 if type(error).__name__ == "InterruptedRunError" else 1

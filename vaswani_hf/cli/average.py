@@ -1,29 +1,28 @@
-"""`vaswani average`."""
+"""`vaswani average`: writes the mean of the weights of several checkpoints."""
 
-import os
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 
-from .options import Options, on_command_line
+from .options import Options, check_different, on_command_line
 
 
 class AverageOptions(Options):
     """The options of `vaswani average`."""
 
     checkpoints: list[str] = on_command_line(positional=True)
-    """checkpoints of one model; or a run, with --last or --best"""
+    """two or more checkpoints of one model; or the folder of a run, with --last or --best"""
     output: str
-    """a folder that is new or empty"""
+    """a new or empty folder"""
     last: int | None = Field(None, ge=1)
-    """as many of the run's last checkpoints"""
+    """average this number of the run's last checkpoints"""
     best: int | None = Field(None, ge=1)
-    """as many of its checkpoints with the best validation"""
+    """average this number of the run's checkpoints, those with the best scores in the validation"""
     metric: str | None = None
-    """what the validation measures, such as bleu, for --best (loss)"""
+    """the score that decides for --best, such as bleu (loss)"""
     raw: bool = False
-    """the weights themselves of a run with a moving average"""
+    """average the trained weights of a run with `ema_decay`, not their moving averages"""
 
     @model_validator(mode="after")
     def _check_choice(self) -> Self:
@@ -41,18 +40,18 @@ class AverageOptions(Options):
             raise ValueError(
                 "`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one."
             )
-        elif len({os.path.abspath(name) for name in chosen}) < len(chosen):
-            raise ValueError(f"`checkpoints` names one twice, in {', '.join(chosen)}; name each once.")
+        check_different("checkpoints", chosen)
         return self
 
 
 def run(options: AverageOptions) -> None:
-    """Write the mean of the checkpoints."""
+    """Average the checkpoints."""
     from ..training.averaging import numbered_checkpoints, write_average
 
     chosen: list[str | Path] = [*options.checkpoints]
     if options.last or options.best:
-        run_folder, metric = Path(chosen[0]), options.metric or "loss"
+        run_folder = Path(chosen[0])
+        metric = options.metric or "loss"
         chosen = [*numbered_checkpoints(run_folder, options.last, options.best, metric, raw=options.raw)]
     write_average(chosen, options.output, raw=options.raw)
     print(f"the mean of {', '.join(Path(name).name for name in chosen)} is in '{options.output}'")

@@ -1,8 +1,9 @@
-"""`vaswani distill`: the training sources of a recipe with the translations of a teacher, as pairs that a recipe reads.
+"""`vaswani distill`: translates the training sources of a recipe with a teacher model, for a student model.
 
-This is sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the student is trained
-on the translations that the teacher's search finds. Each line of the output is a pair with the number of the training
-pair that its source is from. The first line names the teacher, for the credits of the student.
+This is sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the student is
+trained on the translations that the teacher's search finds. Each line of the output is one pair in JSON. The
+key `pair` is the number of the training pair that has the same source. The first line also records the
+teachers and their search.
 """
 
 import fnmatch
@@ -20,16 +21,16 @@ from ..checkpoint.files import recipe_file
 from ..checkpoint.loading import checkpoint_folder
 from ..checkpoint.tokenizers import direction_tag
 from ..data.lines import parse_json
-from ..model.options_vaswani import TranslationOptions
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import Request
+from ..model.inputs_vaswani import Request
+from ..model.translator_vaswani import Translation, TranslationOptions
 from ..translation.ctranslate2_files import CTranslate2Files
-from .lines import CountedRequests, json_line, naming_bad_lines, translations_from, with_progress
-from .options import SEARCH, EngineOptions, RecipeOptions, on_command_line, translation_options
+from .lines import CountedRequests, json_line, report_bad_lines, translate_remaining, with_progress
+from .options import SEARCH, EngineOptions, check_different, on_command_line, translation_options
 from .output import check_output, output_file
+from .train import RecipeOptions
 
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
-# The first line of an output begins with these bytes.
+# An output begins with these bytes. `--resume` recognises an output by them.
 _BEGINNING = b'{"distillation": '
 
 
@@ -37,68 +38,63 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
     """The options of `vaswani distill`."""
 
     teacher: list[str] = on_command_line(metavar="MODEL")
-    """a checkpoint (as for translate), or several of one vocabulary, whose probabilities are averaged"""
+    """a checkpoint folder or a repository on the Hub; or several with one vocabulary, whose probabilities are
+    averaged"""
     output: str
-    """a new file of JSON lines (.jsonl), for --train_pairs"""
+    """a new file of JSON lines (.jsonl); train the student with `--train_pairs` and the name of this file"""
     keep_references: bool = False
-    """write the real pairs too"""
+    """write the training pairs with their real targets too"""
     resume: bool = False
-    """go on where an --output that exists breaks off"""
+    """continue an existing --output after its last complete sentence"""
 
     @model_validator(mode="after")
-    def _check_teachers(self) -> Self:
-        places = {os.path.realpath(name) if Path(name).is_dir() else name for name in self.teacher}
-        if len(places) < len(self.teacher):
-            raise ValueError(
-                f"`--teacher` names one model twice, in {', '.join(self.teacher)}; name each once."
-            )
+    def _check(self) -> Self:
+        check_different("--teacher", self.teacher)
         if self.engine == "ctranslate2" and len(self.teacher) > 1:
             raise ValueError(
                 "`--teacher` must be one model with `--engine ctranslate2`, which has no ensembles, but is "
                 f"{len(self.teacher)}."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_output(self) -> Self:
         if not self.output.endswith(".jsonl"):
             raise ValueError(
-                f"`--output` must end in .jsonl, by which `--train_pairs` knows JSON lines, but is {self.output}."
+                "`--output` must end in .jsonl, by which `--train_pairs` knows JSON lines, but is "
+                f"{self.output}."
             )
         check_output(self.output, {}, resume=self.resume)
         return self
 
 
 def run(options: DistillOptions) -> None:
-    """Write the pairs, and print how many there are."""
-    from ..data.corpus import naming_the_split
-    from ..recipe import load_recipe
+    """Write the pairs, and print their number."""
+    from ..data.corpus import call_naming_split
+    from ..recipe.loading import load_recipe
     from ..tasks import TASKS
 
     recipe = load_recipe(options.recipe, options.overrides)
     languages = _languages_of(recipe)
     _check_inputs(options, recipe.data)
-    prefix = _prefix_of(options, languages)
+    tag = _tag_for_teachers(options, languages)
     chosen = TranslationOptions.of(**options.translation_settings())
-    # The file is locked before it is read, so that nothing that another process writes is lost.
+    # Lock the file before reading it, because another process may be writing it.
     with output_file(options.output, "free space and go on with `--resume`", resume=options.resume) as file:
         done, size, record = _finished_part(options.output)
-        # A continued distillation reads the commit of the dataset that it began with.
         earlier = None
         if record is not None:
+            # Continue with the commit of the dataset that the output began with.
             earlier = recipe.data.replace(dataset_revision=record.get("dataset_revision"))
         task = TASKS[recipe.task]
         data = task.pin_data(recipe.data, earlier)
-        pairs: Any = naming_the_split("train", task.load_split, _seen_in_training(data), "train", recipe.seed)
+        pairs: Any = call_naming_split(
+            "train", task.load_split, _without_unused_corpora(data), "train", recipe.seed
+        )
         file.keep(size)
         header = {} if size else {"distillation": _record(options, chosen, data.dataset_revision)}
         counts = Counter[str]()
-        for number, pair, translation in _translated(options, chosen, pairs, prefix, done):
-            targets = _targets(pair, translation, options.keep_references)
-            rows = [
-                {"translation": dict(zip(languages, (pair["source"], target), strict=True)), "pair": number}
-                for target in targets
-            ]
+        for number, pair, translation in _translated(options, chosen, pairs, tag, done):
+            rows = []
+            for target in _targets(pair, translation, options.keep_references):
+                sides = dict(zip(languages, (pair["source"], target), strict=True))
+                rows.append({"translation": sides, "pair": number})
             if rows:
                 rows[0] = header | rows[0]
                 header = {}
@@ -107,14 +103,18 @@ def run(options: DistillOptions) -> None:
             counts.update(sentences=1, pairs=len(rows), skipped=is_skipped, empty=not rows and not is_skipped)
         if header:
             raise ValueError(
-                f"`--teacher` {', '.join(options.teacher)} has only empty translations for the {counts['sentences']:,} "
-                "sentences of the training split, or these are empty; take a teacher that is trained, or other text."
+                f"`--teacher` {', '.join(options.teacher)} has only empty translations for the "
+                f"{counts['sentences']:,} sentences of the training split, or these are empty; take a "
+                "teacher that is trained, or other text."
             )
     more = " more" if done else ""
-    said = {"empty": "of the sentences or their translations are empty", "skipped": "sentences were skipped"}
-    notes = "".join(f"; {counts[name]:,} {words}" for name, words in said.items() if counts[name])
-    sentences = f"{counts['sentences']:,}{more} sentences"
-    print(f"{counts['pairs']:,}{more} pairs from {sentences} are in '{options.output}'{notes}")
+    message = f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences"
+    message += f" are in '{options.output}'"
+    if counts["empty"]:
+        message += f"; {counts['empty']:,} of the sentences or their translations are empty"
+    if counts["skipped"]:
+        message += f"; {counts['skipped']:,} sentences were skipped"
+    print(message)
 
 
 def _languages_of(recipe: Any) -> tuple[str, str]:
@@ -123,13 +123,14 @@ def _languages_of(recipe: Any) -> tuple[str, str]:
 
     if not isinstance(recipe.data, TranslationData):
         raise ValueError(
-            f"`vaswani distill` is for recipes of `task: translation`, but `task` is {recipe.task}; give another recipe."
+            f"`vaswani distill` is for recipes of `task: translation`, but `task` is {recipe.task}; give "
+            "another recipe."
         )
     languages = (recipe.data.source_language, recipe.data.target_language)
     if languages[0] == languages[1]:
         raise ValueError(
-            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but they name the two sides "
-            "of a pair in `--output`; give one of them another name."
+            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but they name the "
+            "two sides of a pair in `--output`; give one of them another name."
         )
     return languages
 
@@ -144,18 +145,20 @@ def _check_inputs(options: DistillOptions, data: Any) -> None:
                 )
 
 
-def _prefix_of(options: DistillOptions, languages: tuple[str, str]) -> str:
-    """The text that the teachers need before each source: the tag of a second direction, or nothing."""
-    prefixes = {_prefix_of_teacher(teacher, options.engine, languages) for teacher in options.teacher}
-    if len(prefixes) > 1:
+def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> str:
+    """The tag and the space that the teachers need before each source. Empty for teachers of one direction."""
+    tags = {_tag_for_teacher(teacher, options.engine, languages) for teacher in options.teacher}
+    if len(tags) > 1:
         raise ValueError(
-            f"`--teacher` must name models that are asked alike, but of {', '.join(options.teacher)} one needs a tag in "
-            "front of the text, as a model of both directions, and another does not; take teachers of one kind."
+            f"`--teacher` must name models of one kind, but of {', '.join(options.teacher)} one needs a tag "
+            "before the text, as a model of both directions, and another does not; take teachers of one "
+            "kind."
         )
-    return prefixes.pop()
+    return tags.pop()
 
 
-def _prefix_of_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
+def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
+    """The tag that one teacher needs. Refuses a teacher of other languages."""
     from ..recipe.loading import readable_record
 
     if engine == "ctranslate2":
@@ -173,14 +176,11 @@ def _prefix_of_teacher(teacher: str, engine: str, languages: tuple[str, str]) ->
     recorded = (record.data.source_language, record.data.target_language)
     if recorded == languages:
         return ""
-    is_reverse = recorded == languages[::-1]
-    if is_reverse and record.data.both_directions:
-        return f"{direction_tag(recorded[0])} "
-    remedy = (
-        "turn the languages and the files of the recipe round"
-        if is_reverse
-        else "take a recipe of its languages"
-    )
+    remedy = "take a recipe of its languages"
+    if recorded == languages[::-1]:
+        if record.data.both_directions:
+            return f"{direction_tag(recorded[0])} "
+        remedy = "turn the languages and the files of the recipe round"
     raise ValueError(
         f"`--teacher` '{teacher}' translates from {recorded[0]!r} to {recorded[1]!r}, but the recipe is for "
         f"{languages[0]!r} to {languages[1]!r}; take another teacher, or {remedy}."
@@ -188,35 +188,35 @@ def _prefix_of_teacher(teacher: str, engine: str, languages: tuple[str, str]) ->
 
 
 def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
-    """The number of training pairs that a file has, their size in bytes, and the record of the first line.
+    """The number of training pairs that a file has, the size of their lines in bytes, and the record of the
+    first line.
 
-    The lines of the last training pair are not counted, because some of them may be missing.
+    The last training pair is not counted, because it may have more lines that are missing.
     """
     record = None
-    pair = start = size = 0
+    pair = 0
+    start_of_pair = 0
+    size = 0
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
-            if (
-                number == 1
-                and not line.startswith(_BEGINNING)
-                and not (size == 0 and _BEGINNING.startswith(line))
-            ):
+            if number == 1 and line[: len(_BEGINNING)] != _BEGINNING[: len(line)]:
                 raise ValueError(
-                    f"`--resume` continues what `vaswani distill` wrote, but the first line of {path} is no record of "
-                    "that; give another name, or delete the file."
+                    f"`--resume` continues what `vaswani distill` wrote, but the first line of {path} is no "
+                    "record of that; give another name, or delete the file."
                 )
             if not line.endswith(b"\n"):
                 break
             row = parse_json(line.decode(errors="replace"), dict, f"Line {number:,} of {path}")
             record = record or row["distillation"]
             if row.get("pair", pair) != pair:
-                pair, start = row["pair"], size
+                pair = row["pair"]
+                start_of_pair = size
             size += len(line)
-    return max(0, pair - 1), start, record
+    return max(0, pair - 1), start_of_pair, record
 
 
-def _seen_in_training(data: Any) -> Any:
-    """The sources without the corpora of weight 0."""
+def _without_unused_corpora(data: Any) -> Any:
+    """The section `data` without the training corpora of weight 0, because a run never sees them."""
     if not data.train_weights:
         return data
     kept: dict[str, Any] = {}
@@ -229,43 +229,47 @@ def _seen_in_training(data: Any) -> Any:
 def _record(
     options: DistillOptions, chosen: TranslationOptions, dataset_revision: str | None
 ) -> dict[str, Any]:
-    """The teachers and their search. No folder of this machine is in the record."""
-    teachers = [
-        os.path.basename(os.path.abspath(name)) if Path(name).is_dir() else name for name in options.teacher
-    ]
+    """The teachers and their search.
+
+    A folder is recorded by its name only, because the file may be published.
+    """
+    teachers = []
+    for name in options.teacher:
+        teachers.append(os.path.basename(os.path.abspath(name)) if Path(name).is_dir() else name)
     record = {"teachers": teachers, **chosen.generate}
     return record if dataset_revision is None else record | {"dataset_revision": dataset_revision}
 
 
 def _translated(
-    options: DistillOptions, chosen: TranslationOptions, pairs: Any, prefix: str, done: int
+    options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """The number, the training pair and the translation of each training pair after the first `done`."""
+    """The number, the sides and the translation of each training pair after the first `done` pairs."""
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
     def requests() -> Iterator[Request]:
         for number, pair in enumerate(pairs, 1):
             if number > done:
                 waiting.append((number, pair))
-            yield Request(prefix + pair["source"])
+            yield Request(tag + pair["source"])
 
     counted = CountedRequests(requests())
     first, *others = options.teacher
     load = options.translator_loader(first, others)
     total = len(pairs) if isinstance(pairs, Sized) else None
-    with closing(translations_from(load, options, counted, chosen, done)) as translations:
-        lines = naming_bad_lines(translations, "the training split", done, counted)
+    with closing(translate_remaining(load, options, counted, chosen, done)) as translations:
+        lines = report_bad_lines(translations, "the training split", done, counted)
         for translation in with_progress(lines, "distilling", total, done, to_file=True):
-            yield *waiting.popleft(), translation
+            number, pair = waiting.popleft()
+            yield number, pair, translation
     if counted.num_read < done:
         raise ValueError(
-            f"{options.output} must not have more training pairs than the recipe to be continued, but has {done + 1:,}; "
-            "give another name."
+            f"{options.output} must not have more training pairs than the recipe to be continued, but has "
+            f"{done + 1:,}; give another name."
         )
 
 
 def _targets(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:
-    """The targets of a training pair, each once. A skipped sentence has none, and none is empty."""
+    """The targets of a training pair, without empty and repeated ones. A skipped sentence has no target."""
     if getattr(translation, "error", None) or not pair["source"].strip():
         return []
     if isinstance(translation, str):

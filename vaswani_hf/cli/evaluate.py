@@ -1,40 +1,78 @@
-"""`vaswani evaluate`: scores of translations, of a parser (`--trees`) or of a language model (`--text`).
+"""`vaswani evaluate`: scores of translations, of a parser (`--trees`) or of a language model (`--text`)."""
 
-Each of the three forms has a class of options. `EvaluateOptions` has the options of all forms: the command line is made
-from it, and `run` chooses the form.
-"""
-
+import functools
 import json
-import os
 import statistics
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import model_validator
-from pydantic.fields import FieldInfo
 
+from ..checkpoint.files import recipe_file
 from ..checkpoint.hub import HubError
 from ..checkpoint.loading import check_config, checkpoint_folder
 from ..data.lines import read_lines, refuse_blank
 from ..evaluation.comet import CometError, check_comet, comet_scores
-from .options import SEARCH, ComputingOptions, DeviceOptions, Options, on_command_line, translation_options
-from .output import LineOutput, check_output, output_file, standard_output
+from .lines import check_equally_many
+from .options import (
+    SEARCH,
+    ComputingOptions,
+    check_different,
+    check_file,
+    on_command_line,
+    translation_options,
+)
+from .output import check_output, output_file, standard_output
 
 _REMEDY = "free space and run it again with another name"
-# Options that finished translations and trees are scored without. The size of a batch changes no score.
+# The options that `--text` and `--trees` can be combined with.
+_WITH_TEXT = ("text", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
+_WITH_TREES = ("trees", "model", "revision", "as_json", "device", "dtype", "quantization", "output", *SEARCH)
+# These options have no effect on finished translations and trees.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
-_TreeSearchFields: Any = translation_options(*SEARCH)
-_BatchFields: Any = translation_options("tokens_per_batch")
 
 
-class _SystemOptions(Options):
-    # A comparison can name all its systems itself.
+class EvaluateOptions(_SearchFields, ComputingOptions):
+    """The options of `vaswani evaluate`.
+
+    A system is a checkpoint folder, user/name or user/name@revision on the Hub, or a file of finished
+    translations.
+    """
+
+    # `--compare` can name all systems, without a model in front of it.
     model: str | None = on_command_line(None, positional=True)
-    """a checkpoint folder or a repository on the Hub, or a file of finished translations or trees"""
+    """a checkpoint folder, a repository on the Hub, or a file of finished translations or trees"""
     revision: str | None = None
     """a branch, tag or commit of the repository, or refs/pr/N; main by default"""
+    source: str | None = None
+    """a file with one source sentence per line (plain or .gz)"""
+    reference: str | None = None
+    """a file with the reference translations of `--source`, line by line (plain or .gz)"""
+    trees: str | None = None
+    """a treebank (a file, plain or .gz; a folder of .mrg files; a pattern such as "wsj/*.mrg"); prints the F1
+    of a parser on its sentences"""
+    text: str | None = None
+    """a file with one text per line (plain or .gz); prints the perplexity of a language model on the texts"""
+    compare: list[str] = on_command_line([], metavar="SYSTEM")
+    """checkpoints (folders, user/name or user/name@revision) or files with one translation per line; compares
+    each of them with MODEL, or with the first of them: BLEU and chrF with significance tests by sacreBLEU,
+    and scores by source length"""
+    picture: str | None = None
+    """a new .png file with the comparison: BLEU by source length"""
+    tokenize: str = "13a"
+    """the tokenizer of sacreBLEU: 13a, intl, char, none, …"""
+    lowercase: bool = False
+    """ignore case"""
+    split_compounds: bool = False
+    """split words at hyphens before BLEU, as the published scores of WMT 2014 English-German do; the result
+    is not comparable with sacreBLEU's"""
+    comet: str | None = on_command_line(None, metavar="MODEL")
+    """compute COMET too, by the command comet-score with this model, such as Unbabel/wmt22-comet-da"""
+    output: str | None = None
+    """a new file for the translations or trees of the model"""
     as_json: bool = on_command_line(False, option="json")
     """print JSON"""
 
@@ -43,93 +81,9 @@ class _SystemOptions(Options):
         """The model with its revision, as user/name@revision."""
         return str(self.model) if self.revision is None else f"{self.model}@{self.revision}"
 
-    def given_of_models(self) -> list[str]:
-        """The options of models that the user has given."""
-        return [name for name in _OF_MODELS if name in self.model_fields_set]
-
-    def print_scores(self, scores: dict[str, Any], as_text: Any, stdout: LineOutput) -> None:
-        """Print scores as JSON or as text."""
-        text = json.dumps(scores, indent=2) if self.as_json else as_text(scores)
-        stdout.write(f"{text}\n".encode(errors="replace"))
-
-
-class TextEvaluation(_BatchFields, DeviceOptions, _SystemOptions):
-    """The options of `vaswani evaluate --text`."""
-
-    text: str
-    """texts, one per line (plain or .gz), for the perplexity of a language model"""
-
-    @model_validator(mode="after")
-    def _check_places(self) -> Self:
-        if self.model is None:
-            raise ValueError("`vaswani evaluate --text` needs a model.")
-        if not Path(self.text).is_file():
-            raise ValueError(f"`--text` must be an existing file, but is {self.text}.")
-        return self
-
-
-class TreeEvaluation(_TreeSearchFields, ComputingOptions, _SystemOptions):
-    """The options of `vaswani evaluate --trees`."""
-
-    trees: str
-    """a treebank (a file, plain or .gz; a folder of .mrg files; a pattern), for the F1 of a parser"""
-    output: str | None = None
-    """a file for the translations or trees of one model"""
-
-    @property
-    def is_finished(self) -> bool:
-        """True if `model` is a file of trees and not a parser."""
-        return Path(self.model_name).is_file()
-
-    @model_validator(mode="after")
-    def _check_places(self) -> Self:
-        if self.model is None:
-            raise ValueError("`vaswani evaluate --trees` needs a model, or a file of finished trees.")
-        if "/" not in self.model and not Path(self.model).exists():
-            raise ValueError(
-                f"`model` must be a parser or a file of finished trees, but there is no '{self.model}' here; check its name."
-            )
-        if self.is_finished and self.output is not None:
-            raise ValueError(
-                f"`--output` is for the trees of a model, but {self.model} is a file of trees; leave it out."
-            )
-        if self.is_finished and (given := self.given_of_models()):
-            raise ValueError(
-                f"`--{given[0]}` is for a parser, but {self.model} is a file of trees; leave it out."
-            )
-        check_output(self.output, {"--trees": self.trees} if Path(self.trees).is_file() else {})
-        return self
-
-
-class TranslationEvaluation(_SearchFields, ComputingOptions, _SystemOptions):
-    """The options of `vaswani evaluate` for translations.
-
-    A system is a checkpoint folder, user/name or user/name@revision on the Hub, or a file of finished translations.
-    """
-
-    source: str
-    """sentences, one per line (plain or .gz)"""
-    reference: str
-    """their translations, line by line (plain or .gz)"""
-    compare: list[str] = on_command_line([], metavar="SYSTEM")
-    """compare these with MODEL, or with the first of them: checkpoints (folders, user/name or user/name@revision) or
-    files of translations, one per line; significance by sacrebleu, scores by source length"""
-    picture: str | None = None
-    """a new .png for the comparison: BLEU by source length"""
-    tokenize: str = "13a"
-    """sacreBLEU's tokenizer: 13a, intl, char, none, …"""
-    lowercase: bool = False
-    """compare without case"""
-    split_compounds: bool = False
-    """split words at hyphens, for BLEU as published for WMT 2014 English-German, which is not sacreBLEU's"""
-    comet: str | None = on_command_line(None, metavar="MODEL")
-    """score by comet-score too, such as Unbabel/wmt22-comet-da"""
-    output: str | None = None
-    """a file for the translations or trees of one model"""
-
     @property
     def systems(self) -> list[str]:
-        """The systems, the baseline first."""
+        """The names of the systems. The first system is the baseline."""
         return [*([] if self.model is None else [self.model_name]), *self.compare]
 
     @property
@@ -138,51 +92,91 @@ class TranslationEvaluation(_SearchFields, ComputingOptions, _SystemOptions):
         return {name: getattr(self, name) for name in ("tokenize", "lowercase", "split_compounds")}
 
     @model_validator(mode="after")
-    def _check_systems(self) -> Self:
+    def _check(self) -> Self:
+        if self.text is not None:
+            self._refuse_others(_WITH_TEXT, "`--text` is for a language model")
+            if self.model is None:
+                raise ValueError("`vaswani evaluate --text` needs a model.")
+            check_file("--text", self.text)
+        elif self.trees is not None:
+            self._refuse_others(_WITH_TREES, "`--trees` is for a parser")
+            self._check_trees(self.trees)
+        else:
+            self._check_systems()
+            self._check_outputs()
+        return self
+
+    def _refuse_others(self, possible: tuple[str, ...], chosen: str) -> None:
+        for name in sorted(self.model_fields_set - {*possible}):
+            owner = "a parser" if name == "trees" else "translations"
+            raise ValueError(f"`--{name}` is for {owner}, but {chosen}; leave one of them out.")
+
+    def _given_of_models(self) -> list[str]:
+        """The options that the user gives and that have no effect on finished translations and trees."""
+        return [name for name in _OF_MODELS if name in self.model_fields_set]
+
+    def _check_trees(self, trees: str) -> None:
+        model = self.model
+        if model is None:
+            raise ValueError("`vaswani evaluate --trees` needs a model, or a file of finished trees.")
+        if "/" not in model and not Path(model).exists():
+            raise ValueError(
+                f"`model` must be a parser or a file of finished trees, but there is no '{model}' here; "
+                "check its name."
+            )
+        if _is_file(self.model_name) and self.output is not None:
+            raise ValueError(
+                f"`--output` is for the trees of a model, but {model} is a file of trees; leave it out."
+            )
+        if _is_file(self.model_name) and (given := self._given_of_models()):
+            raise ValueError(f"`--{given[0]}` is for a parser, but {model} is a file of trees; leave it out.")
+        check_output(self.output, {"--trees": trees} if _is_file(trees) else {})
+
+    def _check_systems(self) -> None:
+        for name in ("source", "reference"):
+            path = getattr(self, name)
+            if path is None:
+                raise ValueError(
+                    f"`--{name}` must be given to evaluate translations, or `--text` to evaluate a language "
+                    "model, or `--trees` to evaluate a parser."
+                )
+            check_file(f"--{name}", path)
         if self.revision is not None and self.model is None:
             raise ValueError(
                 "`--revision` is of the model before `--compare`; write others as user/name@revision."
             )
-        if self.revision is not None and Path(str(self.model)).is_file():
+        if self.revision is not None and _is_file(str(self.model)):
             raise ValueError(f"`--revision` is of a repository, but '{self.model}' is a file; leave it out.")
-        for option in ("source", "reference"):
-            path = getattr(self, option)
-            if not Path(path).is_file():
-                raise ValueError(f"`--{option}` must be an existing file, but is {path}.")
         systems = self.systems
         if not systems:
             raise ValueError(
-                "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare A B`."
+                "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare "
+                "A B`."
             )
         if self.compare and len(systems) < 2:
             raise ValueError(
-                f"`--compare` must have two systems or more, but there is only {systems[0]}; name another one, or leave "
-                "out `--compare`."
+                f"`--compare` must have two systems or more, but there is only {systems[0]}; name another "
+                "one, or leave out `--compare`."
             )
-        # A folder with two names is one system.
-        places = [os.path.realpath(name) if os.path.exists(name) else name for name in systems]
-        for number, name in enumerate(systems):
-            if places[number] in places[:number]:
-                raise ValueError(f"`--compare` must have different systems, but {name} is there twice.")
-        unused = [name for name in self.given_of_models() if name != "device" or not self.comet]
+        check_different("--compare", systems)
+        unused = [name for name in self._given_of_models() if name != "device" or not self.comet]
         if unused and all(map(_is_file, systems)):
             raise ValueError(
-                f"`--{unused[0]}` is for a model, but there are finished translations only ({', '.join(systems)}); leave "
-                "it out."
+                f"`--{unused[0]}` is for a model, but there are finished translations only "
+                f"({', '.join(systems)}); leave it out."
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_outputs(self) -> Self:
+    def _check_outputs(self) -> None:
         systems = self.systems
         if self.compare and self.output is not None:
             raise ValueError(
-                "`--output` is for the translations of one model; with `--compare` write those of each by `vaswani "
-                "translate --output`, and compare the files."
+                "`--output` is for the translations of one model; with `--compare` write those of each by "
+                "`vaswani translate --output`, and compare the files."
             )
         if self.output is not None and _is_file(systems[0]):
             raise ValueError(
-                f"`--output` is for translations of a model, but {systems[0]} is a file of translations; leave it out."
+                f"`--output` is for translations of a model, but {systems[0]} is a file of translations; "
+                "leave it out."
             )
         if self.picture is not None:
             if not self.compare:
@@ -193,175 +187,126 @@ class TranslationEvaluation(_SearchFields, ComputingOptions, _SystemOptions):
 
             if len(systems) > len(COLORS):
                 raise ValueError(
-                    f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; leave some out."
+                    f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; leave "
+                    "some out."
                 )
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
         inputs |= {
             f"--compare {name}" if self.compare else "model": name for name in systems if _is_file(name)
         }
-        # Standard output may be a file too.
+        # Standard output may be redirected to a file.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)
-        return self
 
 
-class EvaluateOptions(Options):
-    """The options of `vaswani evaluate`, which are those of one of its three forms."""
-
-    @classmethod
-    def command_line(cls) -> dict[str, FieldInfo]:
-        """The options of all forms. None is needed, because another form may be meant."""
-        found: dict[str, FieldInfo] = {}
-        for form in (TranslationEvaluation, TreeEvaluation, TextEvaluation):
-            for name, field in form.command_line().items():
-                optional = FieldInfo(annotation=field.annotation, default=None, description=field.description)
-                found.setdefault(name, optional if field.is_required() else field)
-        return found
-
-    @classmethod
-    def of_command_line(cls, values: dict[str, Any]) -> Options:
-        """The options of the form that `--text` or `--trees` chooses."""
-        if "text" in values:
-            _refuse_foreign(values, TextEvaluation, "`--text` is for a language model")
-            return TextEvaluation.of_command_line(values)
-        if "trees" in values:
-            _refuse_foreign(values, TreeEvaluation, "`--trees` is for a parser")
-            return TreeEvaluation.of_command_line(values)
-        for name in ("source", "reference"):
-            if name not in values:
-                raise ValueError(
-                    f"`--{name}` must be given to evaluate translations, or `--text` to evaluate a language model, or "
-                    "`--trees` to evaluate a parser."
-                )
-        return TranslationEvaluation.of_command_line(values)
-
-
-def _refuse_foreign(values: dict[str, Any], form: type[Options], chosen: str) -> None:
-    """Refuse options that belong to another form."""
-    for name in sorted(values.keys() - form.model_fields.keys()):
-        owner = "a parser" if name == "trees" else "translations"
-        raise ValueError(f"`--{name}` is for {owner}, but {chosen}; leave one of them out.")
-
-
-def run(options: TextEvaluation | TreeEvaluation | TranslationEvaluation) -> None:
+def run(options: EvaluateOptions) -> None:
     """Print the scores."""
-    if isinstance(options, TextEvaluation):
-        _evaluate_text(options)
-    elif isinstance(options, TreeEvaluation):
-        _evaluate_trees(options)
-    else:
-        _evaluate_translations(options)
+    if options.text is not None:
+        _evaluate_text(options, options.text)
+    elif options.trees is not None:
+        _evaluate_trees(options, options.trees)
+    elif options.source is not None and options.reference is not None:
+        _evaluate_translations(options, options.source, options.reference)
 
 
-def _evaluate_text(options: TextEvaluation) -> None:
-    """Score a language model on a file of texts."""
+AsText = Callable[[dict[str, Any]], str]
+
+
+def _print_scores(options: EvaluateOptions, scores: dict[str, Any], as_text: AsText) -> None:
+    """Print the scores as JSON, or as text if `--json` is not given."""
+    text = json.dumps(scores, indent=2) if options.as_json else as_text(scores)
+    standard_output().write(f"{text}\n".encode(errors="replace"))
+
+
+def _evaluate_text(options: EvaluateOptions, path: str) -> None:
+    """Print the scores of a language model on a file of texts."""
     from ..tasks.language_modeling import evaluate_text_file, scores_of_texts_as_text
 
-    stdout = standard_output()
+    # Fail at once if standard output is closed.
+    standard_output()
     settings = {name: getattr(options, name) for name in ("device", "dtype", "tokens_per_batch")}
-    scores = evaluate_text_file(options.model_name, options.text, **settings)
-    options.print_scores(scores, scores_of_texts_as_text, stdout)
+    scores = evaluate_text_file(options.model_name, path, **settings)
+    _print_scores(options, scores, scores_of_texts_as_text)
 
 
-def _evaluate_trees(options: TreeEvaluation) -> None:
-    """Score the trees of a parser, or finished ones."""
-    from ..data.trees import read_treebank, tree_files
-    from ..parsing.bracketing import (
-        bracketing_scores,
-        evaluate_parser,
-        lines_of,
-        scores_as_text,
-        trees_with_words,
-    )
+def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
+    """Print the scores of the trees of a parser, or of finished trees."""
+    from ..data.trees import read_treebank, treebank_files
+    from ..parsing import bracketing
     from ..parsing.parser import Parser
 
-    stdout = standard_output()
-    gold = [tree for path in tree_files([options.trees]) for tree in read_treebank(path)]
+    # Fail at once if standard output is closed.
+    standard_output()
+    gold = [tree for path in treebank_files([treebank]) for tree in read_treebank(path)]
     if not any(tree.words for tree in gold):
-        raise ValueError(f"`--trees` must have a tree with words in it, but {options.trees} has none.")
-    if options.is_finished:
-        with_words = trees_with_words(gold)
+        raise ValueError(f"`--trees` must have a tree with words in it, but {treebank} has none.")
+    if _is_file(options.model_name):
+        with_words = bracketing.trees_with_words(gold)
         predicted = [tree for tree in read_treebank(options.model_name) if tree.words]
-        if len(predicted) != len(with_words):
-            raise ValueError(
-                f"{options.trees} and {options.model_name} must have equally many trees with words, but have "
-                f"{len(with_words):,} and {len(predicted):,}."
-            )
-        options.print_scores(bracketing_scores(with_words, predicted), scores_as_text, stdout)
+        check_equally_many("trees with words", treebank, len(with_words), options.model_name, len(predicted))
+        scores = bracketing.bracketing_scores(with_words, predicted)
+        _print_scores(options, scores, bracketing.scores_as_text)
         return
     parser = Parser.from_pretrained(options.model_name, options.device, **options.precision)
     with ExitStack() as files:
         file = files.enter_context(output_file(options.output, _REMEDY)) if options.output else None
-        scores = evaluate_parser(parser, gold, **options.translation_settings())
+        scores = bracketing.evaluate_parser(parser, gold, **options.translation_settings())
         trees = scores.pop("trees")
-        options.print_scores(scores, scores_as_text, stdout)
+        _print_scores(options, scores, bracketing.scores_as_text)
         if file is not None:
-            file.write(lines_of(trees).encode(errors="replace"))
+            file.write(bracketing.trees_as_lines(trees).encode(errors="replace"))
 
 
-def _evaluate_translations(options: TranslationEvaluation) -> None:
-    """Score the translations of one system, or compare several."""
-    from ..evaluation.bleu import check_tokenizer, score_translations
-    from ..evaluation.comparison import (
-        check_comparable,
-        compare_systems,
-        comparison_as_text,
-        comparison_picture,
-    )
-    from ..evaluation.evaluate import evaluate, translate_test_set
-    from ..translation.translator import Translator
+def _evaluate_translations(options: EvaluateOptions, source: str, reference: str) -> None:
+    """Print the scores of one system, or the comparison of several systems."""
+    from ..evaluation.bleu import check_tokenizer
+    from ..evaluation.comparison import check_comparable, comparison_as_text, comparison_picture
 
-    stdout = standard_output()
+    # Fail at once if standard output is closed.
+    standard_output()
     check_tokenizer(options.tokenize)
     if options.comet is not None:
         check_comet(options.comet)
-    sources, references = _test_set(options)
+    sources = list(read_lines(source))
+    references = _stripped_lines(reference)
+    refuse_blank(sources, "`--source`", source)
+    refuse_blank(references, "`--reference`", reference)
+    check_equally_many("lines", source, len(sources), reference, len(references))
     if options.compare:
         check_comparable(len(sources))
-    systems = options.systems
-    translations = {
-        name: _read_translations(name, options.source, len(sources)) for name in systems if _is_file(name)
-    }
-    missing = [name for name in systems if name not in translations]
-    for name in missing if options.compare else []:
+    # Read all files before a model translates, so that a wrong file costs no time.
+    finished = {}
+    for name in filter(_is_file, options.systems):
+        finished[name] = _stripped_lines(name)
+        check_equally_many("lines", source, len(sources), name, len(finished[name]))
+    models = [name for name in options.systems if name not in finished]
+    for name in models if options.compare else []:
         _check_checkpoint(name)
-    if options.comet is not None and missing:
-        # Fail before hours of translating if the model of COMET is not available.
+    if options.comet is not None and models:
+        # Score one sentence first. If the model of COMET is not available, fail before a model translates for
+        # hours.
         comet_scores(options.comet, {"": references[:1]}, sources[:1], references[:1], options.device)
     with ExitStack() as files:
-        output = files.enter_context(output_file(options.output, _REMEDY)) if options.output else None
-        picture = (
-            files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
-            if options.picture
-            else None
-        )
-        if missing and not options.compare:
-            settings = options.precision | options.scoring | options.translation_settings()
-            scores = evaluate(systems[0], sources, references, device=options.device, **settings)
-            translations[systems[0]] = scores.pop("translations")
-        for name in missing if options.compare else []:
-            # One model at a time is in memory.
-            translator = Translator.from_pretrained(name, options.device, **options.precision)
-            translations[name] = translate_test_set(
-                translator, sources, name, **options.translation_settings()
-            )
-        translations = {name: translations[name] for name in systems}
-        # COMET may fail, which costs no other score.
-        comet, failure = _comet(options, translations, sources, references)
+        output = picture = None
+        if options.output:
+            output = files.enter_context(output_file(options.output, _REMEDY))
+        if options.picture:
+            picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
+        failure: CometError | None = None
         if options.compare:
-            scores = compare_systems(translations, sources, references, comet, **options.scoring)
-        elif not missing:
-            scores = score_translations(translations[systems[0]], references, **options.scoring)
-            scores["sentences"] = len(sources)
-        if comet is not None:
-            scores |= {} if options.compare else {"comet": statistics.fmean(comet[systems[0]])}
-            scores["comet_model"] = options.comet
+            scores, failure = _compare(options, sources, references, finished)
+            as_text: AsText = comparison_as_text
+        else:
+            scores, translations, as_text = _score_one(options, sources, references, finished)
+            comet, failure = _comet(options, {"": translations}, sources, references)
+            if comet is not None:
+                scores |= {"comet": statistics.fmean(comet[""]), "comet_model": options.comet}
         try:
-            # A full disk costs no scores.
-            options.print_scores(scores, comparison_as_text if options.compare else scores_as_text, stdout)
+            # Print the scores first, because the disk may be full.
+            _print_scores(options, scores, as_text)
         finally:
             if output is not None:
-                lines = "".join(f"{line}\n" for line in translations[systems[0]])
+                lines = "".join(f"{line}\n" for line in translations)
                 output.write(lines.encode(errors="replace"))
             if picture is not None:
                 picture.write(comparison_picture(scores))
@@ -369,36 +314,90 @@ def _evaluate_translations(options: TranslationEvaluation) -> None:
         raise failure
 
 
+def _compare(
+    options: EvaluateOptions,
+    sources: list[str],
+    references: list[str],
+    finished: dict[str, list[str]],
+) -> tuple[dict[str, Any], CometError | None]:
+    """The comparison of all systems, and the error of COMET."""
+    from ..evaluation.comparison import compare_systems
+    from ..evaluation.evaluate import translate_test_set
+    from ..translation.translator import Translator
+
+    translations = {}
+    for name in options.systems:
+        if name in finished:
+            translations[name] = finished[name]
+            continue
+        # The previous model is freed before the next model is loaded.
+        translator = Translator.from_pretrained(name, options.device, **options.precision)
+        settings = options.translation_settings()
+        translations[name] = translate_test_set(translator, sources, name, **settings)
+        del translator
+    comet, failure = _comet(options, translations, sources, references)
+    scores = compare_systems(translations, sources, references, comet, **options.scoring)
+    if comet is not None:
+        scores["comet_model"] = options.comet
+    return scores, failure
+
+
+def _score_one(
+    options: EvaluateOptions,
+    sources: list[str],
+    references: list[str],
+    finished: dict[str, list[str]],
+) -> tuple[dict[str, Any], list[str], AsText]:
+    """The scores of one system, its translations, and the function that shows the scores as text.
+
+    The task of the checkpoint computes the scores.
+    """
+    from ..evaluation.bleu import score_translations
+    from ..evaluation.evaluate import translate_and_measure
+    from ..recipe.loading import readable_record
+    from ..tasks import TASKS
+    from ..translation.translator import Translator
+
+    (name,) = options.systems
+    record = None
+    translator = None
+    if name not in finished:
+        translator = Translator.from_pretrained(name, options.device, **options.precision)
+        # `--split_compounds` asks for BLEU, also if the task of the checkpoint has other scores.
+        if not options.split_compounds:
+            record = readable_record(recipe_file(Path(translator.model.name_or_path)))
+    task = TASKS["translation" if record is None else record.task]
+    given: dict[str, Any] = {
+        key: getattr(options, key) for key in ("tokenize", "lowercase") if key in options.model_fields_set
+    }
+    settings = task.evaluation_settings.load(given, "--")
+    if translator is None:
+        translations = finished[name]
+        measured: dict[str, Any] = {"sentences": len(sources)}
+    else:
+        measured = translate_and_measure(translator, sources, references, **options.translation_settings())
+        translations = measured.pop("translations")
+    if options.split_compounds:
+        scores: dict[str, Any] = score_translations(translations, references, **options.scoring)
+    else:
+        scores = task.score_outputs(translations, references, settings)
+    return scores | measured, translations, functools.partial(scores_as_text, task.metrics)
+
+
 def _is_file(system: str) -> bool:
     """True for a file of translations, False for a checkpoint."""
     return Path(system).is_file()
 
 
-def _test_set(options: TranslationEvaluation) -> tuple[list[str], list[str]]:
-    """The sources, and equally many references without outer spaces."""
-    sources = list(read_lines(options.source))
-    references = [line.strip() for line in read_lines(options.reference)]
-    refuse_blank(sources, "`--source`", options.source)
-    refuse_blank(references, "`--reference`", options.reference)
-    _check_lines(options.source, len(sources), options.reference, len(references))
-    return sources, references
-
-
-def _read_translations(path: str, source: str, num_sentences: int) -> list[str]:
-    translations = [line.strip() for line in read_lines(path)]
-    _check_lines(source, num_sentences, path, len(translations))
-    return translations
-
-
-def _check_lines(path: str, number: int, other: str, other_number: int) -> None:
-    if number != other_number:
-        raise ValueError(
-            f"{path} and {other} must have equally many lines, but have {number:,} and {other_number:,}."
-        )
+def _stripped_lines(path: str) -> list[str]:
+    return [line.strip() for line in read_lines(path)]
 
 
 def _check_checkpoint(name: str) -> None:
-    """Refuse what is no checkpoint before other systems translate. A checkpoint on the Hub is downloaded."""
+    """Refuse a name that is not a checkpoint before other systems translate.
+
+    A checkpoint on the Hub is downloaded.
+    """
     if Path(name).is_dir():
         check_config(Path(name), name)
         return
@@ -409,8 +408,9 @@ def _check_checkpoint(name: str) -> None:
 
 
 def _comet(
-    options: TranslationEvaluation, systems: dict[str, list[str]], sources: list[str], references: list[str]
+    options: EvaluateOptions, systems: dict[str, list[str]], sources: list[str], references: list[str]
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
+    """The COMET scores, or the error of COMET, which is raised after the other scores are printed."""
     if options.comet is None:
         return None, None
     try:
@@ -419,16 +419,17 @@ def _comet(
         return None, error
 
 
-def scores_as_text(results: dict[str, Any]) -> str:
-    """The scores of one system, one per line. Only a model has a perplexity and a speed."""
-    lines = [
-        f"BLEU {results['bleu']:.2f}  {results['bleu_signature']}",
-        f"chrF {results['chrf']:.2f}  {results['chrf_signature']}",
-        f"exact match {results['exact_match']:.2f} %",
-    ]
+def scores_as_text(titles: dict[str, str], results: dict[str, Any]) -> str:
+    """The scores of one system, one per line; `titles` are the `metrics` of a task."""
+    lines = []
+    for name, title in titles.items():
+        signature = results.get(f"{name}_signature", "")
+        lines.append(f"{title} {results[name]:.2f}  {signature}".rstrip())
+    if "exact_match" in results:
+        lines.append(f"exact match {results['exact_match']:.2f} %")
     if "comet" in results:
         lines.append(f"COMET {results['comet']:.4f}  {results['comet_model']}")
-    if "perplexity" in results:
+    if "seconds" in results:
         value = results["perplexity"]
         lines.append(f"perplexity per token {'unknown' if value is None else f'{value:.3f}'}")
         speed = f"in {results['seconds']:.1f} s, {results['sentences_per_second']:.1f} sentences/s"

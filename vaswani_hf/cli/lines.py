@@ -1,4 +1,6 @@
-"""Lines on their way through a translator: processes, bad lines, progress, JSON lines, files that are continued."""
+"""What `translate`, `parse`, `score` and `distill` do with each line: translate, report bad lines and
+progress, write JSON.
+"""
 
 import functools
 import json
@@ -12,18 +14,21 @@ from itertools import islice
 from typing import Any
 
 from ..data.lines import read_lines, read_raw_lines
-from ..model.options_vaswani import TranslationOptions
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
+from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
+from ..model.translator_vaswani import Translation, TranslationOptions
 from ..translation.workers import translate_in_processes
 from .options import WorkerOptions
 
-# The number of skipped lines that are named. Further skipped lines are only counted.
+# Name this number of skipped lines, and only count further skipped lines.
 MOST_WARNINGS = 20
 
 
 class CountedRequests:
-    """Requests. `num_read` have been read, and `num_texts` of them are not blank; a `InvalidInput` is not blank."""
+    """Requests that are counted while they are read.
+
+    `num_read` is the number of requests, and `num_texts` the number without blank lines. An `InvalidInput` is
+    not blank.
+    """
 
     def __init__(self, requests: Iterable[Request | InvalidInput]):
         self.num_read = 0
@@ -37,24 +42,28 @@ class CountedRequests:
             yield request
 
 
-def translations_from(
+def translate_remaining(
     load: Callable[..., Any],
     work: WorkerOptions,
     requests: Iterable[Any],
     options: TranslationOptions,
     done: int,
 ) -> Generator[Any, None, None]:
-    """The translations of all requests but the first `done`. Close the generator to end its processes."""
+    """The translations of all requests except the first `done` requests.
+
+    Close the generator to end its processes.
+    """
     window = options.window
     if work.workers > 1 and options.seed is None:
         window = -(-window // work.workers)
-    # With a seed, windows begin at the same lines for any number of processes, so that the same translations are drawn.
-    # A continued run begins at the start of a window, so that the translations are the same to the last digit.
+    # With a seed, keep the size of the windows for any number of processes, because the windows decide what
+    # is drawn. A continued run begins at the start of a window, because the numbers in a batch depend on the
+    # whole batch.
     begin = done - done % window
     if work.workers == 1 or work.dtype == "auto":
         translator = load()
-        # The first requests of all decide on the dtype, also for a continued run and for other processes.
-        requests = translator.settled(requests, options)
+        # The first requests of the input decide on the dtype for all processes, also if the run is continued.
+        requests = translator.after_choosing_dtype(requests, options)
         load = functools.partial(load, dtype=translator.model.dtype) if work.workers > 1 else load
     options = replace(options, window=window)
     remaining = islice(requests, begin, None)
@@ -68,10 +77,13 @@ def translations_from(
         yield from islice(translations, done - begin, None)
 
 
-def naming_bad_lines(
+def report_bad_lines(
     translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
 ) -> Iterator[Any]:
-    """The translations of the lines after the first `done` lines of a place. Skipped lines are named on stderr."""
+    """The translations, which belong to the lines of `place` after line `done`.
+
+    Skipped lines are reported on stderr.
+    """
     number = done
     num_skipped = 0
     first = ""
@@ -103,7 +115,7 @@ def _with_line_in_errors(translations: Iterable[Any], place: str) -> Iterator[An
 
 
 def _at_line(number: int, place: str, error: str) -> str:
-    # Errors of reading a line name the line already.
+    # Errors in the format of a line name the line already.
     is_named = re.search(rf"\b(line|pair) {number:,}\b", error, re.IGNORECASE)
     return error if is_named or place == "`--text`" else f"Line {number:,} of {place}: {error}"
 
@@ -111,14 +123,15 @@ def _at_line(number: int, place: str, error: str) -> str:
 def with_progress(
     items: Iterable[Any], work: str, total: int | None, done: int = 0, to_file: bool = False
 ) -> Iterator[Any]:
-    """The items, with a progress bar on a terminal, and at the end a line with the speed on stderr.
+    """The items. A progress bar is shown on a terminal, and the speed is printed to stderr at the end.
 
-    `total` includes the `done` items that precede the first one. `to_file` is True if the items are not shown on
-    standard output.
+    `total` is the number of all items. `done` items were written earlier and are not in `items`. `to_file` is
+    True if the items do not go to standard output.
     """
     from tqdm.auto import tqdm
 
-    # A bar would disturb lines that somebody types or reads. None: no bar if stderr is not a terminal.
+    # Show no bar if a user types the input or reads the output in the same terminal. `disable=None` shows no
+    # bar if stderr is not a terminal.
     is_typed = total is None and _is_terminal(sys.stdin)
     is_read = _is_terminal(sys.stdout) and not to_file
     disable = True if is_typed or is_read else None
@@ -135,21 +148,31 @@ def with_progress(
 
 
 def _is_terminal(stream: Any) -> bool:
-    """True for a terminal. A closed stream is None."""
+    """True if a stream is a terminal. A closed stream is None."""
     return stream is not None and stream.isatty()
 
 
-def is_typed(text: str | None, path: str | None) -> bool:
-    """True if somebody types the input."""
+def is_typed_by_user(text: str | None, path: str | None) -> bool:
+    """True if a user types the input in a terminal."""
     return text is None and path is None and _is_terminal(sys.stdin)
 
 
 def count_lines(path: str, skips: bool = False) -> int:
-    """The number of lines of a text file, plain or .gz. The file is read, so that faults are found before hours of work.
+    """The number of lines of a text file, plain or .gz.
 
-    `skips` is True if lines need not be UTF-8.
+    Reading the whole file finds damage before hours of work.
+
+    `skips` is True if bad lines are skipped. Then the lines need not be UTF-8.
     """
     return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
+
+
+def check_equally_many(what: str, path: str, number: int, other: str, other_number: int) -> None:
+    """Refuse two files with different numbers of lines or trees."""
+    if number != other_number:
+        raise ValueError(
+            f"{path} and {other} must have equally many {what}, but have {number:,} and {other_number:,}."
+        )
 
 
 def json_line(record: dict[str, Any]) -> bytes:
@@ -158,13 +181,13 @@ def json_line(record: dict[str, Any]) -> bytes:
 
 
 def translation_as_json(translation: str | Translation) -> bytes:
-    """A translation as a line of JSON, without token ids and fields of None."""
+    """A translation as a line of JSON, without token ids and without fields whose value is None."""
     record = {"text": translation} if isinstance(translation, str) else asdict(translation)
     return json_line(_rounded(record))
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers have six decimals, more than the precision of float32."""
+    """A value with six decimals in each number, because float32 is not more precise."""
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, dict):

@@ -1,4 +1,6 @@
-"""Files and streams that the commands write: which file an output may be, and errors that name the output."""
+"""The files and streams that commands write: checks before the work begins, locks, and errors that name the
+output.
+"""
 
 import os
 import stat
@@ -12,22 +14,28 @@ from ..checkpoint.locks import InUseError, check_not_in_use, locked_output
 
 
 class OutputError(OSError):
-    """An output that cannot be written; the message is a sentence."""
+    """Writing an output failed. The message is a sentence with a remedy."""
 
 
 class LineOutput:
-    """A file, opened without a buffer, or standard output. Errors have its name and the remedy."""
+    """Writes whole lines to a file without a buffer, or to standard output.
+
+    The errors have the form "<name> cannot be written (<reason>); <remedy>."
+    """
 
     def __init__(self, stream: BinaryIO, name: str, remedy: str):
-        self._stream, self._name, self._remedy = stream, name, remedy
+        self._stream = stream
+        self._name = name
+        self._remedy = remedy
+        # The size in bytes to which the next line cuts the file.
         self._kept: int | None = None
 
     def keep(self, size: int) -> None:
-        """Write after the first `size` bytes of the file. The other bytes stay until the first line replaces them."""
+        """Keep the first `size` bytes of the file. The next `write` deletes the bytes after them."""
         self._kept = size if size < os.path.getsize(self._name) else None
 
     def write(self, line: bytes) -> None:
-        """Write a whole line without delay."""
+        """Write a whole line at once."""
         rest = memoryview(line)
         try:
             if self._kept is not None:
@@ -43,14 +51,14 @@ class LineOutput:
 
 
 def standard_input() -> BinaryIO:
-    """Standard input; a ValueError if it is closed."""
+    """Standard input. Raises a ValueError if standard input is closed."""
     if sys.stdin is None:
         raise ValueError("Standard input is closed; open it, or give the texts by `--input` or `--text`.")
     return sys.stdin.buffer
 
 
 def standard_output() -> LineOutput:
-    """Standard output; a ValueError if it is closed."""
+    """Standard output. Raises a ValueError if standard output is closed."""
     if sys.stdout is None:
         raise ValueError(
             "Standard output is closed, so that results would be lost; open it, or send it to a file."
@@ -65,10 +73,13 @@ def check_output(
     resume: bool | None = None,
     option: str = "--output",
 ) -> None:
-    """Refuse an output that would overwrite something or that cannot be written.
+    """Refuse an output that would overwrite another file, or that cannot be written.
 
-    `path` None is standard output. `inputs` has the files that are read by the names of their options; None is standard
-    input. `resume` is True if an existing file is continued, and None for a command without that option.
+    Args:
+        path: The output. None is standard output.
+        inputs: The files that the command reads, by the names of their options. None is standard input.
+        resume: True if the command continues an existing file; None if the command has no option `--resume`.
+        option: The name of the option of the output, for messages.
     """
     output = _identity(sys.stdout if path is None else path)
     for name, source in inputs.items():
@@ -99,7 +110,7 @@ def _check_new(path: str, resume: bool | None, option: str) -> None:
 
 
 def _identity(file: Any) -> tuple[int, int] | None:
-    """Device and inode of a regular file, given by name or open; None for everything else."""
+    """The device and inode of a regular file, which is a name or an open file; None for all other files."""
     try:
         status = os.stat(file) if isinstance(file, str) else os.fstat(file.fileno())
     except (OSError, ValueError, AttributeError):
@@ -111,7 +122,12 @@ def _identity(file: Any) -> tuple[int, int] | None:
 def output_file(
     path: str, remedy: str, option: str = "--output", *, resume: bool | None = None
 ) -> Iterator[LineOutput]:
-    """A file that one process at a time appends to; see `check_output`. After an error an empty new file is deleted."""
+    """Open and lock a file, so that only this process writes to it.
+
+    If the command fails, a new empty file is deleted.
+
+    The arguments are those of `check_output`.
+    """
     with ExitStack() as stack:
         is_new = not os.path.lexists(path)
         try:
@@ -132,6 +148,6 @@ def output_file(
                 yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
             except BaseException:
                 if is_new and os.fstat(descriptor).st_size == 0:
-                    # An empty file would make the next attempt fail.
+                    # The next run would refuse the empty file, because it exists.
                     os.unlink(path)
                 raise

@@ -1,4 +1,4 @@
-"""`vaswani parse`: from sentences to lines of brackets or JSON lines."""
+"""`vaswani parse`: parses sentences, and writes lines of brackets or JSON lines."""
 
 from typing import Any
 

@@ -1,22 +1,24 @@
-"""`vaswani plan`."""
+"""`vaswani plan`: estimates the cost of a recipe."""
 
 import json
 from typing import Self
 
 from pydantic import Field, model_validator
 
-from .options import RecipeOptions, on_command_line
+from .options import on_command_line
+from .train import RecipeOptions
 
 
 class PlanOptions(RecipeOptions):
     """The options of `vaswani plan`."""
 
     hardware: str | None = None
-    """hours on eight GPUs of the paper's: K80, K40, M40 or P100"""
+    """estimate the hours on eight GPUs of a model that the paper names: K80, K40, M40 or P100"""
     tokens_per_second: float | None = None
-    """hours at a measured rate: target tokens per second, as a run shows them"""
+    """estimate the hours at a measured speed, in target tokens per second; the log of a run shows this number
+    """
     mean_length: int | None = Field(None, ge=1)
-    """the mean length of a sentence to assume (32 tokens)"""
+    """the mean length of a sentence, in tokens, that the estimate assumes (32)"""
     as_json: bool = on_command_line(False, option="json")
     """print JSON"""
 
@@ -30,8 +32,8 @@ class PlanOptions(RecipeOptions):
 
 
 def run(options: PlanOptions) -> None:
-    """Print what the recipe will cost."""
-    from ..recipe import load_recipe
+    """Print the estimated cost of the recipe."""
+    from ..recipe.loading import load_recipe
     from ..training.plan import plan_as_text, plan_run
 
     recipe = load_recipe(options.recipe, options.overrides, needs_data=False)

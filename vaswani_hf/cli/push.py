@@ -1,4 +1,4 @@
-"""`vaswani push`."""
+"""`vaswani push`: uploads a checkpoint to the Hub."""
 
 from .options import Options, on_command_line
 
@@ -19,13 +19,13 @@ class PushOptions(Options):
     tag: str | None = None
     """a new tag for the commit, such as v1.0"""
     license: str | None = None
-    """the licence for the card, as the Hub names it, such as cc-by-4.0"""
+    """the licence of the model for the card, by its identifier on the Hub, such as cc-by-4.0"""
     base_model: str | None = None
-    """for the card: the repository whose model this one was made from"""
+    """the repository of the model that this model was trained from, for the card"""
 
 
 def run(options: PushOptions) -> None:
-    """Publish the checkpoint."""
+    """Upload the checkpoint."""
     from ..publish.push import push
 
     push(**options.given())

@@ -1,16 +1,22 @@
 """`vaswani score`: log-probabilities of given translations."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Self
 
 from pydantic import model_validator
 
-from ..data.lines import decoded, read_raw_lines
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import InvalidInput, try_parse
-from .lines import count_lines, naming_bad_lines, translation_as_json, with_progress
-from .options import SCORING, ComputingOptions, EnsembleOptions, on_command_line, translation_options
+from ..data.lines import decode_line, read_raw_lines
+from ..model.inputs_vaswani import InvalidInput, try_parse
+from ..model.translator_vaswani import Translation
+from .lines import check_equally_many, count_lines, report_bad_lines, translation_as_json, with_progress
+from .options import (
+    SCORING,
+    ComputingOptions,
+    EnsembleOptions,
+    check_file,
+    on_command_line,
+    translation_options,
+)
 from .output import check_output, standard_output
 
 _ScoringFields: Any = translation_options(*SCORING, "on_error")
@@ -20,35 +26,30 @@ class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
     """The options of `vaswani score`."""
 
     source: str
-    """sentences, one per line (plain or .gz)"""
+    """a file with one source sentence per line (plain or .gz)"""
     target: str
-    """their translations, line by line (plain or .gz)"""
+    """a file with the translations of `--source`, line by line (plain or .gz)"""
     as_json: bool = on_command_line(False, option="json")
-    """print JSON lines, with tokens, words, confidences and alignment, in place of columns: the summed log-probability,
-    the score (with length penalty and coverage), the log-probabilities of the tokens"""
+    """print JSON lines that also have tokens, words, confidences and the word alignment; without --json, a
+    line has three columns: the sum of the log-probabilities, the score (with length penalty and coverage),
+    and the log-probability of each token"""
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
-        files = {"--source": self.source, "--target": self.target}
-        for option, path in files.items():
-            if not Path(path).is_file():
-                raise ValueError(f"`{option}` must be an existing file, but is {path}.")
-        check_output(None, files)
+        check_file("--source", self.source)
+        check_file("--target", self.target)
+        check_output(None, {"--source": self.source, "--target": self.target})
         return self
 
 
 def run(options: ScoreOptions) -> None:
-    """Write a line for each pair of lines: the summed log-probability, the score, and those of the tokens."""
+    """Print one line for each pair of lines."""
     from ..translation.translator import Translator
 
     output = standard_output()
     skips = options.on_error == "skip"
-    total, num_targets = (count_lines(path, skips) for path in (options.source, options.target))
-    if total != num_targets:
-        raise ValueError(
-            f"{options.source} and {options.target} must have equally many lines, but have {total:,} and "
-            f"{num_targets:,}."
-        )
+    total = count_lines(options.source, skips)
+    check_equally_many("lines", options.source, total, options.target, count_lines(options.target, skips))
     translator = Translator.from_pretrained(
         options.model_name, options.device, ensemble=options.ensemble, **options.precision
     )
@@ -57,13 +58,13 @@ def run(options: ScoreOptions) -> None:
     settings = options.translation_settings()
     scored = translator.score(sources, targets, return_alignments=options.as_json, **settings)
     place = f"{options.source} and {options.target}"
-    for translation in with_progress(naming_bad_lines(scored, place), "scoring", total):
+    for translation in with_progress(report_bad_lines(scored, place), "scoring", total):
         output.write(translation_as_json(translation) if options.as_json else _as_columns(translation))
 
 
 def _texts(path: str) -> Iterator[str | InvalidInput]:
     for number, line in enumerate(read_raw_lines(path), 1):
-        yield try_parse(decoded, line, number, path)
+        yield try_parse(decode_line, line, number, path)
 
 
 def _as_columns(translation: Translation) -> bytes:

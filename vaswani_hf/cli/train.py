@@ -1,22 +1,28 @@
-"""`vaswani train`."""
+"""`vaswani train`, and the options of all commands that read a recipe."""
 
 import sys
 from contextlib import redirect_stderr
 
-from .options import RecipeOptions
+from .options import Options, on_command_line
 
 
-class TrainOptions(RecipeOptions):
-    """The options of `vaswani train`."""
+class RecipeOptions(Options):
+    """A recipe, and values that replace the values of its keys."""
+
+    recipe: str = on_command_line(positional=True)
+    """a YAML file, such as configuration/numbers.yaml"""
+    overrides: list[str] = on_command_line([], hidden=True)
+    """`--key value` for any other key of the recipe"""
 
 
-def run(options: TrainOptions) -> None:
-    """Train the recipe."""
-    from ..recipe import load_recipe
-    from ..training import train
-    from ..training.processes import Outliving, Processes
+def run(options: RecipeOptions) -> None:
+    """Load the recipe and train."""
+    from ..recipe.loading import load_recipe
+    from ..training.processes import PipeSafeStream, Processes
+    from ..training.run import train
 
-    # One process of several reads the recipe and reports its faults.
+    # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
+    # the main process.
     recipe = Processes().run_on_main(lambda: load_recipe(options.recipe, options.overrides))
-    with redirect_stderr(Outliving(sys.stderr)):
+    with redirect_stderr(PipeSafeStream(sys.stderr)):
         train(recipe)

@@ -1,29 +1,34 @@
-"""`vaswani translate`: from standard input, a file or `--text` to lines of text or JSON lines."""
+"""`vaswani translate`: translates standard input, a file or `--text` to lines of text or JSON lines."""
 
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
 from transformers import TextStreamer
 
-from ..data.lines import decoded, parse_json, read_raw_lines, refuse_half_characters, without_ends
-from ..model.options_vaswani import TranslationOptions
-from ..model.scoring_vaswani import Translation
-from ..model.translator_vaswani import InvalidInput, Request, results_of_lines, try_parse, unwrap
+from ..data.lines import decode_line, parse_json, read_raw_lines, refuse_lone_surrogates, strip_line_ends
+from ..model.inputs_vaswani import InvalidInput, Request, try_parse, unwrap
+from ..model.translator_vaswani import Translation, TranslationOptions, results_of_lines
 from .lines import (
     CountedRequests,
     count_lines,
-    is_typed,
-    naming_bad_lines,
+    is_typed_by_user,
+    report_bad_lines,
+    translate_remaining,
     translation_as_json,
-    translations_from,
     with_progress,
 )
-from .options import EngineOptions, EnsembleOptions, WorkerOptions, on_command_line, translation_options
+from .options import (
+    EngineOptions,
+    EnsembleOptions,
+    WorkerOptions,
+    check_file,
+    on_command_line,
+    translation_options,
+)
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
 
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
@@ -31,30 +36,30 @@ _TranslationFields: Any = translation_options()
 
 
 class TextOptions(WorkerOptions, EnsembleOptions):
-    """Where texts are read, and where the results are written."""
+    """The input and the output of `vaswani translate` and `vaswani parse`."""
 
     text: str | None = None
-    """one text in place of standard input"""
+    """read this text instead of standard input"""
     input: str | None = None
-    """a file in place of standard input (plain or .gz)"""
+    """read this file instead of standard input: one text per line (plain or .gz)"""
     output: str | None = None
-    """a new file in place of standard output"""
+    """write to this new file instead of standard output"""
     resume: bool = False
-    """go on where an --output that exists breaks off"""
+    """continue an existing --output after its last complete line"""
     as_json: bool = on_command_line(False, option="json")
-    """print JSON lines, with score, tokens, words, confidences and word alignment"""
+    """print JSON lines with the score, the tokens, the words, their confidences and the word alignment"""
 
     @model_validator(mode="after")
     def _check_places(self) -> Self:
         if self.text is not None and self.input is not None:
             raise ValueError("`--text` and `--input` must not both be given.")
-        if self.input is not None and not Path(self.input).is_file():
-            raise ValueError(f"`--input` must be an existing file, but is {self.input}.")
+        if self.input is not None:
+            check_file("--input", self.input)
         if self.resume and not self.output:
             raise ValueError("`--resume` must come with `--output`, the file that is continued.")
         if self.resume and self.text is not None:
             raise ValueError("`--resume` continues a file and must come without `--text`.")
-        refuse_half_characters(self.text or "", "`--text`")
+        refuse_lone_surrogates(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()
         check_output(
@@ -69,7 +74,7 @@ class TextOptions(WorkerOptions, EnsembleOptions):
 
     @property
     def place(self) -> str:
-        """The name of the input, for errors."""
+        """The name of the input in errors."""
         return "`--text`" if self.text is not None else self.input or "standard input"
 
 
@@ -77,9 +82,10 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     """The options of `vaswani translate`."""
 
     input_format: Literal["text", "json"] = "text"
-    """json: each line is an object like {"text": …, "target_prefix": …, "must_contain": [phrase, …]}"""
+    """the format of the input lines; json: each line is an object like {"text": …, "target_prefix": …,
+    "must_contain": [phrase, …]}"""
     stream: bool = False
-    """show each translation while it comes about, greedily"""
+    """show each translation word by word while the model computes it, by greedy search"""
 
     @model_validator(mode="after")
     def _check_formats(self) -> Self:
@@ -95,16 +101,18 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
             return self
         if self.writes_json or self.output is not None or self.workers > 1:
             raise ValueError(
-                "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a time."
+                "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a "
+                "time."
             )
         if self.engine == "ctranslate2":
             raise ValueError(
-                "`--stream` must come without `--engine ctranslate2`, which gives translations when they are whole."
+                "`--stream` must come without `--engine ctranslate2`, which gives translations when they are "
+                "whole."
             )
         if self.ensemble or self.repetition_guard:
             raise ValueError(
-                "`--stream` shows the search of one model while it goes on; it must come without `--ensemble` and "
-                "`--repetition_guard`."
+                "`--stream` shows the search of one model while it goes on; it must come without "
+                "`--ensemble` and `--repetition_guard`."
             )
         if (self.num_beams or 1) > 1:
             raise ValueError(
@@ -114,7 +122,10 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
 
     @property
     def writes_json(self) -> bool:
-        """True if JSON lines are written. A line of text has room for one translation only."""
+        """True if JSON lines are written.
+
+        Several translations of a text need JSON, because a line of text has one.
+        """
         return self.as_json or (self.num_return_sequences or 1) > 1
 
 
@@ -130,12 +141,15 @@ def run(options: TranslateOptions) -> None:
 
 
 def settings_of(options: Any, **more: Any) -> TranslationOptions:
-    """The options of a translation. Without `--window`, somebody who types sees each translation at once.
+    """The options of a translation.
 
-    A file is read in windows of many lines, which are sorted by length, because that is faster.
+    A user who types texts sees each translation at once, unless `--window` is given.
+
+    Other input is read in windows of many lines, because a window is translated in batches of similar
+    lengths, which is faster.
     """
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
-    if "window" not in options.model_fields_set and is_typed(options.text, options.input):
+    if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):
         settings["window"] = 1
     return TranslationOptions.of(**settings)
 
@@ -146,14 +160,14 @@ ReadRequest = Callable[[bytes, int, str], Request]
 def translate_texts(
     options: TextOptions, load: Callable[..., Any], chosen: TranslationOptions, read: ReadRequest, work: str
 ) -> None:
-    """Translate the texts of the options; `load` gives the translator, and `read` the request of a line."""
+    """Translate or parse the input. `load` loads the translator, and `read` converts a line to a request."""
     skips = chosen.on_error == "skip"
     requests = CountedRequests(_requests(options, read))
     with (
         _output(options, skips) as (file, done),
-        closing(translations_from(load, options, requests, chosen, done)) as translations,
+        closing(translate_remaining(load, options, requests, chosen, done)) as translations,
     ):
-        lines = naming_bad_lines(translations, options.place, done, requests)
+        lines = report_bad_lines(translations, options.place, done, requests)
         if options.text is None:
             total = None if options.input is None else count_lines(options.input, skips)
             lines = with_progress(lines, work, total, done, to_file=options.output is not None)
@@ -163,7 +177,7 @@ def translate_texts(
             )
         if requests.num_read < done:
             raise ValueError(_more_lines(options, done))
-        # Delete an incomplete line at the end of a file that needs no more lines.
+        # If the file is complete except for an incomplete last line, this deletes the incomplete line.
         file.write(b"")
 
 
@@ -171,19 +185,19 @@ def _requests(options: TextOptions, read: ReadRequest) -> Iterator[Request | Inv
     if options.text is not None:
         yield Request(options.text)
         return
-    lines = without_ends(standard_input()) if options.input is None else read_raw_lines(options.input)
+    lines = strip_line_ends(standard_input()) if options.input is None else read_raw_lines(options.input)
     for number, line in enumerate(lines, 1):
         yield try_parse(read, line, number, options.place)
 
 
 def text_request(line: bytes, number: int, place: str) -> Request:
-    """The request of a line of text."""
-    return Request(decoded(line, number, place))
+    """The request that a line of text makes."""
+    return Request(decode_line(line, number, place))
 
 
 def _json_request(line: bytes, number: int, place: str) -> Request:
-    """The request of a JSON line."""
-    text = decoded(line, number, place)
+    """The request that a JSON line makes."""
+    text = decode_line(line, number, place)
     if not text.strip():
         return Request(text)
     place = f"Line {number:,} of {place}"
@@ -202,20 +216,20 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
     ):
         raise ValueError(f"{place} must have a list of phrases as `must_contain`, none of them empty.")
     for part in (row["text"], prefix, *phrases):
-        refuse_half_characters(part, place)
+        refuse_lone_surrogates(part, place)
     return Request(row["text"], prefix, tuple(phrases))
 
 
 def _as_line(translation: str | Translation, options: TextOptions) -> bytes:
     line = translation if isinstance(translation, str) else translation.text
-    # The text of a JSON line may have line breaks. The output has one line for each line of the input.
+    # The text of a JSON line may have line breaks, but the output has one line for each line of the input.
     line = line if options.text is not None else line.replace("\n", " ")
     return line.encode("utf-8", errors="replace") + b"\n"
 
 
 @contextmanager
 def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int]]:
-    """The output, and the number of lines that it has already."""
+    """The output, and the number of lines that an earlier run wrote to it."""
     if options.output is None:
         yield standard_output(), 0
         return
@@ -231,7 +245,10 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
 
 def _more_lines(options: TextOptions, lines: int) -> str:
     place = options.input or "standard input"
-    return f"{options.output} must not have more lines than {place} to be continued, but has {lines:,}; give another name."
+    return (
+        f"{options.output} must not have more lines than {place} to be continued, but has {lines:,}; give "
+        "another name."
+    )
 
 
 def _complete_lines(path: str) -> tuple[int, int]:
@@ -260,7 +277,7 @@ def _check_form(path: str, as_json: bool) -> None:
 
 
 class _TerminalStreamer(TextStreamer):
-    """Shows words as soon as they are complete. The line does not end with the translation."""
+    """Shows words as soon as they are complete. It writes no line break at the end."""
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         _show(text.replace("\n", " "))
@@ -276,20 +293,20 @@ def _stream(
     """Print greedy translations word by word during the search."""
     show = functools.partial(_stream_one, translator, chosen)
     requests = CountedRequests(_requests(options, read))
-    settled = translator.settled(requests, replace(chosen, window=1))
+    remaining = translator.after_choosing_dtype(requests, replace(chosen, window=1))
     lines = (
         line
-        for number, request in enumerate(settled, 1)
+        for number, request in enumerate(remaining, 1)
         for line in results_of_lines([request], number, show, lambda shown: shown, chosen.on_error)
     )
-    for _ in naming_bad_lines(lines, options.place, 0, requests):
+    for _ in report_bad_lines(lines, options.place, 0, requests):
         _show("\n")
 
 
 def _stream_one(
     translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
 ) -> str:
-    """Show the translation of a request, which is searched like a window of one line."""
+    """Show the translation of one request during its search."""
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     layouts = translator.layouts([unwrap(request)], [number], chosen)
     if chosen.seed is not None:

@@ -1,11 +1,13 @@
-"""A checkpoint as a CTranslate2 model, through CTranslate2's own converter and a loader for our config.
+"""Converts a checkpoint to CTranslate2, with the converter of CTranslate2 and a loader for `VaswaniConfig`.
 
-Importing this file registers the loader, so that `ctranslate2.converters.TransformersConverter` converts Vaswani
-checkpoints by itself. What is expressed otherwise than in the checkpoint:
+Importing this file registers the loader, so that `ctranslate2.converters.TransformersConverter` converts
+Vaswani checkpoints. Differences between the CTranslate2 model and the checkpoint:
 
-- The sinusoids are a table, because CTranslate2's own are others (sines and cosines in halves, from position 1).
-- The excluded padding class gets its logit through a bias of the output projection.
-- CTranslate2 has one width for keys and values: where `d_k` and `d_v` differ, the narrower get features of zeros.
+- The sinusoids are a table, because CTranslate2 computes other sinusoids (sines and cosines in halves, from
+  position 1).
+- A bias of the output projection sets the logit of the excluded padding class.
+- CTranslate2 has the same width for keys and values. If `d_k` and `d_v` differ, the narrower ones are padded
+  with zeros.
 """
 
 import shutil
@@ -27,15 +29,14 @@ from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
 from ..translation.ctranslate2 import CTranslate2Backend
-from .comparison import TOLERANCE, Tokenizers, report, sample_batch
 from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
-from .positions import num_positions
-from .scores import with_scaled_dot
+from .formats import TOLERANCE, Tokenizers, report, sample_batch
+from .simplify import num_positions, with_scaled_dot
 
 
 @register_loader("VaswaniConfig")
 class VaswaniLoader(BartLoader):
-    """Makes a CTranslate2 specification of a model; layers have the names that BART's have."""
+    """Converts a model to a CTranslate2 specification. Its layers have the names of BART's layers."""
 
     @property
     def architecture_name(self) -> str:
@@ -43,17 +44,10 @@ class VaswaniLoader(BartLoader):
         return "AutoModelForSeq2SeqLM"
 
     def __call__(self, model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerFast) -> TransformerSpec:
-        """The specification of a model; it refers to the model's weights, and quantizing it may change them.
+        """The specification of a model. It shares the weights of the model, and quantizing it may change
+        them.
 
-        Args:
-            model (VaswaniForSeq2SeqLM): The model.
-            tokenizer (PreTrainedTokenizerFast): Of the source, from the folder that has the target's too.
-
-        Returns:
-            TransformerSpec: The specification.
-
-        Raises:
-            ValueError: If CTranslate2 has no equivalent of a field of the config.
+        `tokenizer` is the source tokenizer. Its folder also has the target tokenizer, if there are two.
         """
         EXPRESSIBLE.refuse_others(model.config)
         model = with_scaled_dot(model)
@@ -65,12 +59,12 @@ class VaswaniLoader(BartLoader):
         return spec
 
     def get_model_spec(self, model: VaswaniForSeq2SeqLM) -> TransformerSpec:
-        """The specification, but for positions and vocabularies."""
+        """The specification without positions and vocabularies."""
         config = model.config
         activation = Activation[ACTIVATIONS[config.activation_function]]
         common = {"pre_norm": config.norm_position == "pre", "activation": activation}
         encoder = TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **common)
-        # The attention that CTranslate2 reports is the mean over all (0) heads of the last (-1) layer.
+        # CTranslate2 returns the attention as the mean over all heads (0) of the last layer (-1).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
         decoder = TransformerDecoderSpec(
             config.decoder_layers, config.decoder_attention_heads, **common, **heads
@@ -84,7 +78,7 @@ class VaswaniLoader(BartLoader):
         return TransformerSpec(encoder, decoder)
 
     def set_common_layers(self, spec: Any, module: nn.Module) -> None:
-        """Set the parts that encoder and decoder have outside their layers."""
+        """Set the embeddings and the last LayerNorm of an encoder or decoder."""
         spec.scale_embeddings = module.embed_scale
         self.set_embeddings(
             spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings, module.embed_tokens
@@ -93,7 +87,7 @@ class VaswaniLoader(BartLoader):
             self.set_layer_norm(spec.layer_norm, module.layer_norm)
 
     def set_attention(self, spec: Any, attention: VaswaniAttention, self_attention: bool = False) -> None:
-        """Set the projections of an attention, and the factor of its scores."""
+        """Set the projections and the scaling factor of an attention."""
         super().set_attention(spec, _with_one_width(attention), self_attention)
         spec.queries_scale = attention.scaling
 
@@ -101,9 +95,9 @@ class VaswaniLoader(BartLoader):
 def to_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: str | Path, quantization: str | None = None
 ) -> None:
-    """Write a model in memory as a CTranslate2 model, with all that `CTranslate2Backend` needs beside it.
+    """Write a model as a CTranslate2 model, with all files that `CTranslate2Backend` needs.
 
-    The converter loads a copy, because quantizing changes weights in place.
+    The converter loads a copy of the model, because quantizing changes weights in place.
     """
     with TemporaryDirectory() as checkpoint:
         model.save_pretrained(checkpoint)
@@ -135,7 +129,7 @@ def export_ctranslate2(
         (torch.tensor(row) - expected[range(len(ids)), [*ids[1:], eos]]).abs().max().item()
         for row, expected, ids in zip(scores, log_probs, target_ids, strict=True)
     ]
-    # `max` of Python does not see every NaN.
+    # Python's `max` may miss a NaN.
     largest = torch.tensor(differences).max().item()
     return report("log-probabilities of CTranslate2", largest, None if quantization else TOLERANCE)
 
@@ -147,7 +141,7 @@ def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
 
 
 def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
-    """The token that the search starts from, which `generate` takes from the generation config."""
+    """The first token of the search: the one of the generation config, otherwise of the config."""
     starts = (decoder_start_token_id(config) for config in (model.generation_config, model.config))
     return next((token_id for token_id in starts if token_id is not None), 0)
 
@@ -155,7 +149,7 @@ def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
 def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers) -> None:
     config: Any = model.config
     source, target = (
-        # A model may have more classes than its tokenizer, or fewer.
+        # The vocabulary of the model may be larger or smaller than that of the tokenizer.
         [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
         for tokenizer, size in zip(tokenizers, (config.vocab_size, config.decoder_vocab_size), strict=True)
     )
@@ -175,12 +169,12 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
             else sinusoids(torch.arange(rows), model.config.d_model)
         )
         layers.position_encodings.encodings = table
-    # CTranslate2 knows its table; the attribute tells our backend how long an input may be.
+    # `CTranslate2Backend` reads the longest input from this attribute.
     spec.config.add_attribute("max_position_embeddings", rows)
 
 
 def _with_one_width(attention: VaswaniAttention) -> Any:
-    """Projections for heads whose keys are as wide as their values, with the same scores and outputs."""
+    """Projections with equally wide keys and values that give the same scores and outputs."""
     d_k, d_v = attention.d_k, attention.d_v
     if d_k == d_v:
         return attention

@@ -1,15 +1,16 @@
-"""The entry of CTranslate2 in the table of formats; ctranslate2.py has the conversion."""
+"""The entry of CTranslate2 in the table of formats. The conversion is in ctranslate2.py, which imports
+CTranslate2.
+"""
 
 from pathlib import Path
 from typing import Any
 
-from .comparison import Tokenizers
 from .ctranslate2_limits import EXPRESSIBLE
-from .formats import Format
+from .formats import Format, Tokenizers
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
-    # The module imports CTranslate2, which is optional.
+    # ctranslate2.py imports CTranslate2, which is optional.
     from .ctranslate2 import export_ctranslate2
 
     assert tokenizers is not None

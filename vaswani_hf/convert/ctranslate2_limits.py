@@ -1,8 +1,8 @@
-"""What CTranslate2 expresses of a config; this file does not import CTranslate2."""
+"""The configs that CTranslate2 can express. This file does not import CTranslate2, which is optional."""
 
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Expressible, Limit, needs_start_token
-from .scores import SCALED_DOT_LIMITS
+from .simplify import SCALED_DOT_LIMITS
 
 # The names of CTranslate2's activations by the names of transformers.
 ACTIVATIONS = {

@@ -1,4 +1,6 @@
-"""The table of formats, and the export of a checkpoint to one of them. A new format is a file and an entry of the table."""
+"""The table of formats, and the export of a checkpoint. A new format is one new file and one entry of the
+table.
+"""
 
 import os
 from collections.abc import Iterable
@@ -31,17 +33,17 @@ def export(
 
     Args:
         model_name_or_path (str or PathLike): A local folder, or a repository on the Hub: user/name or user/name@revision.
-        output (str or PathLike): A folder that is new or empty; it is there when all is written and compared, or not.
+        output (str or PathLike): A new or empty folder. It appears after everything is written and compared.
         format (str): The name of a format, such as "marian".
-        quantization (str, optional): The dtype of the weights, such as "int8", for formats that have one; the
-            checkpoint's dtype by default.
+        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is the dtype of
+            the checkpoint. Not every format has this option.
 
     Returns:
-        str: One line: the largest difference between what was written and the checkpoint on sample inputs.
+        str: One line with the largest difference between the written model and the checkpoint on sample inputs.
 
     Raises:
-        ValueError: If an argument is not possible, a library is missing, the model is no Vaswani model or has a field
-            that the format cannot express, or what was written computes something else.
+        ValueError: If an argument is invalid, a library is missing, the checkpoint is not of this package, the format
+            cannot express a field of its config, or the written model computes another function.
     """
     entry = _entry(format, quantization)
     with new_folder(Path(output)) as folder:
@@ -55,7 +57,7 @@ def export(
 
 
 def _entry(name: str, quantization: str | None) -> Format:
-    """The format of this name, if it can be written here and has the quantization."""
+    """The format of this name; a ValueError if it cannot be written or does not have the quantization."""
     written = {entry.name: entry for entry in FORMATS.values() if entry.export is not None}
     if name not in written:
         raise ValueError(f"`format` must be {_alternatives(written)}, but is {name!r}.")
@@ -84,14 +86,16 @@ def _alternatives(names: Iterable[str]) -> str:
 
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
-    """Writes the recipe of a checkpoint as others may see it; `vaswani distill` reads the languages from it."""
+    """Write the published form of the recipe. `vaswani distill` reads the languages from it."""
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:
         write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
 
 
 def _load(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tuple[Any, Any]:
-    """The model in eval mode, and the tokenizers; None where a folder has none and none is needed."""
+    """The model in eval mode and its tokenizers; None if the folder has no tokenizers and the format needs
+    none.
+    """
     folder = checkpoint_folder(model_name_or_path)
     model = load_model(folder, model_name_or_path)
     is_bare = not (folder / TOKENIZER_FILES[0]).exists()

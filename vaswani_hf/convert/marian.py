@@ -1,15 +1,15 @@
-"""The same function as a MarianMT model, for every tool that reads those.
+"""Converts a checkpoint to a MarianMT model that computes the same function.
 
-MarianMT is this architecture with biases in the attention's projections (zero here) and with other sinusoids: all sines
-in the first half of the features, all cosines in the second, where Section 3.5 has them in turn. The order of the
-features of width D is of no consequence as long as all weights agree on it, so the halves are reached by reordering the
-weights alone.
+MarianMT has the same architecture with two differences. Its attention projections have biases, which are zero
+here. Its sinusoids have all sines in the first half of the features and all cosines in the second half, while
+Section 3.5 alternates them. The order of the D features does not matter if all weights use the same order, so
+that reordering the weights is enough.
 
-What remains different, because MarianMT is so: it counts positions over padding, so that padding must stand on the
-right; it takes no mask from the padding tokens, so that `attention_mask` must be given, as tokenizers give it; and its
-tables of positions end, where sinusoids go on. CTranslate2's own converter of MarianMT models refuses the export: it
-drops the last token, which it expects to be `<pad>`, and lets the decoder start from zeros where ours starts from an
-embedding. The format "ctranslate2" of this package takes its place.
+Remaining differences of MarianMT: it counts padding as positions, so that padding must be on the right. It
+does not derive a mask from padding tokens, so that the caller must pass `attention_mask`. Its position table
+has a fixed length. The MarianMT converter of CTranslate2 cannot read this export: it drops the last token,
+which it expects to be `<pad>`, and starts the decoder from zeros instead of an embedding. Use the format
+"ctranslate2" of this package instead.
 """
 
 from pathlib import Path
@@ -20,12 +20,10 @@ from transformers.utils import logging
 
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
+from ..model.generation_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
-from ..model.options_vaswani import ADDED_SETTINGS
-from .comparison import Tokenizers, report, sample_batch
-from .formats import Expressible, Format, Limit, needs_start_token, only
-from .positions import num_positions
-from .scores import SCALED_DOT_LIMITS, with_scaled_dot
+from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
+from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
 
 logger = logging.get_logger(__name__)
 
@@ -37,7 +35,7 @@ _SAME_FIELDS = """
 
 
 def _shared_by_heads(name: str) -> Limit:
-    """The limit of `d_k` and `d_v`: the heads of a stack share `d_model`."""
+    """The limit of `d_k` and `d_v`: MarianMT divides `d_model` between the heads of a stack."""
 
     def limit(config: VaswaniConfig) -> str | None:
         for stack in ("encoder", "decoder"):
@@ -63,12 +61,13 @@ _LIMITS: dict[str, Limit] = {
 }
 _OTHER_FIELDS = ("share_encoder_decoder_embeddings", "attention_bias", "max_position_embeddings")
 EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS]), _LIMITS)
-# Modules whose inputs have D features, so that the columns of their weights are reordered; in others the rows are.
+# Modules whose inputs have the D features of the model: their columns are reordered. In other modules the
+# rows are reordered.
 _READS_MODEL_FEATURES = {"shared", "embed_tokens", "q_proj", "k_proj", "v_proj", "fc1", "lm_head"}
 
 
 def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) -> MarianMTModel:
-    """A MarianMT model that gives the same logits; the model itself is left as it is."""
+    """A MarianMT model with the same logits. The model itself does not change."""
     EXPRESSIBLE.refuse_others(model.config)
     model = with_scaled_dot(model)
     config = _marian_config(model.config, num_positions(model, tokenizers))
@@ -82,7 +81,8 @@ def export_marian(
 ) -> str:
     """Write the MarianMT model and the tokenizers to a folder.
 
-    The tokenizers stay what they are, and `AutoTokenizer` loads them: MarianTokenizer reads SentencePiece models only.
+    `AutoTokenizer` loads the tokenizers. They are not converted, because MarianTokenizer reads SentencePiece
+    models only.
     """
     to_marian(model, tokenizers).save_pretrained(folder)
     if tokenizers is not None:
@@ -91,8 +91,8 @@ def export_marian(
     batch = sample_batch(model.config)
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
-    # Logits behind padding of the decoder are without meaning, and so far down every class has the probability 0: the
-    # excluded one, which MarianMT gives a logit that is not ours where its embedding starts the decoder.
+    # Ignore logits of padding. Clamp very low logits, whose probability is 0: the excluded class has another
+    # logit in MarianMT if its embedding starts the decoder.
     is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
     difference = logits[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
     return report("logits of MarianMT", difference.abs().max().item())
@@ -101,7 +101,7 @@ def export_marian(
 def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
     return MarianConfig(
         **{name: getattr(config, name) for name in _SAME_FIELDS},
-        # MarianMT does not tie the embeddings either where the output projection has a matrix of its own.
+        # MarianMT unties the embeddings too if the output projection has its own matrix.
         share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings
         and config.tie_word_embeddings,
         decoder_start_token_id=decoder_start_token_id(config),
@@ -112,15 +112,15 @@ def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
 
 
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """The weights by MarianMT's names, with all features of width D in MarianMT's order."""
+    """The weights with the names of MarianMT and the D features in the order of MarianMT."""
     config = model.config
     first_half = torch.arange(0, config.d_model, 2, device=model.device)
     halves = torch.cat((first_half, first_half + 1))
-    # Tied weights come once, under the name of their source, and MarianMT ties them again.
+    # `named_parameters` lists tied weights once. MarianMT ties them again.
     state = {name: _reordered(name, tensor.detach(), halves) for name, tensor in model.named_parameters()}
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
         shared = state.pop("model.shared.weight")
-        # Two matrices: weights that nothing ties cannot be saved as one.
+        # Untied weights must be two tensors, because safetensors refuses shared memory.
         state |= {f"model.{stack}.embed_tokens.weight": shared.clone() for stack in ("encoder", "decoder")}
     for name, tensor in list(state.items()):
         if "_attn." in name and not config.attention_bias:
@@ -138,10 +138,12 @@ def _reordered(name: str, tensor: torch.Tensor, halves: torch.Tensor) -> torch.T
 
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Give the padding class its logit through the bias, and a projection of zeros where that changes nothing else.
+    """Set the logit of the padding class by the bias, and its row of the projection to zero if nothing else
+    uses the row.
 
-    A tied row is an embedding too: of padding, which nobody attends to, as long as no output starts from it. Where one
-    does, as in Marian's own models, the logit is about that low, and its probability 0 all the same.
+    If the embeddings are tied, the row is also the embedding of padding, which no position attends to. If the
+    decoder starts from padding, as in Marian's own models, the row stays: the logit is then only about as
+    low, and its probability is still 0.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -151,7 +153,7 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
 
 def _generation_config(config: GenerationConfig, num_positions: int) -> GenerationConfig:
-    """The settings that transformers' own search knows, after a warning about the others."""
+    """The settings that the search of transformers has. A warning lists the other settings."""
     settings = config.to_dict()
     removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
     left_out = [f"{name}={value}" for name, value in removed.items() if value not in (None, 0, "power")]

@@ -1,12 +1,14 @@
-"""A checkpoint as three ONNX graphs, by the exporter of transformers, checked with ONNX Runtime.
+"""Converts a checkpoint to three ONNX graphs with the exporter of transformers, and compares them by ONNX
+Runtime.
 
-- encoder.onnx: `input_ids` and `attention_mask` to `last_hidden_state`, which is `encoder_outputs.last_hidden_state` of
-  the other two.
-- prefill.onnx: the beginning of a translation, `decoder_input_ids` of any length, to `logits` and `past_key_values.*`.
-- decode.onnx: further tokens, with `input.past_key_values.*`, to `logits` and `output.past_key_values.*`.
+- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. The other graphs take this
+  output as `encoder_outputs.last_hidden_state`.
+- prefill.onnx: maps the first `decoder_input_ids`, of any number, to `logits` and `past_key_values.*`.
+- decode.onnx: maps further `decoder_input_ids` and `input.past_key_values.*` to `logits` and
+  `output.past_key_values.*`.
 
-Batch and lengths are free. A file's weights lie beside it, in .onnx.data. Where transformers has an `ExportedModel`, that
-loads the folder.
+Batch size and lengths are dynamic. The weights of NAME.onnx are in NAME.onnx.data. `ExportedModel` of
+transformers loads the folder, if the version of transformers has this class.
 """
 
 import contextlib
@@ -26,12 +28,13 @@ from transformers.modeling_outputs import BaseModelOutput
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.attention_vaswani import decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from .comparison import Tokenizers, report, sample_batch
-from .formats import ALL_FIELDS, Expressible, Format
+from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
 
-# The part of the sample that the graphs are traced with; the comparison has all of it, in other shapes.
+# The size of the part of the sample that is traced. The comparison uses the whole sample, which has other
+# sizes.
 _TRACED_SENTENCES, _TRACED_LENGTH = 2, 5
-# Target tokens that prefill.onnx gets in the comparison; decode.onnx gets the others, one by one.
+# The number of target tokens for prefill.onnx in the comparison. decode.onnx gets the other tokens one by
+# one.
 _PREFILLED = 3
 
 
@@ -63,16 +66,12 @@ def export_onnx(
 
 
 def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The logits that the graphs give in ONNX Runtime: the source encoded, the target read token by token.
+    """The logits [B, T, V] of the graphs in ONNX Runtime, float32. Logits of padding are meaningless.
 
-    Args:
-        folder (Path): The folder of the graphs.
-        batch (dict): `input_ids` and `attention_mask` [B, S], `decoder_input_ids` [B, T], right-padded, int64.
-
-    Returns:
-        torch.Tensor: [B, T, V] float32; only those of real tokens mean something.
+    `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the right,
+    int64.
     """
-    # Nobody asked for reports of use to be sent to its maker.
+    # ONNX Runtime must not send usage reports.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
@@ -106,7 +105,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """The module of each graph, and inputs to trace it with."""
+    """The module of each graph, and the inputs for its trace."""
     batch = {
         name: tensor[:_TRACED_SENTENCES, :_TRACED_LENGTH]
         for name, tensor in sample_batch(model.config).items()
@@ -120,7 +119,7 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
             "use_cache": True,
         }
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
-        # Of all tokens, also where a window needs the last ones only: a graph has one kind of cache.
+        # Keep the cache of all tokens, also with a window, because a graph has only one kind of cache.
         past = model(**prefix, past_key_values=decoding_cache(model.config, is_whole=True)).past_key_values
     further = {
         **inputs,
@@ -135,13 +134,15 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
     from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
     from transformers.exporters.exporter_onnx import OnnxExporter
 
-    # The exporter takes the switch out of the inputs.
+    # The exporter removes `use_cache` from the inputs.
     shapes = _varying(get_auto_dynamic_shapes({k: value for k, value in inputs.items() if k != "use_cache"}))
     return OnnxExporter().export(part, copy.deepcopy(inputs), OnnxConfig(dynamic=True, dynamic_shapes=shapes))
 
 
 def _varying(shapes: Any) -> Any:
-    """The axes of batch and length alone: [B, S], [B, S, D], [B, H, S, K]. Tracing all axes as free takes minutes."""
+    """The dynamic axes, batch and length only: [B, S], [B, S, D], [B, H, S, K]. Tracing with all axes dynamic
+    takes minutes.
+    """
     if isinstance(shapes, dict) and 0 in shapes:
         return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}
     if isinstance(shapes, dict):
@@ -153,7 +154,7 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # transformers 5.17 gives torch's programs.
+        # transformers 5.17 returns the programs of torch.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)
@@ -165,7 +166,7 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep to themselves what torch prints of its progress and warns of its own and transformers' insides."""
+    """Suppress the progress lines and the internal warnings of torch and transformers."""
     disabled = logging.root.manager.disable
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -176,7 +177,7 @@ def _quiet() -> Iterator[None]:
             logging.disable(disabled)
 
 
-# The graphs are traced from the model itself, so that they express every field.
+# The graphs are traced from the model itself, so that they can express every field.
 ONNX = Format(
     name="onnx",
     expressible=Expressible("ONNX", ALL_FIELDS, {}),

@@ -1,1 +1,1 @@
-"""Sentence pairs on their way from files to batches of token ids."""
+"""From files of sentence pairs to batches of token ids."""

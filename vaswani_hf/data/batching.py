@@ -1,17 +1,22 @@
-"""Token-budget batches: token ids packed by length, and padded into tensors.
-
-`TokenBudgetSampler` sorts the pairs of preparation.py by length and cuts them into batches, and
-`PairCollator` pads a batch into the tensors that the model takes. endless.py puts the batches of all epochs
-one after the other, and shares them between processes.
+"""Token-budget batches: pairs of similar lengths, endlessly, as padded tensors.
 
 Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch
 contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
 
-Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch,
-in tokens.
+1. `TokenBudgetSampler` sorts the encoded pairs of corpus.py by length and cuts the sorted pairs into batches.
+2. `EndlessSampler` puts the batches of all epochs one after the other and gives each process its share.
+3. `PairRows` reads the pairs of a batch, and `PairCollator` pads them into the tensors that the model takes.
+
+The trainer connects them in its `get_train_dataloader`. You need not read these files to understand the flow:
+streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py (reading memory-mapped
+files).
+
+Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch, L
+length of a sentence, all lengths in tokens.
 """
 
 import bisect
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
@@ -19,133 +24,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch.utils.data
+from datasets import Dataset
 from torch import Tensor
 
 from ..model.loss_vaswani import IGNORED_LABEL
 from .bpe_dropout import BpeDropout
+from .columns import CORPUS_COLUMN, Column, kept_rows
+from .memory import mapped_files
+
+# 1. Which pairs form a batch
 
 
 class _Packing(NamedTuple):
-    """The pairs in the order of their lengths, and the positions in this order at which it is cut."""
+    """The pairs sorted by length, and the positions at which the sorted pairs are cut."""
 
-    # [N] the pairs; neighbours have similar lengths.
+    # [N] the numbers of the pairs; neighbours have similar lengths.
     order: np.ndarray
-    # The start of each length bucket, which holds the pairs of exactly equal lengths, and N at the end.
+    # The start of each length bucket (pairs of exactly equal lengths), and N at the end.
     bucket_bounds: np.ndarray
     # The start of each batch, and N at the end.
     batch_bounds: np.ndarray
 
 
-def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """The pairs in an order in which neighbours have similar lengths, [N] int64. The order is stable."""
-    # NumPy sorts numbers of 16 bits several times as fast.
-    kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
-    source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
-    # Within one target length the source lengths rise, within the next they fall, so that neighbours stay
-    # similar.
-    serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
-    return np.lexsort((serpentine, target_keys))
-
-
-def _pack(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
-) -> _Packing:
-    """Cuts the pairs, sorted by length, into the fewest batches of this order, about equally full."""
-    for side, lengths, budget in (
-        ("source", source_lengths, source_tokens),
-        ("target", target_lengths, target_tokens),
-    ):
-        if lengths.max() > budget:
-            raise ValueError(
-                f"`{side}_tokens` must be at least the {lengths.max()} tokens of the longest {side} sentence,"
-                f" but is {budget}."
-            )
-    order = order_by_length(source_lengths, target_lengths)
-    sources, targets = source_lengths[order], target_lengths[order]
-    changes = np.flatnonzero((np.diff(sources) != 0) | (np.diff(targets) != 0)) + 1
-    bucket_bounds = np.concatenate([[0], changes, [len(order)]])
-    starts = bucket_bounds[:-1]
-    counts = np.diff(bucket_bounds).tolist()
-    buckets = list(zip(counts, sources[starts].tolist(), targets[starts].tolist(), strict=True))
-    return _Packing(order, bucket_bounds, _evenly_full_bounds(buckets, source_tokens, target_tokens))
-
-
-def _evenly_full_bounds(
-    buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
-) -> np.ndarray:
-    """The bounds of the fewest batches within both budgets, cut by the smallest shares that suffice.
-
-    Batches filled to the brim one after the other would leave a few pairs to the last batch. A step of the
-    optimizer would give them the weight of a full batch.
-    """
-    whole = max(source_tokens, target_tokens)
-    longest_source = max(source_length for _, source_length, _ in buckets)
-    longest_target = max(target_length for _, _, target_length in buckets)
-
-    def budgets(share: int) -> tuple[int, int]:
-        # A budget holds the longest sentence.
-        return max(longest_source, source_tokens * share // whole), max(
-            longest_target, target_tokens * share // whole
-        )
-
-    def bounds(total: int, count: int) -> np.ndarray:
-        # The shares of `count` batches add up to `total`; those of the last ones are larger by one, because
-        # one pair less in each batch may be too much.
-        share, larger = divmod(total, count)
-        return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
-
-    fewest = len(bounds(whole, 1)) - 1
-    # The smaller the shares, the more batches.
-    totals = range(fewest, fewest * whole)
-    smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
-    return bounds(fewest + smallest, fewest)
-
-
-def _batch_bounds(
-    buckets: Iterable[tuple[int, int, int]],
-    budgets: tuple[int, int],
-    larger_budgets: tuple[int, int],
-    num_smaller: int,
-) -> np.ndarray:
-    """Fills batch after batch with length buckets: number of pairs, their source length, their target length.
-
-    The first `num_smaller` batches have `budgets` for source and target tokens, the others `larger_budgets`.
-    """
-    starts = [np.zeros(1, np.int64)]
-    position = rows = longest_source = longest_target = number = 0
-    source_tokens, target_tokens = budgets if num_smaller > 0 else larger_budgets
-    for count, source_length, target_length in buckets:
-        while count > 0:
-            source_width = max(longest_source, source_length)
-            target_width = max(longest_target, target_length)
-            capacity = min(source_tokens // source_width, target_tokens // target_width) - rows
-            if capacity > 0 and count <= capacity:
-                longest_source = source_width
-                longest_target = target_width
-                rows += count
-                position += count
-                break
-            # A bucket that fills an empty batch fills the next ones alike, as long as the budgets stay.
-            full = 1 if rows else max(1, (count - 1) // capacity)
-            if number < num_smaller:
-                full = min(full, num_smaller - number)
-            taken = max(capacity, 0)
-            starts.append(position + taken * np.arange(1, full + 1))
-            position += full * taken
-            count -= full * taken
-            number += full
-            rows = longest_source = longest_target = 0
-            source_tokens, target_tokens = budgets if number < num_smaller else larger_budgets
-    return np.concatenate([*starts, [position]])
-
-
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
-    """Batches of pairs of similar lengths, each within a budget of source and of target tokens.
+    """Batches of pairs of similar lengths, within a budget of source tokens and one of target tokens.
 
-    A budget counts positions, padding included: pairs of the batch times longest sentence. There are as few
-    batches as the budgets allow, about equally full. The lengths alone decide where batches begin, so every
-    epoch has equally many. An epoch permutes the pairs of each length bucket, then the batches. Evaluation
-    has no seed, and nothing is permuted.
+    A budget counts positions with padding: the number of pairs times the length of the longest sentence.
+    There are as few batches as the budgets allow, and the batches are about equally full. The bounds of
+    batches depend on the lengths only, so that each epoch has the same number of batches. Each epoch permutes
+    the pairs of each length bucket, and then the batches. Without a seed (validation) nothing is permuted.
     """
 
     def __init__(
@@ -158,10 +65,9 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         seed: int | None,
         pairs_of: Callable[[int], np.ndarray] | None = None,
     ):
-        """Sorts and cuts [N] pairs by their lengths in tokens, for the budgets of a batch in tokens.
+        """The lengths [N] and the two budgets are in tokens.
 
-        `seed` decides all permutations, together with the epoch; None means none. `pairs_of` is a function from an
-        epoch to the [N] pairs that take the places of these lengths (see `WeightedPairs` in endless.py).
+        `pairs_of` is for weighted corpora: it gives the [N] pairs that have these lengths in an epoch.
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -169,7 +75,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the permutations of an epoch."""
+        """Choose the permutations of an epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -191,7 +97,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
 def _permuted_within(
     order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """A copy of [N] `order` in which every length bucket is permuted by itself."""
+    """A copy of [N] `order` in which the pairs of each length bucket are permuted."""
     permuted = order.copy()
     sizes = np.diff(bucket_bounds)
     for start, size in zip(bucket_bounds[:-1][sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
@@ -202,18 +108,218 @@ def _permuted_within(
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """The batches of a window, from short to long: the numbers of the pairs of each batch, [B] int64."""
+    """The batches of a window of a stream, from short to long: [B] numbers of pairs for each batch."""
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
 
 
-class PairCollator:
-    """Pads the pairs of a batch into tensors, with BPE-dropout if there is any.
+def _pack(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
+) -> _Packing:
+    """Sort the pairs by length, and cut the sorted pairs into the fewest batches, about equally full."""
+    for side, lengths, budget in (
+        ("source", source_lengths, source_tokens),
+        ("target", target_lengths, target_tokens),
+    ):
+        if lengths.max() > budget:
+            raise ValueError(
+                f"`{side}_tokens` must be at least the {lengths.max()} tokens of the longest {side} sentence,"
+                f" but is {budget}."
+            )
+    order = order_by_length(source_lengths, target_lengths)
+    sources, targets = source_lengths[order], target_lengths[order]
+    changes = np.flatnonzero((np.diff(sources) != 0) | (np.diff(targets) != 0)) + 1
+    bucket_bounds = np.concatenate([[0], changes, [len(order)]])
+    starts = bucket_bounds[:-1]
+    counts = np.diff(bucket_bounds).tolist()
+    buckets = list(zip(counts, sources[starts].tolist(), targets[starts].tolist(), strict=True))
+    return _Packing(order, bucket_bounds, _evenly_full_bounds(buckets, source_tokens, target_tokens))
 
-    BPE-dropout encodes the text of a pair anew, by a generator seeded with seed, epoch, index and copy of the
-    pair, so that a resumed run sees the same batches and the number of workers does not matter. The epoch
-    comes with each pair because a loader that reads ahead may be in another epoch than the training. Dropout
-    lengthens sentences: budgets count the tokens before dropout.
+
+def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+    """Sort pairs so that neighbours have similar lengths: the numbers of the pairs, [N] int64. Stable."""
+    # NumPy sorts 16-bit integers several times as fast.
+    kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
+    source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
+    # Source lengths rise within one target length and fall within the next, so that neighbours stay similar.
+    serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
+    return np.lexsort((serpentine, target_keys))
+
+
+def _evenly_full_bounds(
+    buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
+) -> np.ndarray:
+    """The bounds of the fewest batches within both budgets, all about equally full.
+
+    If each batch used the whole budget, the last batch would have only the few pairs that are left. An
+    optimizer step would give these few pairs the weight of a full batch.
+    """
+    whole = max(source_tokens, target_tokens)
+    longest_source = max(source_length for _, source_length, _ in buckets)
+    longest_target = max(target_length for _, _, target_length in buckets)
+
+    def budgets(share: int) -> tuple[int, int]:
+        # Each budget must hold the longest sentence.
+        source_budget = max(longest_source, source_tokens * share // whole)
+        target_budget = max(longest_target, target_tokens * share // whole)
+        return source_budget, target_budget
+
+    def bounds(total: int, count: int) -> np.ndarray:
+        # The shares of `count` batches add up to `total`. The last batches have a share that is larger by
+        # one, because one pair less in each batch may be too much.
+        share, larger = divmod(total, count)
+        return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
+
+    fewest = len(bounds(whole, 1)) - 1
+    # Bisection works because smaller shares give more batches.
+    totals = range(fewest, fewest * whole)
+    smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
+    return bounds(fewest + smallest, fewest)
+
+
+def _batch_bounds(
+    buckets: Iterable[tuple[int, int, int]],
+    budgets: tuple[int, int],
+    larger_budgets: tuple[int, int],
+    num_smaller: int,
+) -> np.ndarray:
+    """Fill batch after batch with length buckets: number of pairs, source length, target length.
+
+    The first `num_smaller` batches have `budgets` for source and target tokens, the others `larger_budgets`.
+    """
+    starts = [np.zeros(1, np.int64)]
+    position = rows = longest_source = longest_target = number = 0
+    source_tokens, target_tokens = budgets if num_smaller > 0 else larger_budgets
+    for count, source_length, target_length in buckets:
+        while count > 0:
+            source_width = max(longest_source, source_length)
+            target_width = max(longest_target, target_length)
+            capacity = min(source_tokens // source_width, target_tokens // target_width) - rows
+            if capacity > 0 and count <= capacity:
+                longest_source = source_width
+                longest_target = target_width
+                rows += count
+                position += count
+                break
+            # A bucket that fills an empty batch fills the next batches in the same way while the budgets stay
+            # equal.
+            full = 1 if rows else max(1, (count - 1) // capacity)
+            if number < num_smaller:
+                full = min(full, num_smaller - number)
+            taken = max(capacity, 0)
+            starts.append(position + taken * np.arange(1, full + 1))
+            position += full * taken
+            count -= full * taken
+            number += full
+            rows = longest_source = longest_target = 0
+            source_tokens, target_tokens = budgets if number < num_smaller else larger_budgets
+    return np.concatenate([*starts, [position]])
+
+
+# 2. The batches of all epochs
+
+
+class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
+    """The batches of one process in epoch after epoch, as lists of (epoch, number of the pair).
+
+    The batches of all epochs are one sequence, for any number of processes. Process r of n takes each batch
+    whose number in the sequence has the remainder r when divided by n. With gradient accumulation over a
+    batches, optimizer step s therefore takes the n * a batches from s * n * a on. These batches may belong to
+    two epochs. A killed run continues at its next batch.
+    """
+
+    def __init__(
+        self,
+        sampler: TokenBudgetSampler,
+        position: int = 0,
+        *,
+        num_processes: int = 1,
+        process_index: int = 0,
+    ):
+        """`position` is the number of batches, of all epochs and processes, that are already computed."""
+        self._sampler = sampler
+        self._position = position
+        self._num_processes = num_processes
+        self._process_index = process_index
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The number of batches of an epoch, for all processes together."""
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        return itertools.islice(self._sequence(), self._process_index, None, self._num_processes)
+
+    def _sequence(self) -> Iterator[list[tuple[int, int]]]:
+        first_epoch, seen = divmod(self._position, len(self._sampler))
+        for epoch in itertools.count(first_epoch):
+            self._sampler.set_epoch(epoch)
+            for batch in itertools.islice(self._sampler, seen, None):
+                yield [(epoch, number) for number in batch]
+            seen = 0
+
+
+# 3. The tensors of a batch
+
+
+class PairRows(torch.utils.data.Dataset):
+    """Encoded pairs for a `DataLoader`, which reads all pairs of a batch with one call.
+
+    `input_ids` and `labels` are [L] int32 views of the memory-mapped file, so that the corpus is not held in
+    memory. Each worker process maps the file itself.
+    """
+
+    def __init__(self, pairs: Dataset):
+        self._pairs = pairs
+        self._columns: dict[str, Column] | None = None
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        if self._columns is None:
+            # Batches need no lengths and no numbers of corpora.
+            unused = {"source_length", "target_length", CORPUS_COLUMN}
+            names = [name for name in self._pairs.column_names if name not in unused]
+            self._rows = kept_rows(self._pairs)
+            self._columns = {name: Column(self._pairs.data.column(name)) for name in names}
+        mapped_files.release()
+        rows = self._rows[np.asarray(numbers)]
+        pairs: list[dict[str, Any]] = [{} for _ in numbers]
+        for name, column in self._columns.items():
+            for pair, cell in zip(pairs, column.cells(rows), strict=True):
+                pair[name] = cell
+        return pairs
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A pickled view would be a copy of the whole file.
+        return {"_pairs": self._pairs, "_columns": None}
+
+
+class EpochPairs(PairRows):
+    """Encoded pairs by (epoch, number), as `EndlessSampler` gives them. Each pair gets its `epoch`.
+
+    Weighted corpora may have a pair several times in an epoch: the numbers N + n, 2 N + n, … mean `copy` 1,
+    2, … of pair n.
+    """
+
+    def __getitems__(self, keys: Any) -> list[dict[str, Any]]:
+        pairs = super().__getitems__([number % len(self) for _, number in keys])
+        for (epoch, number), pair in zip(keys, pairs, strict=True):
+            pair["epoch"] = epoch
+            pair["copy"] = number // len(self)
+        return pairs
+
+
+class PairCollator:
+    """Pads the pairs of a batch into tensors.
+
+    With BPE-dropout the text of a pair is encoded again. The seed of the random generator consists of seed,
+    epoch, index and copy of the pair, so that the result does not depend on an interruption or on the number
+    of data workers. Dropout makes sentences longer; the budgets count the tokens without dropout.
     """
 
     def __init__(
@@ -224,10 +330,9 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """Keeps the settings.
+        """`pad_token_id` fills `input_ids`. `bpe_dropout` is the dropout of source and target.
 
-        `pad_token_id` of the source tokenizer fills `input_ids`. `bpe_dropout` is that of the source and of the
-        target side, and changes no pair that would become longer than `max_length` tokens.
+        A pair that BPE-dropout would make longer than `max_length` tokens keeps its encoding without dropout.
         """
         self._pad_token_id = pad_token_id
         self._bpe_dropout = bpe_dropout
@@ -235,20 +340,20 @@ class PairCollator:
         self._max_length = max_length
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`input_ids` and `attention_mask` [B, S] int64, and `labels` [B, T] int64 with -100 for padding.
+        """The tensors of [B] encoded pairs: `input_ids`, `attention_mask` and `labels` (-100 for padding).
 
-        The examples are [B] prepared pairs. For BPE-dropout they have text, `index`, `epoch`, and `copy` if
-        an epoch has a pair several times.
+        BPE-dropout needs the text, the `index` and the `epoch` of each pair.
         """
         encoded = [self._encode(example) for example in examples]
-        input_ids, attention_mask = _pad([source for source, _ in encoded], self._pad_token_id)
-        labels, _ = _pad([target for _, target in encoded], IGNORED_LABEL)
+        input_ids, attention_mask = _pad([source for source, _ in encoded], self._pad_token_id)  # [B, S]
+        labels, _ = _pad([target for _, target in encoded], IGNORED_LABEL)  # [B, T]
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
     def _encode(self, example: dict[str, Any]) -> tuple[Sequence[int], Sequence[int]]:
         if self._bpe_dropout is None:
             return example["input_ids"], example["labels"]
         copy = f" {example['copy']}" if example.get("copy") else ""
+        # The epoch comes with the pair, because a loader that reads ahead may be in the next epoch.
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source_dropout, target_dropout = self._bpe_dropout
         source_ids = source_dropout.encode(example["source"], rng)
@@ -258,36 +363,34 @@ class PairCollator:
         return source_ids, target_ids
 
 
-def cut_into_parts(
-    batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
-) -> list[dict[str, Tensor]]:
-    """A batch as parts of about equally many neighbouring pairs, each as long as its own longest sentences.
-
-    A part has at most `positions` positions on either side, unless a pair alone has more. With `are_texts`
-    labels and inputs are one side. A batch that is small enough is the only part.
-    """
-    length = max(batch["input_ids"].size(1), batch["labels"].size(1))
-    number = math.ceil(len(batch["labels"]) / max(1, positions // length))
-    if number <= 1:
-        return [batch]
-    return [
-        _trimmed(dict(zip(batch, part, strict=True)), are_texts)
-        for part in zip(*(tensor.tensor_split(number) for tensor in batch.values()), strict=True)
-    ]
-
-
-def _trimmed(batch: dict[str, Tensor], are_texts: bool) -> dict[str, Tensor]:
-    """A batch, padded on the right, without the columns that are padding in every row."""
-    source = int(batch["attention_mask"].sum(1).max())
-    target = source if are_texts else int((batch["labels"] != IGNORED_LABEL).sum(1).max())
-    widths = {"input_ids": source, "attention_mask": source, "labels": target}
-    return {name: tensor[:, : widths[name]].contiguous() for name, tensor in batch.items()}
-
-
 def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:
-    """The sequences filled up on the right, and the mask that is 0 on the filler, both [B, L] int64."""
+    """The sequences padded on the right, and the mask that is 0 on padding, both [B, L] int64."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     is_token = np.arange(lengths.max()) < lengths[:, None]
     padded = np.full(is_token.shape, filler, np.int64)
     padded[is_token] = np.concatenate(sequences)
     return torch.from_numpy(padded), torch.from_numpy(is_token.astype(np.int64))
+
+
+def cut_into_parts(
+    batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
+) -> list[dict[str, Tensor]]:
+    """Cut a batch into parts of about equally many neighbouring pairs without unneeded padding.
+
+    A part has at most `positions` positions on each side, unless a single pair has more. `are_texts` means
+    that inputs and labels are the same text. A batch that is small enough is the only part.
+    """
+    length = max(batch["input_ids"].size(1), batch["labels"].size(1))
+    num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))
+    if num_parts <= 1:
+        return [batch]
+    parts = zip(*(tensor.tensor_split(num_parts) for tensor in batch.values()), strict=True)
+    return [_trimmed(dict(zip(batch, part, strict=True)), are_texts) for part in parts]
+
+
+def _trimmed(batch: dict[str, Tensor], are_texts: bool) -> dict[str, Tensor]:
+    """A batch without the columns that are padding in all rows."""
+    source = int(batch["attention_mask"].sum(1).max())
+    target = source if are_texts else int((batch["labels"] != IGNORED_LABEL).sum(1).max())
+    widths = {"input_ids": source, "attention_mask": source, "labels": target}
+    return {name: tensor[:, : widths[name]].contiguous() for name, tensor in batch.items()}

@@ -13,22 +13,23 @@ from transformers import PreTrainedTokenizerFast
 
 from ..model.translator_vaswani import tags_of
 
-# The half-merged words that are remembered, and the most pieces of one of them: about 30 MB for European text.
-_REMEMBERED_WORDS = 100_000
-_REMEMBERED_PIECES = 32
+# The size of the cache of possible merges: the number of partly merged words, and the largest number of
+# pieces of a word. The cache takes about 30 MB for European text.
+_MAX_CACHED_WORDS = 100_000
+_MAX_CACHED_PIECES = 32
 
 
 class BpeDropout:
-    """Splits text by BPE with merges left out at random (Provilkov et al. 2020, Algorithm 1).
+    """Splits text by BPE and leaves out merges at random (Provilkov et al. 2020, Algorithm 1).
 
-    The dropout inside the `tokenizers` library is not used because its generator cannot be seeded.
+    The BPE-dropout of the `tokenizers` library is not used, because its random generator cannot be seeded.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
-        """Takes the merges out of a tokenizer that `train_tokenizer` has made; the tokenizer stays as it is.
+        """`tokenizer` comes from `train_tokenizer`. `rate` is the probability of leaving out a merge.
 
-        `rate` is the probability with which a possible merge is left out: 0 splits as the tokenizer does, 1
-        into characters, or bytes if the tokenizer has no entry for a character.
+        Rate 0 splits as the tokenizer does. Rate 1 splits into characters, and into bytes if the vocabulary
+        lacks a character.
         """
         backend = tokenizer.backend_tokenizer
         is_bpe = isinstance(backend.model, models.BPE)
@@ -44,22 +45,19 @@ class BpeDropout:
         self._token_ids = backend.get_vocab(with_added_tokens=False)
         self._eos_token_id = tokenizer.eos_token_id
         self._tags = tags_of(tokenizer)
-        # In parentheses a tag stays between the texts that it separates. For `tokenizers` \x1c to \x1f are no
-        # spaces.
+        # The parentheses make `split` return the tags, too. `tokenizers` does not count \x1c to \x1f as white
+        # space.
         space = r"[^\S\x1c-\x1f]*"
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # The first merges stay inside a character and make its entry of its bytes. They are never left out,
-        # because a model may write half a letter if the training text has one.
+        # The first merges join the bytes of one character. Never leave them out, because a model that is
+        # trained on parts of characters may write parts of characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
     def encode(self, text: str, rng: Random) -> list[int]:
-        """One random split of a sentence, [L] token ids with `</s>` at the end.
-
-        `rng` has a method `random()`; a NumPy generator serves as well.
-        """
+        """The token ids [L] of one random split of a sentence, with `</s>` at the end."""
         token_ids = []
         for part in filter(None, self._tag_pattern.split(text)):
             if part in self._tags:
@@ -72,7 +70,8 @@ class BpeDropout:
     def _split(self, word: str, rng: Random) -> tuple[str, ...]:
         pieces = tuple(word)
         while True:
-            # Draws end with the first merge that is kept, because it is the best of those that would be kept.
+            # Drawing for the merges in their order and stopping at the first kept merge gives the best kept
+            # merge.
             for position in self._possible_merges(pieces):
                 pair = pieces[position : position + 2]
                 if pair in self._merges_of_bytes or rng.random() >= self.rate:
@@ -83,7 +82,7 @@ class BpeDropout:
                 return pieces
 
     def _possible_merges(self, pieces: tuple[str, ...]) -> list[int]:
-        """The positions whose piece can be merged with the next one, in the order of BPE."""
+        """The positions of pieces that can be merged with the next piece, in the order of BPE."""
         positions = self._merges_of.get(pieces)
         if positions is not None:
             return positions
@@ -93,13 +92,13 @@ class BpeDropout:
             if pair in self._ranks
         ]
         positions = [position for _, position in sorted(ranked)]
-        if len(pieces) <= _REMEMBERED_PIECES:
-            if len(self._merges_of) >= _REMEMBERED_WORDS:
+        if len(pieces) <= _MAX_CACHED_PIECES:
+            if len(self._merges_of) >= _MAX_CACHED_WORDS:
                 self._merges_of.clear()
             self._merges_of[pieces] = positions
         return positions
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # The bytes of an unfinished character are read as a single sign of replacement.
+    # The bytes of an incomplete character are decoded as a single replacement character.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

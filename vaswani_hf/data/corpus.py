@@ -1,172 +1,170 @@
-"""The corpus of a run: its splits as text, its tokenizers, and its pairs as token ids.
+"""The corpus of a run: text -> sentence pairs -> token ids.
 
-A task reads its splits, trains its tokenizers and calls `encode_corpus` (see tasks/translation.py).
+1. `load_pairs` makes a dataset with the columns `source` and `target` of files, of a dataset of the Hub, or
+   of a stream.
+2. `prepare_pairs` drops unsuitable pairs and encodes the others into token ids, once, in the cache of
+   `datasets`.
+3. `Corpus` holds the encoded splits. batching.py makes batches of them.
+
+A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). You need not read these files to
+understand the flow: pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast
+encoding), corpus_cache.py (the digest of a corpus), weighted_corpora.py, memory.py.
+
+Legend of shapes: N pairs of a batch of text.
 """
 
 import itertools
 import os
 import re
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
+import datasets
 import numpy as np
+import pyarrow
 import yaml
-from datasets import Dataset, IterableDataset, concatenate_datasets, load_dataset_builder
-from huggingface_hub import HfApi
-from huggingface_hub.errors import OfflineModeIsEnabled
+from datasets import Dataset, Features, IterableDataset, List, Value, concatenate_datasets
+from datasets.exceptions import DatasetGenerationError
 from transformers import PreTrainedTokenizerFast
 
-from ..checkpoint.hub import HubError, explained, with_retries
-from ..settings.data import SPLITS, CorpusData, DataSettings, is_on_hub
+from ..checkpoint.files import naming_the_folder
+from ..settings.data import SPLITS, CorpusData, DataSettings
+from ..version import __version__
 from .batching import PairCollator
-from .columns import CORPUS_COLUMN, corpus_digest, pair_corpora, pair_lengths
-from .corpus_cache import kept_digest
-from .endless import WeightedPairs
-from .preparation import CHARACTERS_PER_TOKEN, CorpusReport, has_too_many_characters, prepare_pairs
-from .reading import PairSource, is_commit, load_pairs
+from .columns import CORPUS_COLUMN, pair_corpora, pair_lengths
+from .corpus_cache import CACHE_REMEDY, cached_digest, corpus_digest
+from .dataset_hub import open_dataset
+from .memory import mapped_files
+from .pair_files import SIDES, Files, existing_files, pair_of_row, read_pairs
+from .text_encoder import SerializedTokenizer, serialize_tokenizer, text_encoder
+from .weighted_corpora import WeightedPairs
 
-_Data = TypeVar("_Data", bound=CorpusData)
+TEXT_FEATURES = {side: Value("string") for side in SIDES}
+ID_FEATURES = {
+    "input_ids": List(Value("int32")),
+    "labels": List(Value("int32")),
+    "source_length": Value("int32"),
+    "target_length": Value("int32"),
+}
+
+# The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
+# per token. Without this limit a line of 100,000 equal characters would have few and very long tokens: the
+# line would pass the limit in tokens, and its tokens would take entries of the vocabulary from words.
+CHARACTERS_PER_TOKEN = 16
 
 
-@dataclass
-class Corpus:
-    """The data that a run trains, validates and tests on.
+# 1. Text -> pairs of sentences
 
-    Attributes:
-        source_tokenizer: The tokenizer of the source language.
-        target_tokenizer: The tokenizer of the target language; the same object for a joint vocabulary.
-        max_length: The length of the longest sentence that training and validation may have (tokens).
-        train: Prepared pairs.
-        train_text: The columns `source` and `target`.
-        train_collator: Pads training pairs; BPE-dropout and the choice of hidden tokens happen here.
-        validation_collator: Pads validation pairs.
-        validation: Prepared pairs, or None.
-        validation_text: The columns `source` and `target`, or None.
-        test_text: The columns `source` and `target`, or None.
-        reports: The CorpusReport of the training and of the validation split. The report of a stream fills
-            while the stream is read.
-        are_texts: Each pair is one text and itself, for a language model.
-        both_directions: The training split has each pair a second time, turned round.
-        corpora: The name and the weight of each training corpus, if they have weights.
-        weighted: The training pairs of each epoch, if the corpora have weights.
+
+@dataclass(frozen=True)
+class PairSource:
+    """Where pairs come from: `source_file` and `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
+
+    A field for files is a path, a shell pattern, or a list of both. `source_file` and `target_file` need
+    equally many files.
     """
 
-    source_tokenizer: PreTrainedTokenizerFast
-    target_tokenizer: PreTrainedTokenizerFast
-    max_length: int
-    train: Dataset | IterableDataset
-    train_text: Dataset | IterableDataset
-    train_collator: PairCollator
-    validation_collator: PairCollator
-    validation: Dataset | None
-    validation_text: Dataset | None
-    test_text: Dataset | None
-    reports: dict[str, CorpusReport]
-    are_texts: bool = False
-    both_directions: bool = False
-    corpora: Sequence[tuple[str, float]] = ()
-    weighted: WeightedPairs | None = None
-
-    @cached_property
-    def digest(self) -> dict[str, Any]:
-        """The number of training pairs (None for a stream) and their SHA-256, which identify the data."""
-        # The tokenizers decide nothing about the first pairs of a stream, and reading prepared pairs would
-        # count them.
-        return kept_digest(self.train) if isinstance(self.train, Dataset) else corpus_digest(self.train_text)
+    # UTF-8 text with one sentence per line, plain or `.gz`, and the translations line by line.
+    source_file: Files | None = None
+    target_file: Files | None = None
+    # `.jsonl`, `.json`, `.csv` or `.parquet` with a column `translation` that maps languages to sentences
+    # (JSON text in CSV), or with one column per language.
+    pairs_file: Files | None = None
+    # The name of a dataset of the Hub, a local folder, or a dataset in memory, with the columns of
+    # `pairs_file`.
+    dataset: str | Dataset | IterableDataset | list[dict] | None = None
+    dataset_config: str | None = None
+    dataset_revision: str | None = None
+    split: str = "train"
+    # The languages, or the columns, of source and target.
+    source_language: str = "source"
+    target_language: str = "target"
+    # Read the pairs during the training instead of writing them into the cache of `datasets` first.
+    streaming: bool = False
+    # UTF-8 text with one text per line, for a language model: source and target are the same text.
+    text_file: Files | None = None
 
 
-def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
-    """The sources with one commit of their dataset, and with the licence of its card if the recipe has none.
+def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
+    """The pairs as a dataset with the text columns `source` and `target`.
 
-    The commit that the run to be resumed has recorded (`earlier`) stays, unless the recipe names another one.
-    All splits, and all processes of a run, are then read from the same commit.
+    `datasets` reads files into its cache once, and again after they have changed. A stream raises errors
+    about its content during the iteration.
     """
-    if data.dataset is None:
-        return data
-    if os.path.isdir(data.dataset):
-        # Without the dot the name would mean a repository of the Hub on a machine that lacks the folder.
-        relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
-        return data.replace(dataset=relative)
-    recorded = earlier if earlier and earlier.dataset == data.dataset else None
-    if recorded and not _is_another_commit(data.dataset_revision, recorded.dataset_revision):
-        revision, license = recorded.dataset_revision, recorded.license
-    else:
-        revision, license = _resolve(data.dataset, data.dataset_config, data.dataset_revision)
-    return data.replace(dataset_revision=revision, license=data.license or license)
+    with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
+        if pair_source.dataset is not None:
+            return _pairs_of_dataset(pair_source, pair_source.dataset)
+        return _pairs_of_files(pair_source)
 
 
-def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
-    shortened = re.fullmatch("[0-9a-f]{7,40}", revision or "")
-    return bool(shortened) and not (recorded or "").startswith(revision or "")
-
-
-def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[str | None, str | None]:
-    """The commit of a dataset of the Hub and the licence that its card states; None for what is not known."""
-    if not is_on_hub(dataset):
+def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
+    files = {}
+    for name in ("source_file", "target_file", "text_file", "pairs_file"):
+        if (given := getattr(pair_source, name)) is not None:
+            files[name] = existing_files(given, name)
+    counts = [f"{len(paths):,}" for paths in files.values()]
+    if len(set(counts)) > 1:
         raise ValueError(
-            f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither."
+            f"`source_file` and `target_file` must have equally many files, but have {' and '.join(counts)}."
         )
+    stats = [os.stat(path) for paths in files.values() for path in paths]
+    arguments = {
+        # `datasets` makes one shard of a stream of each item of a list, but not of a tuple.
+        "shards": [dict(zip(files, paths, strict=True)) for paths in zip(*files.values(), strict=True)],
+        "languages": (pair_source.source_language, pair_source.target_language),
+        "cache_key": (__version__, *((stat.st_size, stat.st_mtime_ns) for stat in stats)),
+    }
+    if pair_source.streaming:
+        features = Features(TEXT_FEATURES)
+        return IterableDataset.from_generator(read_pairs, gen_kwargs=arguments, features=features)
+    return dataset_of_generator(read_pairs, arguments)
+
+
+def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
+    """The text pairs of a generator, in the cache of `datasets`."""
     try:
-        with explained():
-            info = with_retries(HfApi().dataset_info, dataset, revision=revision)
-            if info.gated:
-                # `dataset_info` succeeds for a gated dataset that the user must not read.
-                with_retries(HfApi().auth_check, dataset, repo_type="dataset")
-    except HubError as error:
-        if isinstance(error.__cause__, OfflineModeIsEnabled):
-            return _cached_commit(dataset, config, revision), None
-        raise HubError(f"`data.dataset` '{dataset}' cannot be read: {error}") from error
-    stated = info.card_data.get("license") if info.card_data else None
-    # If a card lists several licences, it does not say which part of the data has which one.
-    listed = stated if isinstance(stated, list) else [stated]
-    return info.sha, listed[0] if len(listed) == 1 else None
+        return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
+    except DatasetGenerationError as error:
+        # The cause names the file and the line. The error of `datasets` does not.
+        raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 
-def _cached_commit(dataset: str, config: str | None, revision: str | None) -> str | None:
-    try:
-        # The hash of a builder is the commit, in the cache as on the Hub.
-        commit = load_dataset_builder(dataset, config, revision=revision).hash
-    except (OSError, ValueError) as error:
-        raise HubError(
-            f"`data.dataset` '{dataset}' must be in the cache while HF_HUB_OFFLINE is set, but is not; run "
-            "once without it."
-        ) from error
-    return commit if is_commit(commit) and not is_commit(revision) else revision
+def _pairs_of_dataset(pair_source: PairSource, dataset: Any) -> Dataset | IterableDataset:
+    if isinstance(dataset, str):
+        dataset = open_dataset(
+            dataset,
+            pair_source.dataset_config,
+            split=pair_source.split,
+            revision=pair_source.dataset_revision,
+            streaming=pair_source.streaming,
+        )
+    elif isinstance(dataset, list):
+        dataset = Dataset.from_list(dataset)
+    if pair_source.streaming and isinstance(dataset, Dataset):
+        dataset = dataset.to_iterable_dataset()
+    return dataset.map(
+        _select_languages,
+        batched=True,
+        remove_columns=dataset.column_names or list(next(iter(dataset))),
+        features=Features(TEXT_FEATURES),
+        fn_kwargs={"languages": (pair_source.source_language, pair_source.target_language)},
+    )
 
 
-def load_splits(
-    load_split: Callable[[Any, str, int], Dataset | IterableDataset | None],
-    check_split: Callable[[Dataset, Any, str], None],
-    data: DataSettings,
-    seed: int,
-) -> dict[str, Any]:
-    """The text of each split, None without one. `check_split` checks each of them that is not a stream."""
-
-    def checked(split: str) -> Dataset | IterableDataset | None:
-        pairs = load_split(data, split, seed)
-        if isinstance(pairs, Dataset):
-            check_split(pairs, data, split)
-        return pairs
-
-    return {split: naming_the_split(split, checked, split) for split in SPLITS}
-
-
-def naming_the_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that reads or prepares a split. Errors about files and text name the split."""
-    try:
-        return function(*args, **kwargs)
-    except (ValueError, FileNotFoundError) as error:
-        # The reader names the field `source_file`, the recipe names the key `train_source`.
-        words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
-        raise ValueError(f"`data`, {split} split: {words}") from error
+def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dict[str, list[str]]:
+    rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+    pairs = [pair_of_row(row, languages) for row in rows]
+    return {side: [pair[side] for pair in pairs] for side in SIDES}
 
 
 def load_dataset_split(
     data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
-    """These columns of a split of `data.dataset`; None if the recipe names no dataset or no such split."""
+    """Two columns of a split of `data.dataset` as pairs; None without a dataset or such a split."""
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:
         return None
@@ -189,7 +187,7 @@ def load_dataset_split(
 
 
 def join_corpora(sources: Sequence[PairSource]) -> Dataset:
-    """The pairs of several training corpora, one corpus after the other, with the number of their corpus."""
+    """The pairs of several training corpora, one after the other, with the number of their corpus."""
     corpora = []
     for number, source in enumerate(sources):
         pairs: Any = load_pairs(source)
@@ -197,25 +195,58 @@ def join_corpora(sources: Sequence[PairSource]) -> Dataset:
     return concatenate_datasets(corpora)
 
 
-def split_name(data: CorpusData, split: str) -> str:
-    """The files of a split, or the dataset and the key of the split, for messages."""
-    return (
-        " and ".join(data.files(split))
-        or f"'{data.dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
-    )
+def load_splits(
+    load_split: Callable[[Any, str, int], Dataset | IterableDataset | None],
+    check_split: Callable[[Dataset, Any, str], None],
+    data: DataSettings,
+    seed: int,
+) -> dict[str, Any]:
+    """The text of the training, validation and test split, None if there is no such split.
 
-
-def refuse_unusable(pairs: Dataset, name: str, max_length: int | None, fault: str) -> None:
-    """Refuse a split that has no pair with text on both sides, or none that is short enough for training.
-
-    `fault` says what the split lacks if each pair has an empty side. Without `max_length` the length does not
-    matter.
+    `check_split` checks each split that is not a stream.
     """
+
+    def load_checked(split: str) -> Dataset | IterableDataset | None:
+        pairs = load_split(data, split, seed)
+        if isinstance(pairs, Dataset):
+            check_split(pairs, data, split)
+        return pairs
+
+    return {split: call_naming_split(split, load_checked, split) for split in SPLITS}
+
+
+def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that reads or encodes a split. Errors about files and text name the split."""
+    try:
+        return function(*args, **kwargs)
+    except (ValueError, FileNotFoundError) as error:
+        # `PairSource` has the field `source_file`. The recipe has the key `train_source`.
+        words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
+        raise ValueError(f"`data`, {split} split: {words}") from error
+
+
+def split_name(data: DataSettings, split: str) -> str:
+    """The name of a split for messages: its files, or its dataset and key, or the generated corpus."""
+    if files := data.files(split):
+        return " and ".join(files)
+    if dataset := getattr(data, "dataset", None):
+        return f"'{dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
+    return f"`data.corpus: {data.corpus}`"
+
+
+def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
+    """Refuse a split without text. Training and validation also need a pair that is short enough.
+
+    `fault` is the message for a split in which each pair has an empty side.
+    """
+    name = split_name(data, split)
+    max_length = data.max_length
     with_text = (pair for pair in pairs if pair["source"].strip() and pair["target"].strip())
     first = next(with_text, None)
     if first is None:
         raise ValueError(f"{name} {fault}")
-    if max_length is None:
+    if split == "test":
+        # The test split is scored without a limit of the length.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):
@@ -227,61 +258,256 @@ def refuse_unusable(pairs: Dataset, name: str, max_length: int | None, fault: st
     )
 
 
-def encode_corpus(
-    texts: dict[str, Any],
-    tokenizers: tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast],
-    collators: tuple[PairCollator, PairCollator],
+# 2. Pairs of sentences -> token ids
+
+
+def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
+    """True if a side of a pair has more than `CHARACTERS_PER_TOKEN * max_length` characters.
+
+    The tokenizer and the model are not trained on such a pair.
+    """
+    return max(len(source), len(target)) > CHARACTERS_PER_TOKEN * max_length
+
+
+@dataclass
+class CorpusReport:
+    """The number of pairs that were kept, and the number that were dropped for each reason."""
+
+    kept: int = 0
+    empty: int = 0
+    too_long: int = 0
+    ratio: int = 0
+    too_many_characters: int = 0
+
+    @property
+    def read(self) -> int:
+        """The number of pairs before cleaning."""
+        return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
+
+    def add(self, outcomes: np.ndarray) -> None:
+        """Count [N] pairs. An outcome is the position of a field of this class, such as 0 for `kept`."""
+        counts = np.bincount(outcomes, minlength=len(fields(self)))
+        for counter, count in zip(fields(self), counts.tolist(), strict=True):
+            setattr(self, counter.name, getattr(self, counter.name) + count)
+
+    def __str__(self) -> str:
+        return self.in_words()
+
+    def in_words(self, are_texts: bool = False) -> str:
+        """The counts as a sentence. `are_texts` is true for a language model, which has no pairs."""
+        counts = f"{self.read:,} {'texts' if are_texts else 'pairs'} read, {self.kept:,} kept; dropped: "
+        if are_texts:
+            counts += f"{self.empty:,} empty, {self.too_long:,} too long"
+        else:
+            counts += f"{self.empty:,} with an empty side, {self.too_long:,} too long"
+            counts += f", {self.ratio:,} of too unequal lengths"
+        if self.too_many_characters:
+            limit = f"{CHARACTERS_PER_TOKEN} characters per token of `data.max_length`"
+            counts += f", {self.too_many_characters:,} with more than {limit}"
+        return counts
+
+
+def prepare_pairs(
+    pairs: Dataset | IterableDataset,
+    source_tokenizer: PreTrainedTokenizerFast,
+    target_tokenizer: PreTrainedTokenizerFast | None,
     *,
     max_length: int,
-    num_proc: int,
-    seed: int,
-    text_encoder: PreTrainedTokenizerFast | None = None,
-    max_length_ratio: float | None = None,
+    max_length_ratio: float | None,
+    num_proc: int | None = None,
     keep_text: bool = False,
-    both_directions: bool = False,
-    corpora: Sequence[tuple[str, float]] = (),
-) -> Corpus:
-    """The corpus of a run: the training and the validation split are cleaned and encoded.
+) -> tuple[Dataset | IterableDataset, CorpusReport]:
+    """The cleaned pairs as token ids, and the counts of dropped pairs.
 
-    `collators` are the collator of the training and the collator of the validation. `text_encoder` encodes
-    texts that are their own target; pairs are encoded by the tokenizers. `seed` decides which pairs of
-    weighted corpora an epoch has. `keep_text` keeps the text of the training pairs, for BPE-dropout.
+    Without a target tokenizer each text is its own target. A dataset is encoded once, into the cache of
+    `datasets`. A stream is encoded while it is read; its report changes at the same time, in the process that
+    reads the stream.
     """
-    encoders = tokenizers if text_encoder is None else (text_encoder, None)
-    prepared: dict[str, Any] = {"train": None, "validation": None}
-    reports = {}
-    for split in prepared:
-        if texts[split] is None:
-            continue
-        is_train = split == "train"
-        prepared[split], reports[split] = naming_the_split(
+    are_texts = target_tokenizer is None
+    encoder = PairEncoder(
+        source_tokenizer=serialize_tokenizer(source_tokenizer),
+        target_tokenizer=None if target_tokenizer is None else serialize_tokenizer(target_tokenizer),
+        max_length=max_length,
+        max_length_ratio=max_length_ratio,
+        keep_text=keep_text,
+    )
+    report = CorpusReport()
+    if isinstance(pairs, IterableDataset):
+        return encoder.encode_stream(pairs, report), report
+    corpus_column = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
+    # `datasets` writes the encoded pairs into the folder of the text.
+    folder = (
+        Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
+    )
+    with naming_the_folder(folder, CACHE_REMEDY):
+        marked = pairs.map(
+            encoder,
+            batched=True,
+            with_indices=True,
+            remove_columns=list(SIDES),
+            features=Features({**corpus_column, **encoder.features, "outcome": Value("int8")}),
+            num_proc=num_proc,
+            desc="Encoding texts" if are_texts else "Encoding sentence pairs",
+        )
+    outcomes = marked.data.column("outcome").to_numpy()
+    report.add(outcomes)
+    if report.kept == 0:
+        one = "`texts` must hold one" if are_texts else "`pairs` must hold a pair"
+        raise ValueError(f"{one} that survives cleaning, but of them: {report.in_words(are_texts)}.")
+    prepared = marked.remove_columns("outcome")
+    # `select` costs time for each row, so that it is not called if no pair was dropped.
+    return prepared if report.kept == report.read else prepared.select(np.flatnonzero(outcomes == 0)), report
+
+
+@dataclass(frozen=True)
+class PairEncoder:
+    """Encodes batches of text pairs and decides which pairs to keep.
+
+    The cache of `datasets` finds encoded pairs by a hash of the fields. The result therefore depends on the
+    fields only.
+    """
+
+    source_tokenizer: SerializedTokenizer
+    target_tokenizer: SerializedTokenizer | None
+    max_length: int
+    max_length_ratio: float | None
+    keep_text: bool
+    version: str = __version__
+    characters_per_token: int = CHARACTERS_PER_TOKEN
+
+    @property
+    def features(self) -> dict[str, Any]:
+        return {**ID_FEATURES, **TEXT_FEATURES, "index": Value("int64")} if self.keep_text else ID_FEATURES
+
+    def __call__(self, batch: dict[str, list], indices: list[int]) -> pyarrow.Table:
+        mapped_files.release()
+        sources = [text.strip() for text in batch["source"]]
+        targets = [text.strip() for text in batch["target"]]
+        empty = np.array([not (source and target) for source, target in zip(sources, targets, strict=True)])
+        too_many_characters = np.array(
+            [
+                has_too_many_characters(source, target, self.max_length)
+                for source, target in zip(batch["source"], batch["target"], strict=True)
+            ]
+        )
+        for row in np.flatnonzero(too_many_characters):
+            # Do not encode such a text: encoding takes long, and the pair is dropped.
+            sources[row] = targets[row] = ""
+        source_ids = text_encoder(self.source_tokenizer)(sources)
+        target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids
+        source_lengths = source_ids.value_lengths().to_numpy()  # [N]
+        target_lengths = target_ids.value_lengths().to_numpy()  # [N]
+        longer = np.maximum(source_lengths, target_lengths)
+        unequal = longer > (self.max_length_ratio or np.inf) * np.minimum(source_lengths, target_lengths)
+        # The numbers are positions of fields of CorpusReport.
+        outcome = np.select([empty, too_many_characters, longer > self.max_length, unequal], [1, 4, 2, 3], 0)
+        columns: dict[str, Any] = {
+            "input_ids": source_ids,
+            "labels": target_ids,
+            "source_length": source_lengths,
+            "target_length": target_lengths,
+            "outcome": outcome.astype(np.int8),
+        }
+        if CORPUS_COLUMN in batch:
+            columns[CORPUS_COLUMN] = np.array(batch[CORPUS_COLUMN], np.int32)
+        if self.keep_text:
+            columns |= {"source": sources, "target": targets, "index": indices}
+        return pyarrow.table(columns)
+
+    def encode_stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
+        """The kept pairs of a stream. Reading the stream adds to the report."""
+
+        def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
+            columns = self(batch, indices)
+            outcomes = columns["outcome"].to_numpy()
+            report.add(outcomes)
+            return columns.drop_columns("outcome").filter(pyarrow.array(outcomes == 0)).to_pydict()
+
+        return pairs.map(
+            kept,
+            batched=True,
+            with_indices=True,
+            remove_columns=list(SIDES),
+            features=Features(self.features),
+        )
+
+
+# 3. The corpus of a run
+
+
+@dataclass(kw_only=True)
+class Corpus:
+    """The data of a run. Creating a `Corpus` cleans and encodes the training and the validation split."""
+
+    # The splits "train", "validation" and "test" with the columns `source` and `target`; None without such a
+    # split.
+    texts: dict[str, Any]
+    source_tokenizer: PreTrainedTokenizerFast
+    # The same object as `source_tokenizer` for a shared vocabulary.
+    target_tokenizer: PreTrainedTokenizerFast
+    # The collators pad batches. The collator of the training also applies BPE-dropout, or chooses masked
+    # tokens.
+    train_collator: PairCollator
+    validation_collator: PairCollator
+    # The longest sentence of training and validation (tokens).
+    max_length: int
+    # The number of processes that encode.
+    num_proc: int
+    # Decides which pairs of weighted corpora an epoch has.
+    seed: int
+    # The tokenizer that encodes the texts of a language model; None for pairs.
+    text_tokenizer: PreTrainedTokenizerFast | None = None
+    # Drop training pairs with a side that is longer than this multiple of the other side.
+    max_length_ratio: float | None = None
+    # Keep the text of the training pairs, because BPE-dropout encodes it again in each epoch.
+    keep_text: bool = False
+    # The training split also has each pair reversed.
+    both_directions: bool = False
+    # The name and the weight of each training corpus; empty without weights.
+    corpora: Sequence[tuple[str, float]] = ()
+
+    # Encoded pairs.
+    train: Dataset | IterableDataset = field(init=False)
+    validation: Dataset | None = field(init=False, default=None)
+    # The report of each encoded split. The report of a stream changes while the stream is read.
+    reports: dict[str, CorpusReport] = field(init=False, default_factory=dict)
+    # Chooses the training pairs of each epoch if the corpora have weights.
+    weighted: WeightedPairs | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.train = self._encode("train", max_length_ratio=self.max_length_ratio, keep_text=self.keep_text)
+        if self.texts["validation"] is not None:
+            self.validation = self._encode("validation", max_length_ratio=None)
+        if self.corpora:
+            weights = [weight for _, weight in self.corpora]
+            lengths = pair_lengths(self.train)
+            self.weighted = WeightedPairs(*lengths, pair_corpora(self.train), weights, self.seed)
+
+    def _encode(self, split: str, **options: Any) -> Any:
+        if self.are_texts:
+            tokenizers = (self.text_tokenizer, None)
+        else:
+            tokenizers = (self.source_tokenizer, self.target_tokenizer)
+        encoded, self.reports[split] = call_naming_split(
             split,
             prepare_pairs,
-            texts[split],
-            *encoders,
-            max_length=max_length,
-            max_length_ratio=max_length_ratio if is_train else None,
-            num_proc=num_proc if num_proc > 1 else None,
-            keep_text=keep_text and is_train,
+            self.texts[split],
+            *tokenizers,
+            max_length=self.max_length,
+            num_proc=self.num_proc if self.num_proc > 1 else None,
+            **options,
         )
-    train = prepared["train"]
-    weighted = None
-    if corpora:
-        weights = [weight for _, weight in corpora]
-        weighted = WeightedPairs(*pair_lengths(train), pair_corpora(train), weights, seed)
-    return Corpus(
-        *tokenizers,
-        max_length=max_length,
-        train=train,
-        train_text=texts["train"],
-        train_collator=collators[0],
-        validation_collator=collators[1],
-        validation=prepared["validation"],
-        validation_text=texts["validation"],
-        test_text=texts["test"],
-        reports=reports,
-        are_texts=text_encoder is not None,
-        both_directions=both_directions,
-        corpora=corpora,
-        weighted=weighted,
-    )
+        return encoded
+
+    @property
+    def are_texts(self) -> bool:
+        """True for a language model: source and target of each pair are the same text."""
+        return self.text_tokenizer is not None
+
+    @cached_property
+    def digest(self) -> dict[str, Any]:
+        """The number of training pairs (None for a stream) and their SHA-256, which identify the data."""
+        if isinstance(self.train, Dataset):
+            return cached_digest(self.train)
+        # Read the text of a stream, because reading its encoded pairs would change the report.
+        return corpus_digest(self.texts["train"])

@@ -1,7 +1,6 @@
-"""The lines of a text file, plain or gzip, and JSON texts in them.
+"""Reading the lines of a text file, plain or gzip, and JSON in them.
 
-Training, translation and evaluation read sentences with `read_lines`. A line ends at a line feed only, never
-at another character that Unicode calls a line separator, so that parallel files stay aligned.
+A line ends only at a line feed, not at other line separators of Unicode, so that parallel files stay aligned.
 """
 
 import codecs
@@ -14,38 +13,38 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# JSON can write the halves of a surrogate pair one by one. Python reads a command line byte that is not UTF-8
-# as such a half.
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+# Half of a surrogate pair. JSON can contain a single half, and Python makes one of a command line byte that
+# is not UTF-8.
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def without_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a binary file without their ends, and without a byte order mark at the beginning."""
+def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a binary file without line ends and without a byte order mark."""
     for number, line in enumerate(lines):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
-        # A file with nothing after the mark is empty.
+        # A file with only a byte order mark has no line.
         if text:
             yield text.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def read_raw_lines(path: Any) -> Iterator[bytes]:
-    """The lines of a text file, plain or gzip, as `read_lines` gives them, but not decoded."""
+    """The lines of a text file, plain or gzip, as bytes without line ends."""
     open_file = gzip.open if Path(path).suffix == ".gz" else open
     try:
         with open_file(path, "rb") as file:
-            yield from without_ends(file)
+            yield from strip_line_ends(file)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise ValueError(f"{path} must be a gzip file, but is damaged or something else.") from None
 
 
 def read_lines(path: Any) -> Iterator[str]:
-    """The lines of a text file, plain or gzip, without their ends."""
+    """The lines of a UTF-8 text file, plain or gzip, without line ends."""
     for number, line in enumerate(read_raw_lines(path), 1):
-        yield decoded(line, number, str(path))
+        yield decode_line(line, number, str(path))
 
 
-def decoded(line: bytes, number: int, place: str) -> str:
-    """The text of a line; an error names the number of the line, and the file as `place`."""
+def decode_line(line: bytes, number: int, place: str) -> str:
+    """Decode a line of UTF-8. Errors name the file `place` and the line number."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:
@@ -53,7 +52,7 @@ def decoded(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
-    """Refuse lines without any text. The error says what the lines are (`name`), and their `place`."""
+    """Refuse lines that are all empty. Errors say that `name` in the file `place` is empty."""
     if not any(line.strip() for line in lines):
         raise ValueError(
             f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."
@@ -61,7 +60,7 @@ def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
 
 
 def parse_json(text: str, kind: type, place: str) -> Any:
-    """The JSON object (`kind` is dict) or array (`kind` is list) in a text; an error names its `place`."""
+    """Read a JSON object (`kind` is dict) or array (`kind` is list). Errors name `place`."""
     name, opening = ("object", "{") if kind is dict else ("array", "[")
     try:
         value = json.loads(text)
@@ -77,7 +76,7 @@ def parse_json(text: str, kind: type, place: str) -> Any:
                 f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
             ) from None
     except ValueError:
-        # Converting so many digits would take Python long.
+        # Python refuses to convert such a number, because the conversion would take long.
         digits = sys.get_int_max_str_digits()
         raise ValueError(
             f"{place} must have no number of more than {digits:,} digits, but has one."
@@ -87,9 +86,9 @@ def parse_json(text: str, kind: type, place: str) -> Any:
     return value
 
 
-def refuse_half_characters(text: str, place: str) -> None:
-    """Refuse half a surrogate pair, which UTF-8 cannot write; an error names the `place` of the text."""
-    if half := _HALF_CHARACTER.search(text):
+def refuse_lone_surrogates(text: str, place: str) -> None:
+    """Refuse half of a surrogate pair. Errors name `place`."""
+    if half := _LONE_SURROGATE.search(text):
         raise ValueError(
             f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write."
         )

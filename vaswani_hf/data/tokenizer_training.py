@@ -1,21 +1,23 @@
-"""Training of subword tokenizers: byte-level BPE over the training text, one vocabulary or two.
+"""Training of subword tokenizers: byte-level BPE over the training text, with one vocabulary or two.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the alphabet is the 256 bytes and, as single entries, the characters of the training
-text. With bytes alone a model could write half a letter. With characters alone the tokenizer could not encode
-every sentence. A corpus of more than a million pairs is represented by a million pairs that are evenly spread
-over it, a stream by its first million. Pairs with too many characters for `max_length` tokens are left out
-(see preparation.py).
+Differs from the paper: the alphabet has the 256 bytes and all characters of the training text, because a
+model could write half a letter with bytes alone, and because characters alone could not encode every
+sentence. The tokenizer is trained on at most a million pairs: pairs evenly spread over a corpus, or the first
+pairs of a stream. Pairs with too many characters for `max_length` tokens (see corpus.py) are left out.
 """
 
 import copy
 import json
 import logging
+import os
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, IterableDataset
@@ -32,48 +34,109 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
+from ..checkpoint.files import MANIFEST_FILE, naming_the_folder
+from ..checkpoint.manifest import verify_manifest, write_manifest
+from ..checkpoint.tokenizers import save_tokenizers
 from ..settings.sections import SMALLEST_VOCABULARY, TokenizerSettings
-from .columns import mapped_files
-from .preparation import begins_with_a_space, has_too_many_characters
+from .corpus import CHARACTERS_PER_TOKEN, has_too_many_characters
+from .corpus_cache import CACHE_REMEDY, cache_folder, cache_key
+from .memory import mapped_files, return_free_memory
+from .text_encoder import begins_with_a_space
 
 logger = logging.getLogger(__name__)
 
-# The order is that of BART, because generate() takes a pad token with the id 0 for a missing one.
+# The order is the order of BART. `<pad>` must not have the id 0, because `generate` treats a pad token with
+# the id 0 as missing.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
-# A tag is found in the text as it is written and never split. With the spaces around it a tag separates two
-# texts, so that a word is encoded as it is without a tag (see `TextEncoder`). A special token in a text is
-# text, a tag is not.
-_OF_TAGS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
+# The tokenizer recognises a tag, such as `>>en<<`, before any normalization, and removes the spaces around
+# the tag. Words next to a tag are therefore encoded as without a tag (see `TextEncoder`).
+_TAG_OPTIONS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-# More pairs cost minutes and change nothing: pieces that are frequent in a million pairs are frequent in all
-# pairs.
+# Limit the pairs, because more pairs take minutes and give nearly the same vocabulary.
 TRAINING_PAIRS = 1_000_000
 _BATCH_SIZE = 1000
-# How `pre_tokenizers.ByteLevel` splits a text into words (its source, byte_level.rs).
+# The pattern with which `pre_tokenizers.ByteLevel` splits a text into words (byte_level.rs of `tokenizers`).
 _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """The marks that a tokenizer adds to a text.
+    """The space and the special tokens that a tokenizer adds to a text."""
 
-    Attributes:
-        begins_with_a_space: A space is put before the text, and decoding removes it, so that a word is the
-            same piece at the beginning of a sentence and after a space. GPT-2's and RoBERTa's tokenizers put
-            no space there.
-        is_open: `<s>` begins a text and nothing ends it, so that a model can continue it; padding is on the
-            left. Otherwise `</s>` ends the text.
-        has_mask: The vocabulary ends with `<mask>`. It and the other special tokens are recognised in a text.
-    """
-
+    # Add a space before the text, and remove it in decoding, so that a word has the same tokens at the
+    # beginning of a sentence and after a space.
     begins_with_a_space: bool = True
+    # Begin a text with `<s>` and do not end it, so that a model can continue the text; pad on the left.
+    # Otherwise end a text with `</s>` and pad on the right.
     is_open: bool = False
+    # Add `<mask>` at the end of the vocabulary, and recognise special tokens in a text.
     has_mask: bool = False
 
 
 SENTENCE = TextForm()
+
+
+def write_tokenizers(
+    train_on: Callable[[TokenizerSettings, Dataset | IterableDataset, int], tuple[Any, Any]],
+    section: TokenizerSettings,
+    pairs: Dataset | IterableDataset,
+    model_max_length: int,
+    folder: Path,
+    **kind: Any,
+) -> None:
+    """Write the source and the target tokenizer of a corpus into the folder of a run.
+
+    `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If another run has
+    trained the same tokenizers on the same files, they are copied from the cache. `kind` is everything else
+    that the tokenizers depend on; `kind` is part of their name in the cache.
+    """
+
+    def train(place: Path) -> None:
+        save_tokenizers(*train_on(section, pairs, model_max_length), place)
+        return_free_memory()
+
+    cache = cache_folder(pairs)
+    if cache is None:
+        train(folder)
+        return
+    options = {
+        **section.model_dump(),
+        "bpe_dropout": None,
+        "max_length": model_max_length,
+        "characters_per_token": CHARACTERS_PER_TOKEN,
+        **kind,
+    }
+    kept = cache / f"tokenizers-{cache_key(pairs, options)}"
+    if verify_manifest(kept) is not None:
+        if not os.access(cache, os.W_OK):
+            train(folder)
+            return
+        with naming_the_folder(cache, CACHE_REMEDY):
+            _fill_cache(kept, train)
+    # Copy file by file, because `copytree` would give the folder of the run the mode of the cache folder.
+    for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):
+        place = folder / path.relative_to(kept)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
+
+
+def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
+    """Train tokenizers into a folder of the cache, which is missing or damaged."""
+    shutil.rmtree(kept, ignore_errors=True)
+    unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
+    try:
+        unfinished.mkdir()
+        train(unfinished)
+        write_manifest(unfinished, {})
+        unfinished.rename(kept)
+    except OSError:
+        # The renaming fails if another run was faster. The tokenizers of that run are the same.
+        if not kept.is_dir():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def train_on_sides(
@@ -86,9 +149,9 @@ def train_on_sides(
     tags: tuple[str, ...] = (),
     form: TextForm = SENTENCE,
 ) -> PreTrainedTokenizerFast:
-    """`train_tokenizer` on these columns of pairs, with the options of a recipe."""
+    """Train a tokenizer on the columns `sides` of pairs, with the section `tokenizer` of a recipe."""
     return train_tokenizer(
-        texts_of(pairs, sides, model_max_length),
+        training_texts(pairs, sides, model_max_length),
         vocab_size or section.vocab_size,
         lowercase=section.lowercase,
         normalization=section.normalization,
@@ -98,8 +161,10 @@ def train_on_sides(
     )
 
 
-def texts_of(pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int) -> Iterator[str]:
-    """The texts of these sides of the pairs that do not have too many characters for `max_length` tokens."""
+def training_texts(
+    pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int
+) -> Iterator[str]:
+    """The texts of the columns `sides`, without pairs that `has_too_many_characters` refuses."""
     for batch in _batches(pairs):
         kept = [
             row
@@ -112,9 +177,9 @@ def texts_of(pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_lengt
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Batches that represent a corpus: evenly spread ones of a dataset, the first ones of a stream."""
+    """Batches of at most `TRAINING_PAIRS` pairs: evenly spread over a dataset, or the first of a stream."""
     if isinstance(pairs, IterableDataset):
-        # A stream and the streams that are made of it share their position.
+        # Copy the stream, because a stream and the streams derived from it share their position.
         yield from copy.deepcopy(pairs).take(TRAINING_PAIRS).iter(batch_size=_BATCH_SIZE)
         return
     count = -(-len(pairs) // _BATCH_SIZE)
@@ -134,15 +199,14 @@ def train_tokenizer(
     tags: tuple[str, ...] = (),
     form: TextForm = SENTENCE,
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer trained on `texts`, the same one for the same texts.
+    """Train a byte-level BPE tokenizer on `texts`. The same texts give the same tokenizer.
 
-    Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores every text
-    exactly, also a text that spells a special token, but without tags.
+    Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores each text
+    exactly, except for tags.
 
     `vocab_size` counts special tokens, bytes and `tags` (see checkpoint/tokenizers.py), but not `<mask>`. A
-    corpus with few distinct words gives fewer entries. Each character of several bytes is one entry. If these
-    entries do not fit, the most frequent characters are entries, and a warning says so. `truncation=True`
-    cuts to `model_max_length` tokens.
+    corpus with few distinct words gives a smaller vocabulary. Each character of several bytes has an entry.
+    If these characters do not fit, only the most frequent ones have entries, and a warning says so.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
@@ -151,14 +215,14 @@ def train_tokenizer(
             f"`vocab_size` must be at least {smallest} (256 bytes and {len(SPECIAL_TOKENS)} special "
             f"tokens{of_tags}), but is {vocab_size}."
         )
-    backend = _untrained(lowercase, normalization, form)
+    backend = _untrained_backend(lowercase, normalization, form)
     remaining = iter(texts)
     first = next((text for text in remaining if text.strip()), None)
     if first is None:
         raise ValueError("`texts` must hold text to train a tokenizer on, but there is none.")
-    backend.model = _trained(chain([first], remaining), backend.normalizer, vocab_size - len(tags))
+    backend.model = _train_bpe(chain([first], remaining), backend.normalizer, vocab_size - len(tags))
     backend.add_special_tokens(list(SPECIAL_TOKENS))
-    backend.add_tokens([AddedToken(tag, **_OF_TAGS, special=False) for tag in tags])
+    backend.add_tokens([AddedToken(tag, **_TAG_OPTIONS, special=False) for tag in tags])
     if backend.get_vocab_size() < vocab_size:
         logger.warning(
             "The texts fill only %d of %d vocabulary entries.", backend.get_vocab_size(), vocab_size
@@ -168,13 +232,13 @@ def train_tokenizer(
 
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
-    """Give a tokenizer with a vocabulary the `<mask>`, the decoder and the marks of a form."""
+    """Add `<mask>`, the decoder and the special tokens of a form to a trained tokenizer."""
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
-    # Each tag by itself is left out: pieces that spell a tag together are text.
+    # Decoding removes the token of a tag. Several tokens that spell a tag together are text and stay.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
-    # The first space of a continuation is part of the continuation.
+    # A causal language model continues a text, so that the first space of its output is part of the output.
     if not form.is_open and _begins_with_a_space(backend):
         steps.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(steps)
@@ -188,12 +252,12 @@ def _begins_with_a_space(backend: Tokenizer) -> bool:
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:
-    """`<mask>` stands for a piece with the space before it. The next word has its own space."""
-    return AddedToken(MASK, **{**_OF_TAGS, "rstrip": _begins_with_a_space(backend)}, special=True)
+    """`<mask>` includes the space before it, as the tokens of words do."""
+    return AddedToken(MASK, **{**_TAG_OPTIONS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 
-def in_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """A new tokenizer in another form, with the same vocabulary. A `<mask>` stays in the vocabulary."""
+def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
+    """A copy of a tokenizer in another form, with the same vocabulary. `<mask>` stays in the vocabulary."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
@@ -201,23 +265,26 @@ def in_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTok
     return with_transformers_interface(backend, tokenizer.model_max_length, form)
 
 
-def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
-    """BPE over characters that are written in bytes: the merges that make characters of bytes come first."""
+def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
+    """Train BPE over characters, and write it as byte-level BPE whose first merges form characters."""
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
-    # This order merges equally frequent pairs in the order of their bytes. The 128 entries are fewer than the
-    # 256 bytes, so that `vocab_size` entries hold all merges that are needed.
-    ascii_characters = sorted(map(chr, range(128)), key=_in_bytes)
+    # This order of the ASCII characters makes BPE merge equally frequent pairs in the order of their bytes.
+    # The trainer learns enough merges, because its alphabet of 128 characters is smaller than that of 256
+    # bytes.
+    ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
-    over_characters.train_from_iterator(_counted(texts, normalizer, counts), trainer)
-    # The most frequent characters come first, and equally frequent ones in the order of Unicode.
+    over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)
+    # Sort by frequency, and equally frequent characters by code point.
     characters = sorted(counts, key=lambda character: (-counts[character], character))
     learned = json.loads(over_characters.to_str())["model"]["merges"]
     merges = [
-        *dict.fromkeys(pair for character in characters for pair in _merges_of_bytes(_in_bytes(character))),
-        *((_in_bytes(left), _in_bytes(right)) for left, right in learned),
+        *dict.fromkeys(
+            pair for character in characters for pair in _merges_of_bytes(_as_byte_symbols(character))
+        ),
+        *((_as_byte_symbols(left), _as_byte_symbols(right)) for left, right in learned),
     ]
     entries = [*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     vocabulary = {entry: token_id for token_id, entry in enumerate(entries)}
@@ -225,7 +292,7 @@ def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_siz
         if vocabulary.setdefault("".join(pair), len(vocabulary)) == vocab_size:
             del vocabulary["".join(pair)], merges[rank:]
             break
-    bytewise = sum(_in_bytes(character) not in vocabulary for character in characters)
+    bytewise = sum(_as_byte_symbols(character) not in vocabulary for character in characters)
     if bytewise:
         logger.warning(
             "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are written in "
@@ -237,8 +304,10 @@ def _trained(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_siz
     return models.BPE(vocabulary, merges)
 
 
-def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer, counts: Counter[str]) -> Iterator[str]:
-    """The texts. Each text is added to the counts of its normalised characters beyond ASCII."""
+def _count_characters(
+    texts: Iterable[str], normalizer: normalizers.Normalizer, counts: Counter[str]
+) -> Iterator[str]:
+    """Yield the texts, and count the non-ASCII characters of each normalised text."""
     for text in texts:
         if not text.isascii():
             counts.update(
@@ -252,12 +321,12 @@ def _merges_of_bytes(symbols: str) -> Iterator[tuple[str, str]]:
         yield symbols[:end], symbols[end]
 
 
-def _in_bytes(text: str) -> str:
-    """A character for each byte of the text, as byte-level BPE writes them."""
+def _as_byte_symbols(text: str) -> str:
+    """The text as byte-level BPE writes it: one character per byte."""
     return _BYTES.pre_tokenize_str(text)[0][0]
 
 
-def _untrained(lowercase: bool, normalization: str | None, form: TextForm) -> Tokenizer:
+def _untrained_backend(lowercase: bool, normalization: str | None, form: TextForm) -> Tokenizer:
     """A tokenizer with an empty vocabulary."""
     if normalization is not None and normalization not in _NORMALIZERS:
         raise ValueError(f'`normalization` must be "NFC", "NFKC" or None, but is {normalization!r}.')
@@ -273,7 +342,7 @@ def _untrained(lowercase: bool, normalization: str | None, form: TextForm) -> To
 def with_transformers_interface(
     backend: Tokenizer, model_max_length: int | None, form: TextForm = SENTENCE
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer of transformers for a backend that has the special tokens of this package."""
+    """The tokenizer of transformers for a backend with the special tokens of this package."""
     bos, pad, eos, unk = SPECIAL_TOKENS
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -282,11 +351,12 @@ def with_transformers_interface(
         eos_token=eos,
         unk_token=unk,
         **({"mask_token": _mask_of(backend)} if form.has_mask else {}),
-        # A model continues a text after its last token.
+        # Padding on the left lets a model continue a text after its last token.
         padding_side="left" if form.is_open else "right",
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        # A "</s>" in a user's text is text and not the end of the sentence. A mask is written into a text.
+        # "</s>" in a user's text is text, not the end of the sentence. Only tokenizers with `<mask>`
+        # recognise special tokens, because users write `<mask>` into texts.
         split_special_tokens=not form.has_mask,
     )

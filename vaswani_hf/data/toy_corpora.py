@@ -1,12 +1,11 @@
-"""Two toy corpora that the package generates itself, so that the quick recipes download nothing.
+"""Two toy corpora that the package generates, so that the quick recipes download nothing.
 
 `number_pairs` generates numbers in English words and in German words. Each source has exactly one right
-translation. German writes a number as one word and says the ones before the tens: "four hundred and
-seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". A model has to learn compounding and
-reordering, not a table of words.
+translation. German writes a number as one word with the ones before the tens: "four hundred and seventy-one
+thousand and five" is "vierhunderteinundsiebzigtausendfünf". A model has to learn compounding and reordering.
 
 `grammar_trees` generates English sentences with their constituency trees from a small grammar. Each sentence
-has exactly one right tree, and its words decide which:
+has exactly one right tree, because the words decide the attachment:
 
 - Determiner and noun agree in number, and so do subject and verb.
 - The noun of a prepositional phrase decides what the phrase attaches to. In "sees the man with the beard" the
@@ -33,25 +32,25 @@ from .trees import CLOSE, OPEN, WORD, Tree
 
 Item = TypeVar("Item")
 
-# The number of examples of the validation and of the test split. One number is 0.1 % of a score.
+# The number of examples of the validation split, and of the test split.
 NUMBERS_HELD_OUT = 1000
 TREES_HELD_OUT = 1000
 
-# The training split has all numbers below this one. They contain every word except "hundred" and "thousand".
+# The training split has all numbers below 100. They contain every word except "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# The thousands of a number, and the rest of it, are zero or have one, two or three digits.
+# The ranges of the thousands of a number, and of the rest of a number: zero, or one, two or three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
-# The symbols of a whole sentence: of 19 sentences 17 are statements and 2 are questions.
+# The symbols of a whole sentence: 17 of 19 sentences are statements, 2 are questions.
 _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
 # Each line is a rule: weight, left side, right side.
 # The symbol `NP:base` is a constituent with the label NP; `base` selects its rules. `:base` has no bracket.
 # A symbol without a colon is a word of the lexicon.
-# `#` is a number, s (singular) or p (plural), the same in the whole rule. `@` is the other number.
-# `~` is a number that is drawn for this symbol alone.
+# `#` is s (singular) or p (plural), the same in the whole rule. `@` is the other of the two.
+# `~` is s or p, drawn for this symbol alone.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -251,9 +250,8 @@ def german_words(number: int) -> str:
 
 @functools.cache
 def _words_below_1000(number: int, language: str) -> str:
-    # num2words takes 0.1 ms for a pair: a corpus of 30,000 pairs would take 3 s instead of 0.1 s without the
-    # cache. Its words for longer numbers are not used, because it writes a comma after "thousand", and
-    # "einhunderteinstausend" for 101,000.
+    # With the cache 30,000 pairs take 0.1 s instead of 3 s. num2words is not used for longer numbers, because
+    # it writes a comma after "thousand", and "einhunderteinstausend" for 101,000.
     from num2words import num2words
 
     return num2words(number, lang=language)
@@ -274,13 +272,13 @@ def _num_digits_below_1000() -> dict[str, int]:
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     """Random numbers of one split as pairs: English words as `source`, the German word as `target`.
 
-    A draw first chooses with equal probability how many digits, from 0 to 3, the thousands have and how many
-    the rest has, and then a number of this shape. A uniform draw would give few short numbers, because nine in
-    ten of all numbers have six digits.
+    A draw chooses the number of digits of the thousands and of the rest (0 to 3 each) with equal probability,
+    and then a number of this shape. A uniform draw would give few short numbers: 90 % of all numbers have six
+    digits.
 
-    The split of a number does not depend on the seed: "validation" and "test" have about 5 % each, "train"
-    has the other numbers and all numbers below 100. Only "train" repeats numbers, after all numbers of a shape
-    have been drawn equally often. A smaller `num_pairs` gives the first pairs of a larger one.
+    The split of a number does not depend on the seed: "validation" and "test" have about 5 % of the numbers
+    each, "train" has the others and all numbers below 100. Only "train" repeats numbers, and it repeats a
+    number only after all numbers of its shape. A smaller `num_pairs` gives the first pairs of a larger one.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -300,18 +298,18 @@ def _split_of_number(number: int) -> str:
 
 
 def _split_of(text: str) -> str:
-    # hash() may differ between Python versions, SHA-256 does not.
+    # SHA-256 gives the same split in every Python version. `hash` may not.
     part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 20
     return {0: "test", 1: "validation"}.get(part, "train")
 
 
 def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
-    # Only random() gives the same sequence in every Python version. choice() and shuffle() may change.
+    # Only `random` gives the same sequence in every Python version. `choice` and `shuffle` may change.
     return choices[int(generator.random() * len(choices))]
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Numbers of all splits. After all numbers of a shape, the shape begins again, or it is removed."""
+    """Random numbers of all splits. After all numbers of a shape, the shape begins again if `is_endless`."""
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
         for thousands, rests in itertools.product(_RANGES, _RANGES)
@@ -352,10 +350,10 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 
 
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
-    """Random sentences of one split with their trees. All sentences are different.
+    """Trees of random sentences of one split. All sentences are different.
 
-    The split of a sentence does not depend on the seed: "validation" and "test" have about 5 % each, "train"
-    has the others. A smaller `num_trees` gives the first trees of a larger one.
+    The split of a sentence does not depend on the seed: "validation" and "test" have about 5 % of the
+    sentences each, "train" has the others. A smaller `num_trees` gives the first trees of a larger one.
     """
     generator = random.Random(seed)
     trees: dict[str, Tree] = {}
@@ -378,10 +376,10 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     symbols: list[str] = []
     words: list[str] = []
     tags: list[str] = []
-    # A stack: the next symbol is the last one.
+    # A stack of symbols. The last symbol is the next one.
     pending = [_draw(_STARTS, generator)]
     while pending:
-        # The draws are the same for a symbol without `~`, because published scores depend on their order.
+        # Draw also for a symbol without `~`, because published scores depend on the sequence of draws.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)
@@ -403,7 +401,7 @@ def _draw_tree(generator: random.Random) -> Tree | None:
 
 @functools.cache
 def _read_rules() -> dict[str, list[list[str]]]:
-    """The right sides of each left side, each of them as many times as its weight."""
+    """The right sides of each left side. A right side occurs as many times as its weight."""
     rules: dict[str, list[list[str]]] = {}
     for line in filter(None, _RULES.splitlines()):
         numbers = [("s", "p"), ("p", "s")] if "#" in line else [("s", "p")]

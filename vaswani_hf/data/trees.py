@@ -2,13 +2,10 @@
 
 A tree is stored as its linearisation (Vinyals et al. 2015, "Grammar as a Foreign Language", which Section 6.3
 follows): `(NP` opens a constituent, `)` closes the innermost open constituent, and `XX` stands for the next
-word. The words and their tags are stored separately. Any well-formed sequence with N times `XX` is therefore
-a tree over any N words, and no function here is recursive.
+word. The words and their tags are stored separately.
 
-A model writes the tag of each word in place of `XX`, as in the code of the paper's authors. The tags teach
-the model which word it is at, long before it has learned the brackets. Vinyals et al. wrote `XX`.
-
-Differs from Vinyals et al.: closing brackets have no label, because the open constituent has one already.
+Differs from Vinyals et al.: closing brackets have no label, because the open constituent has the label. A
+model writes the tag of each word instead of `XX`, as in the code of the paper's authors.
 """
 
 import os
@@ -24,11 +21,11 @@ from .lines import read_lines
 OPEN = "("
 CLOSE = ")"
 WORD = "XX"
-# Labels of brackets around a whole sentence. In Penn files these brackets have no label.
+# Labels of the bracket around a whole sentence. In Penn files this bracket has no label.
 WRAPPERS = ("", "TOP", "ROOT", "S1")
 # The tag of an empty element of Penn files.
 TRACE = "-NONE-"
-# White space is that of ASCII only, because French numbers have a no-break space between thousands.
+# Only ASCII white space separates words, because French numbers have no-break spaces between thousands.
 _TOKEN = re.compile(
     r"""
     \( \s* (?P<tag> [^()\s]+) \s+ (?P<word> [^()\s]+) \s* \)  # a word with its tag
@@ -39,7 +36,7 @@ _TOKEN = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-# `NP-SBJ-1=2` is an NP, and so is `NP|ADJP`, with which annotators marked a doubt. `-LRB-` stays as it is.
+# The label of `NP-SBJ-1=2` and of `NP|ADJP` is NP. The label of `-LRB-` is `-LRB-`.
 _LABEL = re.compile(r"-[^-]+-|[^-=|]+")
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
 
@@ -54,16 +51,12 @@ class Constituent(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """A constituency tree. Its str is one line of brackets: `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))`.
+    """A constituency tree. Its str is one line of brackets: `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))`."""
 
-    Attributes:
-        symbols (tuple): The linearisation: `(S`, `(NP`, …, `)`, and `XX` for each word.
-        words (tuple): As many words as there are `XX`.
-        tags (tuple): The part of speech of each word, `XX` if it is not known.
-    """
-
+    # The linearisation: `(S`, `(NP`, …, `)`, and `XX` for each word.
     symbols: tuple[str, ...]
     words: tuple[str, ...]
+    # The part of speech of each word; `XX` if it is unknown.
     tags: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -79,12 +72,12 @@ class Tree:
 
     @property
     def sentence(self) -> str:
-        """The words with spaces between them. White space in a word is an underscore, `-LRB-` a bracket."""
+        """The words with spaces between them. White space in a word becomes `_`, `-LRB-` becomes `(`."""
         return " ".join(re.sub(r"\s", "_", unescaped(word)) for word in self.words)
 
     @property
     def constituents(self) -> list[Constituent]:
-        """All constituents, inner ones before outer ones, without the tags of words."""
+        """All constituents without the tags of words, inner constituents first."""
         found: list[Constituent] = []
         opened: list[tuple[str, int]] = []
         position = 0
@@ -100,17 +93,19 @@ class Tree:
 
 
 def escaped(word: str) -> str:
-    """A word as treebanks write it."""
+    """A word with its brackets in the form of treebanks, such as `-LRB-`."""
     return word.replace("(", "-LRB-").replace(")", "-RRB-")
 
 
 def unescaped(word: str) -> str:
-    """A word of a treebank as people write it."""
+    """A word of a treebank with normal brackets."""
     return re.sub("-[LR][RCS]B-", lambda escape: _ESCAPES[escape[0]], word)
 
 
-def tree_over(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None) -> Tree:
-    """The tree of a linearisation over the words of a sentence."""
+def tree_from_symbols(
+    words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None
+) -> Tree:
+    """The tree with this linearisation over the words of a sentence."""
     num_words = list(symbols).count(WORD)
     if not _is_constituent(symbols) or num_words != len(words):
         text = " ".join(symbols)
@@ -119,7 +114,7 @@ def tree_over(words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] 
 
 
 def _is_constituent(symbols: Sequence[str]) -> bool:
-    """True if the last symbol closes the bracket that the first one opens, and no bracket is empty."""
+    """True if the last symbol closes the bracket that the first symbol opens, and no bracket is empty."""
     depth = 0
     previous = None
     for symbol in symbols:
@@ -138,8 +133,8 @@ def _is_constituent(symbols: Sequence[str]) -> bool:
     return previous == CLOSE and depth == 0
 
 
-def tree_of(text: str) -> Tree:
-    """The only tree of a text of brackets, cleaned as by `read_trees`."""
+def tree_from_text(text: str) -> Tree:
+    """The tree in a text with exactly one tree, cleaned as by `read_trees`."""
     trees = list(read_trees(text.split("\n"), "the tree"))
     if len(trees) != 1 or not trees[0].words:
         raise ValueError(f"The text must be one tree with a word in it, but is {text!r:.200}.")
@@ -147,12 +142,12 @@ def tree_of(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
-    """The trees of a treebank, without traces, function tags and wrappers. A tree of traces has no words.
+    """The trees of a treebank, without traces, function tags and wrappers.
 
-    A tree is on one line, or on several lines of which all but the first are indented, as in Penn files.
-    Errors name the file, `place`, and the line.
+    A tree is on one line, or on several lines that are indented after the first line, as in Penn files. A
+    tree with nothing but traces has no words. Error messages have the file, `place`, and the line.
     """
-    # The lines from one that begins with a bracket up to the next such line.
+    # A block begins at a line that begins with a bracket, and ends before the next such line.
     block: list[str] = []
     first_line = 1
     for number, line in enumerate(lines, 1):
@@ -161,13 +156,13 @@ def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
             yield from _trees_of_block("\n".join(block), place, first_line, end)
             block = []
             first_line = number
-        # Old Penn files begin with a header of such lines.
+        # Old Penn files have a header of lines that begin with `*x*`.
         block.append("" if line.startswith("*x*") else line)
     yield from _trees_of_block("\n".join(block), place, first_line, "at the end of the file")
 
 
 def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterator[Tree]:
-    """The trees of some lines, of which `first_line` is the number of the first one."""
+    """The trees of a block of lines. `first_line` is the number of its first line."""
 
     def refuse(position: int, fault: str) -> None:
         line = first_line + block.count("\n", 0, position)
@@ -206,7 +201,7 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
 
 
 def _fault_of(token: re.Match[str], *, is_inside: bool) -> str | None:
-    """What is wrong with a token, which is inside of a tree or not."""
+    """The error of a token inside or outside a tree; None if the token is correct."""
     if token["empty"]:
         label = "".join(token["empty"].split())
         return f"the bracket `{label}` has no word in it; write (TAG word), or remove it"
@@ -232,7 +227,7 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """The symbols of a tree without wrappers. TOP is around several constituents, and around a word alone."""
+    """The symbols of a tree without wrappers. Several constituents, or a single word, get the wrapper TOP."""
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
     while symbols and symbols[0].removeprefix(OPEN) in WRAPPERS and _is_constituent(symbols[1:-1]):
@@ -248,11 +243,10 @@ def _cleaned_label(label: str) -> str:
     return found[0] if found else label
 
 
-def tree_files(names: list[str]) -> list[str]:
-    """The files of a treebank.
+def treebank_files(names: list[str]) -> list[str]:
+    """The files of a treebank. A name is a file, a pattern, or a folder with `.mrg` files at any depth.
 
-    A name is a file (plain or .gz), a pattern, or a folder, whose `.mrg` files are taken at any depth. The
-    files of a pattern or of a folder are sorted.
+    The files of a pattern or of a folder are sorted.
     """
     files: list[str] = []
     for name in names:
@@ -267,14 +261,14 @@ def tree_files(names: list[str]) -> list[str]:
 
 
 def _files_of(path: str) -> list[str]:
-    """The files of a folder, or the file itself if it exists."""
+    """The `.mrg` files of a folder, or the file itself; empty if neither exists."""
     if os.path.isdir(path):
         return sorted(str(file) for file in Path(path).rglob("*") if file.name.endswith((".mrg", ".mrg.gz")))
     return [path] if os.path.isfile(path) else []
 
 
 def read_treebank(path: str) -> Iterator[Tree]:
-    """The trees of one file, plain or .gz. A tree of traces has no words."""
+    """The trees of one file, plain or .gz."""
     is_empty = True
     for tree in read_trees(read_lines(path), path):
         is_empty = False

@@ -1,7 +1,4 @@
-"""BLEU, chrF and exact match of translations and references, by sacrebleu.
-
-`score_translations` scores a corpus, `exact_match_by` groups of its sentences. `TranslationMetric` is the
-same as an `evaluate.Metric`, which is constructed directly, not loaded from the Hub. evaluate.py makes the
+"""BLEU, chrF and exact match of given translations, computed by sacreBLEU. evaluate.py makes the
 translations.
 """
 
@@ -15,8 +12,9 @@ import evaluate
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-# perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g' of tensor2tensor's get_ende_bleu.sh. For this script text is
-# bytes: two hyphens around one letter are both split if the letter is not ASCII.
+# tensor2tensor's get_ende_bleu.sh splits compounds by perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. The
+# script works on bytes. Match bytes too, because the result differs for two hyphens around one letter that is
+# not ASCII.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the"
@@ -26,42 +24,44 @@ SPLIT_COMPOUNDS_NOTE = (
 
 
 def split_compounds(text: str) -> str:
-    """A tokenized text with hyphens within words set apart: "rich-text" becomes "rich ##AT##-##AT## text"."""
+    """A tokenized text in which each hyphen inside a word is a token: "rich-text" becomes "rich ##AT##-##AT##
+    text".
+    """
     return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", text.encode(errors="surrogatepass")).decode(
         errors="surrogatepass"
     )
 
 
 class CompoundSplitBLEU(BLEU):
-    """BLEU of tokenized, compound-split text. Its signature names the split."""
+    """BLEU of tokenized text with split compounds. The signature names the split."""
 
     def __init__(self, tokenize: str, lowercase: bool):
-        # Text that ends in " ." is tokenized on purpose here.
+        # `force` turns off the warning about tokenized text, because tokenized text is intended here.
         super().__init__(tokenize=tokenize, lowercase=lowercase, force=True)
         tokenizer = self.tokenizer
-        # sacreBLEU calls this attribute for hypotheses and references alike.
+        # sacreBLEU calls this attribute for each hypothesis and each reference.
         self.tokenizer: Any = lambda text: split_compounds(tokenizer(text))
         self.tokenizer_signature = f"{self.tokenizer_signature}+split_compounds"
 
 
-def check_tokenizer(tokenize: str) -> None:
-    """Refuse a tokenizer that sacreBLEU does not have, or that needs what is not installed."""
+def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
+    """Refuse a tokenizer that sacreBLEU does not have, or that needs a package that is not installed."""
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
-        raise ValueError(f"`tokenize` must be one of {known}, but is {tokenize!r}.")
+        raise ValueError(f"`{key}` must be one of {known}, but is {tokenize!r}.")
     try:
         BLEU(tokenize=tokenize)
     except (ImportError, RuntimeError, OSError):
         raise ValueError(
-            f"`tokenize` is {tokenize!r}, which needs a package or a file that is not there; install what"
-            " sacreBLEU's documentation names for this tokenizer, or take another one, such as 13a."
+            f"`{key}` is {tokenize!r}, which needs a package or a file that is not there; install what"
+            " sacreBLEU's documentation names for this tokenizer, or choose another one, such as 13a."
         ) from None
 
 
 def corpus_metrics(tokenize: str, lowercase: bool, split_compounds: bool) -> dict[str, BLEU | CHRF]:
-    """The metrics of a corpus, "bleu" and "chrf", with the options of `score_translations`."""
+    """The metric objects "bleu" and "chrf" of sacreBLEU, with the options of `score_translations`."""
     check_tokenizer(tokenize)
-    # "none" is for text that is tokenized already. sacrebleu would advise against such text each time.
+    # The tokenizer "none" is for tokenized text. `force` turns off the warning about tokenized text.
     bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     if split_compounds:
         bleu = CompoundSplitBLEU(tokenize, lowercase)
@@ -76,15 +76,15 @@ def score_translations(
     lowercase: bool = False,
     split_compounds: bool = False,
 ) -> dict[str, float | str]:
-    """The scores of a corpus and the signatures under which to report them.
+    """BLEU, chrF and exact match of a corpus, from 0 to 100, with the signatures of sacreBLEU.
 
-    BLEU is that of Papineni et al. (2002) as `sacrebleu` computes it (Post, 2018), on detokenized text. chrF
-    is that of Popović (2015), chrF2 with character 6-grams.
+    BLEU (Papineni et al. 2002) is computed on detokenized text as sacreBLEU does (Post 2018). chrF (Popović
+    2015) is chrF2 with character 6-grams. A reference is a text, or several texts for one prediction.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
-    # sacrebleu wants one list per reference number, with None where a translation has fewer references than
-    # others.
+    # sacreBLEU needs a list of all first references, a list of all second references, and so on. A missing
+    # reference is None.
     references_by_number = list(itertools.zip_longest(*reference_lists))
     bleu_score = bleu.corpus_score(predictions, references_by_number)
     chrf_score = chrf.corpus_score(predictions, references_by_number)
@@ -104,9 +104,10 @@ def score_translations(
 def exact_match_by(
     groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> dict[Any, dict[str, float]]:
-    """The exact match of each group of translations, sorted by group.
+    """For each group, sorted, the exact match of its translations in percent, and the number of its
+    sentences.
 
-    A group has "exact_match", in percent, and "sentences", the number of its translations.
+    `groups` has the group of each prediction.
     """
     results = {}
     for group in sorted(set(groups)):
@@ -118,11 +119,11 @@ def exact_match_by(
 
 
 class TranslationMetric(evaluate.Metric):
-    """`score_translations` as a metric of the `evaluate` library.
+    """`score_translations` as a metric of the library `evaluate`. Construct the class; it is not on the Hub.
 
-    `compute` returns what `score_translations` returns, and takes `tokenize` and `lowercase` to differ once
-    from the constructor. Sentences are kept in memory: no file is written, and in a distributed run one
-    process must have been given all sentences, as `Seq2SeqTrainer` gives them.
+    The arguments `tokenize` and `lowercase` of `compute` replace those of the constructor for one call. All
+    sentences are in memory and no file is written. In a distributed run, one process must receive all
+    sentences, as in `Seq2SeqTrainer`.
 
     Args:
         tokenize (str): As in `score_translations`.
@@ -136,15 +137,15 @@ class TranslationMetric(evaluate.Metric):
         super().__init__(keep_in_memory=True)
 
     def add(self, *, prediction: str, reference: str | Sequence[str]) -> None:
-        """Adds one translation, with its reference or references."""
+        """Add one translation, with its reference or references."""
         self.add_batch(predictions=[prediction], references=[reference])
 
     def add_batch(self, *, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> None:
-        """Adds some translations, with the reference or references of each."""
+        """Add several translations, with the reference or references of each."""
         super().add_batch(predictions=predictions, references=_reference_lists(predictions, references))
 
     def compute(self, **inputs: Any) -> dict[str, float | str]:
-        """The scores of the translations given here, if any, and of all added since the last call."""
+        """The scores of the given translations and of all translations that were added since the last call."""
         if self.writer is None and inputs.get("predictions") is None:
             raise ValueError(
                 "`predictions` must be given to `compute`, or added before it, but there are none."
@@ -162,7 +163,8 @@ class TranslationMetric(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        # The base class would make a directory for files that are never written, and fail where it may not.
+        # Create no folder, because this metric writes no files. The base class would fail in a read-only
+        # folder.
         return self._data_dir_root
 
     def _compute(
@@ -184,6 +186,7 @@ class TranslationMetric(evaluate.Metric):
 def _reference_lists(
     predictions: Sequence[str], references: Sequence[str | Sequence[str]]
 ) -> list[list[str]]:
+    """The list of references of each prediction."""
     if len(predictions) == 0:
         raise ValueError("`predictions` must hold at least one translation, but is empty.")
     lists = [[entry] if isinstance(entry, str) else list(entry) for entry in references]

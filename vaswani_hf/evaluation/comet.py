@@ -1,8 +1,8 @@
-"""COMET by its own command, `comet-score`, in a process and an environment of its own.
+"""COMET scores by the command `comet-score`, which is installed in an environment of its own.
 
-unbabel-comet wants transformers below 5 and numpy below 2, which this package cannot run with, so that no
-extra could install it beside this package. A model of COMET is a pickle, which runs what its publisher wrote
-into it when it is loaded: that happens in the process of `comet-score`, with the rights of the user.
+unbabel-comet needs transformers below 5 and numpy below 2, but this package does not work with these
+versions. Therefore both cannot be in one environment. A COMET model is a pickle file, and loading a pickle
+file runs code of its publisher. This happens in the process of `comet-score`, with the rights of the user.
 """
 
 import json
@@ -21,15 +21,15 @@ COMMAND = "comet-score"
 
 
 class CometError(ValueError):
-    """COMET scores that cannot be had; the message is a sentence."""
+    """COMET scores cannot be computed. The message is a sentence with a remedy."""
 
 
 def check_comet(model: str) -> None:
-    """Refuse COMET if its command or its checkpoint is missing."""
+    """Refuse COMET if the command `comet-score` or the .ckpt file is missing."""
     if shutil.which(COMMAND) is None:
         raise CometError(
-            f"`--comet` needs the command {COMMAND}, which is not on PATH; install it in an environment of its"
-            " own, with `pipx install unbabel-comet` or `uv tool install --python 3.11 unbabel-comet`."
+            f"`--comet` needs the command {COMMAND}, which is not on PATH; install it in an environment of "
+            "its own, with `pipx install unbabel-comet` or `uv tool install --python 3.11 unbabel-comet`."
         )
     if model.endswith(".ckpt") and not Path(model).is_file():
         raise CometError(f"`--comet` must be user/name on the Hub or an existing .ckpt file, but is {model}.")
@@ -42,10 +42,12 @@ def comet_scores(
     references: Sequence[str],
     device: str | None = None,
 ) -> dict[str, list[float]]:
-    """The COMET score of each sentence of each system. The score of a system is their mean.
+    """The COMET score of each sentence, by the name of the system.
 
-    `model` is a name such as "Unbabel/wmt22-comet-da", which is downloaded at its first use, or a .ckpt file.
-    The device "cpu" keeps COMET from the GPU. COMET takes a GPU if there is one by default.
+    The score of a system is the mean of its sentences.
+
+    `model` is a .ckpt file, or a name on the Hub such as "Unbabel/wmt22-comet-da", which `comet-score`
+    downloads. With the device "cpu", COMET computes on the CPU; otherwise COMET uses a GPU if there is one.
     """
     check_comet(model)
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
@@ -72,12 +74,13 @@ def comet_scores(
 
 
 def _write(path: Path, texts: Sequence[str]) -> None:
-    # The command also ends lines at carriage returns.
+    # Replace all white space by spaces, because comet-score also ends a line at a carriage return.
     path.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
 
 
 def _run(command: list[str], model: str, folder: Path) -> None:
-    # Its bars are for a terminal; elsewhere, and after an error, its last line is enough.
+    # On a terminal, comet-score shows its progress bars. Otherwise they go to the log, and an error shows the
+    # last line.
     shows = sys.stderr is not None and sys.stderr.isatty()
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:
@@ -97,7 +100,7 @@ def _run(command: list[str], model: str, folder: Path) -> None:
 
 
 def _read(path: Path, files: list[str], num_sentences: int) -> list[list[float]]:
-    """The scores of each file."""
+    """For each file, the score of each sentence."""
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
         scores = [[float(segment["COMET"]) for segment in found[file]] for file in files]

@@ -1,7 +1,5 @@
-"""Systems on one test set: significance and intervals of BLEU and chrF by sacrebleu, and scores by length.
-
-`compare_systems` computes the numbers, `comparison_as_text` shows them as tables, and `comparison_picture` as
-bars.
+"""Comparison of systems on one test set: significance tests of sacreBLEU, confidence intervals, scores by
+length.
 """
 
 import io
@@ -15,39 +13,43 @@ from sacrebleu.significance import PairedTest, Result
 
 from .bleu import SPLIT_COMPOUNDS_NOTE, corpus_metrics
 
-# sacrebleu's own numbers: resamples of the bootstrap, and trials of the approximate randomization.
+# The numbers of bootstrap resamples and of randomization trials are sacreBLEU's defaults.
 RESAMPLES = 1000
 TRIALS = 10_000
-# If m sentences have different translations, the randomization gives the observed difference or a larger one
-# in at least 2 of 2^m cases, 0.002 of them with 10. sacrebleu does not count equal ones: of a single sentence
-# it would say p = 0.0001.
+# The smallest number of differing sentences for a p-value. If m sentences differ, the randomization test
+# cannot give a p-value below 2 / 2^m, because at least 2 of the 2^m exchanges give the observed difference.
+# The smallest p-value is 0.002 for m = 10. sacreBLEU does not count equal differences, and would report p =
+# 0.0001 for m = 1.
 FEWEST_SENTENCES = 10
-# sacrebleu holds a number of 8 bytes per sentence and trial: 1.6 GB.
+# The largest number of sentences, because sacreBLEU needs 8 bytes per sentence and trial: 1.6 GB for 20,000
+# sentences.
 MOST_SENTENCES = 20_000
-# The most words of each bucket but the last, as in compare-mt (Neubig et al., 2019).
+# The largest number of words in each bucket except the last one, as in compare-mt (Neubig et al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
-# Okabe and Ito's colours, which stay apart for the colour-blind and in print; the baseline is grey.
+# Use the colours of Okabe and Ito, because colour-blind readers can tell them apart. The baseline is grey.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 
 Systems = Mapping[str, Sequence[str]]
 
 
 def check_comparable(num_sentences: int) -> None:
-    """Refuse what sacrebleu's tests cannot do."""
+    """Refuse a test set or a seed with which sacreBLEU's significance tests do not work."""
     if num_sentences > MOST_SENTENCES:
         raise ValueError(
             f"`--compare` takes at most {MOST_SENTENCES:,} sentences, beyond which the tests would need"
             f" gigabytes of memory, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    # With 0 sacrebleu would draw other numbers for each system, and say that it did not.
+    # sacreBLEU treats the seed 0 as no seed: it would draw other samples for each system without a warning.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
         raise ValueError(f"SACREBLEU_SEED must be a positive integer or none, but is {seed!r}.")
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
-    """The indices of the sentences of each length, by names such as "11-20" words, short ones first."""
+    """The indices of the sentences in each bucket of source lengths, by the name of the bucket, such as
+    "11-20" words.
+    """
     first = (0, *(most + 1 for most in BUCKETS))
     names = [*(f"{least}-{most}" for least, most in zip(first, BUCKETS, strict=False)), f"{first[-1]}+"]
     buckets: dict[str, list[int]] = {name: [] for name in names}
@@ -67,10 +69,12 @@ def compare_systems(
     lowercase: bool = False,
     split_compounds: bool = False,
 ) -> dict[str, Any]:
-    """The scores of systems, in all and by source length, and their significance against the first one.
+    """The scores of all systems, on all sentences and by source length, and p-values against the first
+    system.
 
-    The p-values are those of sacrebleu (Post, 2018): paired bootstrap resampling (Koehn, 2004) and paired
-    approximate randomization (Riezler and Maxwell, 2005). The intervals are of 95 %, by the bootstrap.
+    `systems` has the translations of each system by its name, and `comet` the COMET score of each sentence.
+    sacreBLEU (Post 2018) computes the p-values by paired bootstrap resampling (Koehn 2004) and by paired
+    approximate randomization (Riezler and Maxwell 2005), and the 95 % confidence intervals by the bootstrap.
     """
     from tqdm.auto import tqdm
 
@@ -87,7 +91,7 @@ def compare_systems(
         of_systems = [{"system": name} for name in systems]
         lengths.append({"words": words, "sentences": len(indices), "systems": of_systems})
     signatures: dict[str, str] = {}
-    # disable=None: no bar where stderr is no terminal.
+    # `disable=None` shows no bar if stderr is not a terminal.
     with tqdm(total=len(metrics) * (2 + len(buckets)), desc="comparing", disable=None, leave=False) as bar:
         for key, metric in metrics.items():
             bar.set_description(f"comparing {METRIC_NAMES[key]}")
@@ -118,7 +122,7 @@ def compare_systems(
 def _test(
     kind: str, num_samples: int, systems: Systems, references: Sequence[str], metric: Any
 ) -> tuple[Any, list[Result]]:
-    """The signature and the result of each system: "bs" by the bootstrap, "ar" by the randomization."""
+    """The signature and the result of each system. `kind` "bs" is the bootstrap, "ar" the randomization."""
     test = PairedTest(
         list(systems.items()), {"": metric}, [references], test_type=kind, n_samples=num_samples
     )
@@ -132,9 +136,9 @@ def _is_testable(row: Mapping[str, Any]) -> bool:
 
 
 def _add_scores(rows: list[dict[str, Any]], key: str, results: list[Result], num_sentences: int) -> None:
-    """Adds the score and the confidence interval of each system."""
+    """Add the score and the confidence interval of each system to its row."""
     for row, result in zip(rows, results, strict=True):
-        # sacrebleu's mean is a float32.
+        # The mean of sacreBLEU is a float32, which JSON cannot write.
         mean = float(result.mean)  # type: ignore[arg-type]
         half = float(result.ci)  # type: ignore[arg-type]
         interval = None
@@ -150,13 +154,15 @@ def _add_p_values(
     bootstrap: list[Result],
     randomization: list[Result],
 ) -> None:
-    """Adds the p-values of all systems but the baseline, which is the first one of both results."""
+    """Add the p-values to the rows of all systems except the baseline, which is the first system of both
+    results.
+    """
     by_name = {row["system"]: result for row, result in zip(testable, randomization[1:], strict=True)}
     for row, result in zip(rows[1:], bootstrap[1:], strict=True):
         p_values: tuple[Any, Any] = (None, None)
         if row["system"] in by_name:
             p_values = (result.p_value, by_name[row["system"]].p_value)
-            # sacrebleu counts larger differences and no equal ones: of equal scores it would say p = 0.001.
+            # sacreBLEU counts only larger differences, and would report p = 0.001 for equal scores.
             if math.isclose(result.score, bootstrap[0].score, abs_tol=1e-9):
                 p_values = (1.0, 1.0)
         row[key] |= dict(zip(("p_bootstrap", "p_randomization"), p_values, strict=True))
@@ -185,7 +191,9 @@ def _notes(rows: list[dict[str, Any]], num_sentences: int, is_split: bool) -> li
 
 
 def comparison_as_text(results: Mapping[str, Any]) -> str:
-    """The results as tables: for each metric the systems, then the systems by source length."""
+    """The results as tables: for each metric one table of the systems, then one table of scores by source
+    length.
+    """
     width = max(len(row["system"]) for row in results["systems"]) + len(" (baseline)")
     keys = [key for key in METRIC_NAMES if key in results["systems"][0]]
     blocks = []
@@ -229,11 +237,12 @@ def _length_table(results: Mapping[str, Any], key: str) -> str:
 
 
 def comparison_picture(results: Mapping[str, Any]) -> bytes:
-    """A PNG: BLEU of each system on all sentences and by words of the source, with 95 % intervals.
+    """A PNG with bars: BLEU of each system on all sentences and by source length, with 95 % confidence
+    intervals.
 
-    The results are those of `compare_systems`, of at most as many systems as there are colours.
+    `results` is the result of `compare_systems` for at most `len(COLORS)` systems.
     """
-    # Only a picture needs matplotlib.
+    # Import matplotlib here, because the import is slow and only pictures need matplotlib.
     from matplotlib.figure import Figure
 
     all_sentences = {"words": "all", "sentences": results["sentences"], "systems": results["systems"]}
@@ -246,7 +255,8 @@ def comparison_picture(results: Mapping[str, Any]) -> bytes:
     for number, name in enumerate(names):
         scores = [group["systems"][number]["bleu"] for group in groups]
         places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(groups))]
-        # A dollar sign would begin a formula, and a first underscore hide the name.
+        # matplotlib reads a dollar sign as the start of a formula, and hides a label that begins with an
+        # underscore.
         label = f"\u200b{name}".replace("$", r"\$") + (" (baseline)" if number == 0 else "")
         axes.bar(
             places, [score["score"] for score in scores], 0.92 * width, label=label, color=COLORS[number]

@@ -1,6 +1,5 @@
-"""Evaluation of a model on a test set: BLEU and chrF of its translations, and perplexity; bleu.py compares given texts.
-
-`vaswani score`, which gives log-probabilities of single translations, is no part of it.
+"""Evaluation of a model on a test set: BLEU and chrF of its translations, and the perplexity of the
+references.
 """
 
 import math
@@ -25,9 +24,9 @@ logger = logging.get_logger(__name__)
 def negative_log_likelihood(
     model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
 ) -> tuple[float, int]:
-    """The negative log-likelihood of the labels of batches, never smoothed, in nats, and the number of labels.
+    """The negative log-likelihood of all labels of the batches in nats, and the number of labels.
 
-    exp(nats / labels) is the perplexity. The mode of the model does not change.
+    Label smoothing is not applied. The model is evaluated in eval mode, and returns to its earlier mode.
     """
     was_training = model.training
     model.eval()
@@ -41,7 +40,10 @@ def negative_log_likelihood(
 
 
 def perplexity(loss: float) -> float:
-    """The perplexity per token of a loss in nats per token; infinite if it overflows."""
+    """exp(loss): the perplexity per token for a loss in nats per token.
+
+    Infinite if a float cannot hold the value.
+    """
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -58,76 +60,67 @@ def evaluate(
     split_compounds: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Translate a test set and score the translations, as `vaswani evaluate` does.
+    """Translate a test set, and score the translations by BLEU, chrF and exact match.
+
+    Example:
+        >>> from vaswani_hf import Translator, VaswaniConfig, VaswaniForSeq2SeqLM
+        >>> from vaswani_hf.data.tokenizer_training import train_tokenizer
+        >>> tokenizer = train_tokenizer(["A dog sleeps.", "Ein Hund schläft."], 280)
+        >>> config = VaswaniConfig(vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1)
+        >>> translator = Translator(VaswaniForSeq2SeqLM(config).eval(), tokenizer, tokenizer)
+        >>> scores = evaluate(translator, ["A dog sleeps."], ["Ein Hund schläft."], max_new_tokens=5)
+        >>> scores["sentences"], len(scores["translations"])
+        (1, 1)
 
     Args:
-        model (str or Translator): A checkpoint folder, user/name or user/name@revision on the Hub, or a translator.
-        sources (list): Sentences.
-        references (list): The translation of each sentence.
+        model (str or Translator): A checkpoint folder, user/name or user/name@revision on the Hub, or a
+            translator.
+        sources (list): The source sentences.
+        references (list): The reference translation of each sentence.
         device (str, optional): As in `Translator.from_pretrained`.
         dtype (str, optional): As in `Translator.from_pretrained`.
         quantization (str, optional): As in `Translator.from_pretrained`.
-        tokenize (str): sacreBLEU's tokenizer.
-        lowercase (bool): Compare without case.
-        split_compounds (bool): Split words at hyphens, for BLEU as published for WMT 2014 English-German.
+        tokenize (str): The tokenizer of sacreBLEU: "13a", "intl", "char", "none" …
+        lowercase (bool): Ignore case.
+        split_compounds (bool): Split words at hyphens, as the published BLEU scores of WMT 2014
+            English-German do.
         **options: Options of `Translator.translate`, such as `num_beams` and `tokens_per_batch`.
 
     Returns:
-        dict: `bleu`, `chrf` and `exact_match` (percent); the signatures of sacreBLEU; `loss` (nats per token) and
-        `perplexity` of the references that are not longer than the model takes (None if all are longer); `sentences`,
-        `seconds`, `sentences_per_second`; the list `translations`.
+        dict: `bleu`, `chrf` and `exact_match` (0 to 100); `bleu_signature` and `chrf_signature` of sacreBLEU;
+            `loss` (nats per token) and `perplexity` of the references, without the pairs that are longer than
+            the model accepts (None if all pairs are longer); `sentences`, `seconds` and
+            `sentences_per_second`; the list `translations`.
 
     Raises:
-        ValueError: If there is no such checkpoint, there are no sentences or not as many references, or an option is
-            not possible.
+        ValueError: If there is no such checkpoint, if there are no sentences, if there are more or fewer
+            references than sentences, or if an option has an impossible value.
         HubError: If a repository cannot be downloaded.
-        NotFiniteError: If the model's logits are not finite.
+        NotFiniteError: If the model's logits are NaN or infinite.
     """
     if isinstance(model, str):
         model = Translator.from_pretrained(model, device, dtype=dtype, quantization=quantization)
-    return evaluate_translator(
-        model,
-        sources,
-        references,
+    measured = translate_and_measure(model, sources, references, **options)
+    scores = score_translations(
+        measured["translations"],
+        # Remove outer spaces, because a line of a corpus may end in spaces.
+        [reference.strip() for reference in references],
         tokenize=tokenize,
         lowercase=lowercase,
         split_compounds=split_compounds,
-        **options,
     )
+    return scores | measured
 
 
-def evaluate_translator(
+def translate_and_measure(
     translator: Translator,
     sources: list[str],
     references: list[str],
     *,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-    split_compounds: bool = False,
     tokens_per_batch: int = 4096,
-    **generate_kwargs: Any,
+    **options: Any,
 ) -> dict[str, Any]:
-    """The scores of a translator on a test set, and its translations.
-
-    Args:
-        translator: The model and its tokenizers.
-        sources: Sentences.
-        references: Their translations.
-        tokenize: sacreBLEU's tokenizer.
-        lowercase: Compare without case.
-        split_compounds: As in `score_translations`.
-        tokens_per_batch: Source positions of a batch, padding included (tokens).
-        **generate_kwargs: Options of `Translator.translate`, such as those of `generate`.
-
-    Returns:
-        dict: `bleu`, `chrf`, `exact_match` (percent), their signatures, `loss` (nats per token) and `perplexity`
-        over the pairs that are not longer than the model accepts (None if all are longer), `seconds`,
-        `sentences_per_second`, `sentences`, and the list `translations`.
-
-    Raises:
-        ValueError: If there are no sentences or not as many references.
-        NotFiniteError: If the model's logits are not finite.
-    """
+    """The entries of `evaluate` that need the model: translations, loss, perplexity and speed."""
     if len(sources) != len(references):
         raise ValueError(
             f"There must be one reference per source sentence, but there are {len(sources)} sources and "
@@ -136,25 +129,14 @@ def evaluate_translator(
     if not sources:
         raise ValueError("There must be at least one sentence to evaluate, but there is none.")
     start = time.perf_counter()
-    translations = translate_test_set(
-        translator, sources, tokens_per_batch=tokens_per_batch, **generate_kwargs
-    )
+    translations = translate_test_set(translator, sources, tokens_per_batch=tokens_per_batch, **options)
     seconds = time.perf_counter() - start
     nats, tokens = negative_log_likelihood(
         translator.model, _reference_batches(translator, sources, references, tokens_per_batch)
     )
     if not math.isfinite(nats):
-        _refuse_broken(translator, sources, references)
-    scores = score_translations(
-        translations,
-        # A corpus line may end in spaces, which are no part of the sentence.
-        [reference.strip() for reference in references],
-        tokenize=tokenize,
-        lowercase=lowercase,
-        split_compounds=split_compounds,
-    )
+        _name_broken_pair(translator, sources, references)
     return {
-        **scores,
         "loss": nats / tokens if tokens else None,
         "perplexity": perplexity(nats / tokens) if tokens else None,
         "sentences": len(sources),
@@ -167,18 +149,18 @@ def evaluate_translator(
 def translate_test_set(
     translator: Translator, sources: list[str], what: str = "", **options: Any
 ) -> list[str]:
-    """The translations of a test set. A terminal shows the progress of `what`, for example of one of several systems."""
+    """The translations of a test set. On a terminal, a progress bar shows the name `what` of the system."""
     from tqdm.auto import tqdm
 
     translated = translator.translate(sources, **options)
     description = f"translating {what}".strip()
-    # disable=None: no bar where stderr is no terminal.
+    # `disable=None` shows no bar if stderr is not a terminal.
     bar = tqdm(translated, total=len(sources), unit=" sentences", desc=description, disable=None, leave=False)
     return list(bar)
 
 
-def _refuse_broken(translator: Translator, sources: list[str], references: list[str]) -> None:
-    """Score pair by pair those that the perplexity is of, which raises where logits are not finite."""
+def _name_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
+    """Score one pair at a time. The first pair with NaN or infinite logits raises an error with its number."""
     for source, reference in zip(sources, references, strict=True):
         if any(True for _ in _reference_batches(translator, [source], [reference], 1)):
             list(translator.score([source], [reference]))
@@ -187,6 +169,7 @@ def _refuse_broken(translator: Translator, sources: list[str], references: list[
 def _reference_batches(
     translator: Translator, sources: list[str], references: list[str], tokens_per_batch: int
 ) -> Iterable[dict[str, torch.Tensor]]:
+    """Batches of the pairs that are not longer than the model accepts, for the perplexity."""
     limit = translator.max_length
     examples = []
     for source, target in zip(sources, references, strict=True):

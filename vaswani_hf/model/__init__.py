@@ -1,1 +1,1 @@
-"""The model and all that travels with a checkpoint: flat siblings that import only torch, transformers and each other."""
+"""The models, the search and the translator. The files travel with checkpoints and need no other folder."""

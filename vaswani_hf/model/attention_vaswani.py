@@ -1,33 +1,33 @@
 """Attention (Section 3.2): masks, scores, weights, and keys and values from a cache.
 
-This file travels with every checkpoint because encoder, decoder, search and alignments attend through it and
-nothing else.
-A score function of your own overrides `VaswaniAttention.scores`, a mask of your own defines its `local_mask`;
-training, cached decoding, the search's tree, coverage and alignments then follow, and fast paths that do not
-know it are not taken.
-A config may restrict self-attention to a window of r tokens (Section 4), and choose another score function
-than the paper's.
-For a query q and a key k of a head the score functions, `attention_score` and `cross_attention_score` of a
-config, are:
+Encoder, decoder, search and alignments attend only through `VaswaniAttention`. A subclass may override
+`scores` for another score function, and define `local_mask` for another mask. Training, cached decoding, the
+search, coverage and alignments then use them. Fast paths that do not support them are not used.
+
+`attention_window` of a config restricts self-attention to r tokens (Section 4). `attention_score` and
+`cross_attention_score` select the score of a query q and a key k of a head:
+
 - "scaled_dot": q k / sqrt(d_k), Section 3.2.1, Eq. (1) of the paper.
 - "dot": q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
 - "general": q W k with a matrix W per head, Luong et al. 2015, Section 3.1.
 - "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903),
-  Eq. (3) without its LeakyReLU. The softmax over keys removes w_q q: every query gives the same weights.
+  Eq. (3) without its LeakyReLU. The softmax over keys removes w_q q, so every query gives the same weights.
 - "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv
   1409.0473), A.1.2.
 
-The first three differ by a factor, and "general" by a projection of the query, so that every implementation
-computes them; the others have no fused kernel. Parameters are drawn with the deviation that gives scores of
-features of variance 1 a variance of about 1.
+All kernels can compute the first four scores: the first three differ by a factor, and "general" projects the
+query. The other two have no fused kernel. Parameters of scores are initialised so that scores of features of
+variance 1 have a variance of about 1.
+
+This file travels with every checkpoint because the models attend with it.
 
 Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes: B
-batch, S source length (or the number of keys), T target length (or the number of queries), H heads, D model
-width, K key width per head; in the search N sentences and M tokens of the tree.
+batch, S source length (or number of keys), T target length (or number of queries), H heads, D model width, K
+key width of a head; in the search N sentences and M tokens of the tree.
 """
 
-# transformers types caches and masks more widely than they come here.
+# The types of caches and masks in transformers are wider than here.
 # mypy: disable-error-code="arg-type,union-attr"
 
 import copy
@@ -52,25 +52,23 @@ from transformers.utils import is_tracing
 
 from .configuration_vaswani import VaswaniConfig
 
-# Query positions and key positions, broadcastable to each other, to True where the one may attend to the other.
+# A function of query positions and key positions (broadcastable). True where the query may attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-# Queries of a block at least: with fewer the kernels do more copying than computing.
+# The smallest number of queries of a block. With smaller blocks copying takes longer than computing.
 SMALLEST_BLOCK = 64
 
-# The kinds of devices that queue their work: reading a value waits for everything that was queued before.
+# Devices that queue their work. Reading a value from such a device waits for all queued work.
 QUEUING_DEVICES = ("cuda",)
 
 
-# Methods that a fast path may take the place of: a fused kernel, a decoding step or a whole decoder.
+# The methods that a fast path may replace: by a fused kernel, a decoding step or a whole decoder.
 _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Class decorator: a fast path may take the place of these methods, but not of methods that override or
-    replace them.
-    """
+    """Class decorator: a fast path may replace these methods, unless they are overridden."""
 
     def register(kind: type) -> type:
         _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
@@ -80,11 +78,7 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """True if a fast path may take the place of these methods of a module.
-
-    False if a subclass or a caller has put another method in the place of one that `fast_path` names. For
-    `forward` also False if the module has hooks or is compiled, because these act around `forward`.
-    """
+    """True if a fast path may replace these methods of a module: none is overridden, hooked or compiled."""
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
             return False
@@ -100,39 +94,34 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
 
 
 def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
-    """True if these modules are of this class of PyTorch, not of a subclass, and permit a fast path."""
+    """True if the modules are instances of PyTorch's class `kind` itself and permit a fast path."""
     return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """True where a key is within the window of a query, by positions, int64 and broadcastable, and by an
-    `own` mask.
-    """
+    """True where a key position is within `window` of a query position and permitted by the mask `own`."""
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The mask that is added to attention scores of a dtype: 0 where `visible` (bool, any shape), else the smallest number.
-
-    A row of nothing but padding stays finite, unlike with -inf.
-    """
+    """The mask to add to attention scores: 0 where `visible`, else the smallest finite number."""
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 @dataclass
 class Blocks:
-    """A whole sequence in N blocks of W queries, each with the C keys near it, for restricted self-attention (Section 4).
+    """A sequence in N blocks of W queries, each with the C keys near it (restricted attention).
 
-    The cost grows with the length alone, for any kernel and any score.
+    The cost grows linearly with the length of the sequence.
     """
 
     mask: torch.Tensor  # [B * N, 1, W, C] bool
-    num_before: int  # keys before the first query of a block
+    num_before: int  # the number of keys before the first query of a block
 
     def to(self, *args, **kwargs) -> "Blocks":
-        """The same on another device, for a model that several devices share."""
+        """The blocks on another device, because several devices may share a model."""
         return Blocks(self.mask.to(*args, **kwargs), self.num_before)
 
     def attended(
@@ -144,7 +133,7 @@ class Blocks:
         value: torch.Tensor,
         **kwargs,
     ) -> torch.Tensor:
-        """The output [B, T, H, d_v] of an attention function, for query and key [B, H, T, K] and value [B, H, T, d_v]."""
+        """The output [B, T, H, d_v] of a kernel, for query and key [B, H, T, K] and value [B, H, T, d_v]."""
         batch = query.shape[0]
         length = query.shape[2]
         width, num_keys = self.mask.shape[2:]
@@ -173,12 +162,10 @@ def window_mask(
     cache: Cache | None,
     is_recorded: bool,
 ) -> Any:
-    """What an attention with a window takes as its mask: `Blocks`, [B or 1, 1, T, S] bool, or, for flash
-    kernels, [B, S].
+    """The mask of an attention with a window: `Blocks`, [B or 1, 1, T, S] bool, or [B, S] for flash kernels.
 
-    Queries come from `states` [B, T, D], keys from these and the cache; the mask [B, S] is nonzero for real
-    tokens, and only real tokens count as neighbours. If the weights are recorded, they are those of all
-    pairs.
+    `states` [B, T, D] are the queries, and keys after the cached ones. The mask [B, S] is nonzero for real
+    tokens. Only real tokens count as neighbours.
     """
     length = states.shape[1]
     past = 0
@@ -192,7 +179,7 @@ def window_mask(
         if real is None or bool(real.all()):
             return None
         return real[:, first_key : first_key + num_keys]
-    # An exported graph has no number of blocks; a compiled one does, and cannot look at the mask's values.
+    # Only plain and compiled calls know the number of blocks; exported graphs do not.
     is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
     is_whole = num_keys == length and not is_recorded and not is_exported
     if is_whole and length > _width_of_block(attention) + _num_near(attention) and not has_gaps(real):
@@ -202,7 +189,7 @@ def window_mask(
         positions = real.cumsum(dim=1) - 1  # [B, S]
     query_positions = positions[:, -length:, None]  # [B or 1, T, 1]
     key_positions = positions[:, None, first_key : first_key + num_keys]  # [B or 1, 1, S]
-    visible = _visible(attention, query_positions, key_positions)  # [B or 1, T, S]
+    visible = _visible_pairs(attention, query_positions, key_positions)  # [B or 1, T, S]
     if real is not None:
         visible = visible & real[:, None, first_key : first_key + num_keys]
     return visible[:, None]
@@ -213,12 +200,12 @@ def _width_of_block(attention: Any) -> int:
 
 
 def _num_near(attention: Any) -> int:
-    """The keys in the window of a query, in addition to that of the same token."""
+    """The number of keys in the window of a query, without the query's own token."""
     return attention.window if attention.is_causal else 2 * attention.window
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """The blocks of a whole sequence of states [B, T, D] without padding between real tokens [B, T]."""
+    """The blocks of a sequence of states [B, T, D] whose real tokens [B, T] have no gaps."""
     batch = states.shape[0]
     length = states.shape[1]
     num_before = attention.window
@@ -228,27 +215,29 @@ def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | No
     num_blocks = -(-length // width)
     if real is None:
         real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
-    places = torch.arange(num_keys, device=states.device) - num_before  # [C], from the first query of a block
+    places = torch.arange(num_keys, device=states.device) - num_before  # [C], 0 is the first query of a block
     query_places = places[num_before : num_before + width, None]  # [W, 1]
-    near = _visible(attention, query_places, places[None])  # [W, C]
+    near = _visible_pairs(attention, query_places, places[None])  # [W, C]
     padded = nn.functional.pad(real, (num_before, num_blocks * width - length + num_after))
     real_keys = padded.unfold(1, num_keys, width)  # [B, N, C]
     mask = near & real_keys[:, :, None]  # [B, N, W, C]
     return Blocks(mask.flatten(0, 1).unsqueeze(1), num_before)
 
 
-def _visible(attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+def _visible_pairs(
+    attention: Any, query_positions: torch.Tensor, key_positions: torch.Tensor
+) -> torch.Tensor:
     near = attention.local_mask(query_positions, key_positions)
     return near & (key_positions <= query_positions) if attention.is_causal else near
 
 
 def needs_sync(tensor: torch.Tensor) -> bool:
-    """True if reading a value of the tensor forces a synchronisation with its device. Training steps must not synchronise."""
+    """True if reading a value of the tensor forces a synchronisation with its device."""
     return tensor.device.type in QUEUING_DEVICES
 
 
 def has_gaps(real: torch.Tensor | None) -> bool:
-    """Padding lies between real tokens, so that neighbours may be further apart than their places."""
+    """True if padding lies between real tokens."""
     if real is None or real.device.type == "meta" or is_tracing(real):
         return False
     real = real.bool()
@@ -256,19 +245,17 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
-    """An empty cache of the decoder: layers with a window keep the last r tokens, the others and the source,
-    if any, all.
+    """An empty cache of the decoder. Layers with a window keep only the last r tokens, unless it `is_whole`.
 
-    All layers keep all tokens if the cache `is_whole`, for flex attention, whose masks have one length, and
-    after a prompt whose mask [B, P] has padding after tokens, because the last tokens are not the nearest
-    ones there.
+    After a prompt with gaps (by its mask [B, P]) all layers keep all tokens, because there the last tokens
+    are not the nearest ones. Flex attention needs `is_whole`, because its masks have one length.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # A sliding layer of one token would keep all tokens, so a window of 0 takes the plain layer.
+            # A sliding layer for one token would keep all tokens.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]
@@ -276,10 +263,10 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
 
 
 class AttentionRecorder:
-    """Cross-attention weights of chosen decoder layers (numbers from 0), which fused kernels do not give.
+    """Records the cross-attention weights of chosen decoder layers, because fused kernels return no weights.
 
-    A call of the model takes it as `attention_recorder=`; nothing is attached to the model, so that other threads do not see
-    it. `weights` by layer are [B, T, S] float32, the mean over the heads; each row adds up to 1.
+    Pass a recorder to the model as `attention_recorder=`. `weights` contains for each layer (numbered from 0)
+    [B, T, S] float32, the mean over heads. Each row adds up to 1.
     """
 
     def __init__(self, layers: Collection[int]):
@@ -287,16 +274,15 @@ class AttentionRecorder:
         self.weights: dict[int, torch.Tensor] = {}
 
     def record(self, layer_idx: int, weights: torch.Tensor) -> None:
-        """Keep the weights [B, H, T, S] of a layer."""
+        """Store the weights [B, H, T, S] of a layer."""
         self.weights[layer_idx] = weights.float().mean(dim=1)
 
 
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
-    """The attention mask [B, S] bool that the padding tokens among `input_ids` [B, S] imply, True for real
-    tokens.
+    """The attention mask [B, S] bool of `input_ids` [B, S]: False for padding.
 
-    If `</s>` has the id of `<pad>`, `shared_with` is "end": the first `<pad>` after a token is `</s>`. If the
-    decoder's start has that id, it is "start": the last `<pad>` before a token is the start.
+    `<pad>` may also be `</s>` (`shared_with="end"`: the first one after a token counts as `</s>`) or the
+    decoder's start token (`shared_with="start"`: the last one before a token counts as the start).
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -313,12 +299,10 @@ def positions_of(
     past_length: torch.Tensor | int = 0,
     is_causal: bool = False,
 ) -> torch.Tensor:
-    """Positions [B or 1, T] that count real tokens only: the first real token of each row, and padding before
-    it, has 0.
+    """Positions [B or 1, T] that count real tokens only. The first real token has position 0.
 
-    The mask is [B, S] with the cached tokens, nonzero for real ones; or one [B, 1, T, S] that `is_causal`,
-    bool or additive, as `generate` makes for a static cache. With any other mask all tokens [B, T, D] count,
-    and `past_length` before them.
+    The mask is [B, S] including cached tokens, nonzero for real tokens, or [B, 1, T, S] if it `is_causal`,
+    for a static cache. With every other mask all tokens count, after `past_length` cached tokens.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -337,13 +321,12 @@ def attention_masks(
     encoder_hidden_states: torch.Tensor | None = None,
     is_recorded: bool = False,
 ) -> list[Any]:
-    """The masks of a stack: padding is hidden, and from the decoder's own tokens the later ones too (Section 3.2.3).
+    """The masks of all attentions of a stack: they hide padding, and later tokens in the decoder.
 
-    For each attention of a stack the mask that its implementation takes; those with the same implementation and neighbourhood
-    share one. Queries come from `inputs_embeds` [B, T, D]; the mask [B, S] is nonzero for real tokens, in self-attention with
-    the cached ones. With `encoder_hidden_states` [B or B/K, S, D] it is for cross-attention; K beams of a sentence may share
-    one source, which then has one mask. Weights that are recorded are those of all pairs, also where a window hides most;
-    a mask [B, 1, T, S] is taken as it is, also where there is a window.
+    Each mask has the form that the attention's implementation needs. Queries come from `inputs_embeds` [B, T,
+    D]. The mask [B, S] is nonzero for real tokens, including cached tokens. With `encoder_hidden_states` [B
+    or B/K, S, D] the masks are for cross-attention, and K beams may share a source. A mask [B, 1, T, S] is
+    used unchanged.
     """
     own_cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -355,10 +338,10 @@ def attention_masks(
         and needs_sync(inputs_embeds)
         and getattr(attention_mask, "ndim", 0) == 2
     ):
-        return [_unread_mask(attention_mask, attentions[0].is_causal)] * len(attentions)
+        return [_mask_without_reading(attention_mask, attentions[0].is_causal)] * len(attentions)
     is_cross = encoder_hidden_states is not None
     shares_sources = is_cross and encoder_hidden_states.shape[0] != inputs_embeds.shape[0]
-    # A static cache, or the mask that `generate` makes for one, has the length of the cache.
+    # With a static cache, or the mask that `generate` creates for it, the mask has the length of the cache.
     is_static = getattr(attention_mask, "ndim", 2) == 4 or (
         not is_cross and getattr(own_cache, "is_compileable", False)
     )
@@ -367,38 +350,35 @@ def attention_masks(
     for attention in attentions:
         implementation = attention.implementation
         if implementation == "flex_attention" and shares_sources:
-            # The masks of flex attention cannot have more rows than sources.
+            # Masks of flex attention cannot have more rows than there are sources, so use sdpa.
             implementation = "sdpa"
-        # Cross-attention sees the whole source.
+        # Cross-attention has no window.
         allowed = None if is_cross else attention.local_mask
         kind = (implementation, getattr(allowed, "args", allowed))
         if kind not in made:
             has_window = attention.window is not None and not is_static
             is_flex = implementation == "flex_attention"
-            # Flex attention knows places and no positions.
+            # Flex attention compares places in the row instead of positions, so gaps are impossible.
             if has_window and is_flex and has_gaps(attention_mask):
                 mask = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
                 made[kind] = additive_mask(mask, inputs_embeds.dtype)
             elif has_window and not is_flex:
                 made[kind] = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
             else:
-                made[kind] = _library_mask(
+                made[kind] = _transformers_mask(
                     attention, implementation, inputs_embeds, attention_mask, own_cache, encoder_hidden_states
                 )
         masks.append(made[kind])
     return masks
 
 
-def _unread_mask(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """The mask [B, 1, 1 or T, S] for a mask [B, S].
-
-    transformers would synchronise to see if it hides anything.
-    """
+def _mask_without_reading(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """The mask [B, 1, 1 or T, S] for a mask [B, S]. transformers would synchronise to read its values."""
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
 
 
-def _library_mask(
+def _transformers_mask(
     attention: "VaswaniAttention",
     implementation: str,
     inputs_embeds: torch.Tensor,
@@ -406,10 +386,7 @@ def _library_mask(
     own_cache: Cache | None,
     encoder_hidden_states: torch.Tensor | None,
 ) -> Any:
-    """The mask of transformers for this implementation, narrowed down to the attention's neighbourhood.
-
-    See `attention_masks`.
-    """
+    """The mask of transformers for an implementation, restricted by the attention's `local_mask`."""
     config = attention.config
     if implementation != config._attn_implementation:
         config = copy.copy(config)
@@ -445,9 +422,9 @@ def tree_masks(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    """For each decoder self-attention the additive mask [N, 1, T, M] over a tree of tokens.
+    """For each self-attention of the decoder the additive mask [N, 1, T, M] over a tree of tokens.
 
-    `mask` [N, T, M] hides the tokens that are not before each new one; positions are [N, T or 1] and [N, M].
+    `mask` [N, T, M] hides tokens of other branches. Positions are [N, T or 1] and [N, M].
     """
     made: dict[Any, torch.Tensor] = {None: mask[:, None]}
     masks = []
@@ -456,7 +433,7 @@ def tree_masks(
         kind = getattr(allowed, "args", allowed)
         if kind not in made and allowed is not None and key_positions is not None:
             near = allowed(query_positions[:, :, None], key_positions[:, None])  # [N, T, M]
-            # The sum of two smallest numbers would be -inf.
+            # Use `masked_fill`, because the sum of two smallest numbers would be -inf.
             made[kind] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
         masks.append(made[kind])
     return masks
@@ -472,10 +449,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention(Q, K, V) = softmax(scores(Q, K)) V, Section 3.2.1, Eq. (1): values [B, T, H, d_v], weights [B, H, T, S].
-
-    The arguments are those of transformers' attention functions; `module.weights` is the softmax and knows the scaling.
-    """
+    """softmax(scores(Q, K)) V (Section 3.2.1, Eq. (1)): values [B, T, H, d_v], weights [B, H, T, S]."""
     weights = module.weights(query, key, attention_mask).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
@@ -483,10 +457,11 @@ def eager_attention_forward(
 
 @fast_path("scores", "weights", "forward", "attend", "keys_and_values")
 class VaswaniAttention(nn.Module):
-    """Multi-head attention, Section 3.2.2: Concat(head_1 … head_h) W^O with head_i = Attention(QW_i^Q, KW_i^K, VW_i^V)."""
+    """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O."""
 
-    # None for all pairs of positions that the order allows; a subclass may narrow self-attention down by a method of query
-    # and key positions (int64, broadcastable), True where one may attend. Only their difference may matter: padding shifts both.
+    # None for no restriction beyond padding and order. A subclass may define a method of query and key
+    # positions (int64, broadcastable) that restricts self-attention. It may depend only on their difference,
+    # because padding shifts both.
     local_mask: LocalMask | None = None
 
     def __init__(
@@ -505,7 +480,7 @@ class VaswaniAttention(nn.Module):
         self.d_v = config.d_v or config.d_model // num_heads
         factors = {"scaled_dot": self.d_k**-0.5, "dot_mean": 1 / self.d_k}
         self.scaling = factors.get(config.score_of(is_cross), 1.0)
-        # Cross-attention sees the whole source.
+        # Cross-attention has no window.
         self.window = None if is_cross else config.windows_of(is_causal)[layer_idx]
         if self.window is not None:
             self.local_mask = partial(in_window, self.window, self.local_mask)
@@ -518,38 +493,31 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fused_kernel(self) -> bool:
-        """True if a fused kernel may compute the softmax of QK^T times a factor in the place of `weights`.
-
-        False for a class with scores or weights of its own, unless it declares them.
-        """
+        """True if a fused kernel may compute softmax(factor * QK^T) in place of `weights`."""
         return permits_fast_path(self, "scores", "weights")
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if a decoding step without calls of modules may take the place of `forward`.
-
-        False for a class with methods of its own, unless it declares them, and if a projection was wrapped or
-        replaced.
-        """
+        """True if a decoding step without module calls may replace `forward`."""
         return permits_fast_path(self, "forward", "attend", "keys_and_values") and are_plain(
             nn.Linear, self.q_proj, self.k_proj, self.v_proj, self.out_proj
         )
 
     @property
     def implementation(self) -> str:
-        """The attention implementation of transformers that computes this attention: the config's, if it can."""
+        """The attention implementation: the config's, or "eager" if that cannot compute the scores."""
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """QK^T / sqrt(d_k), Section 3.2.1, or another factor: [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K]."""
+        """QK^T / sqrt(d_k) (Section 3.2.1): [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K]."""
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
     def weights(
         self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """The softmax of the masked scores [B, H, T, S], in float32 or better; each row adds up to 1.
+        """The softmax of the masked scores [B, H, T, S], in float32 or better. Each row adds up to 1.
 
-        The mask is [B, S], or broadcastable to [B, H, T, S]; bool, or additive.
+        The mask is bool or additive, [B, S] or broadcastable to [B, H, T, S].
         """
         scores = self.scores(query, key)  # [B, H, T, S]
         if attention_mask is not None:
@@ -569,11 +537,10 @@ class VaswaniAttention(nn.Module):
         attention_recorder: AttentionRecorder | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend from each position to those that the mask allows: [B, T, D], and the weights [B, H, T, S] where there are any.
+        """Attend to the visible positions. Returns [B, T, D], and the weights [B, H, T, S] or None.
 
-        Queries come from `hidden_states` [B, T, D]; in cross-attention keys and values from `key_value_states`, the encoder's
-        output [B, S, D], or [B/K, S, D] where every K rows, the beams of a sentence, have one source in common. The mask is
-        the one that the implementation takes, which also gets `kwargs`; a recorder gets the weights of a cross-attention.
+        Queries come from `hidden_states` [B, T, D]. In cross-attention keys and values come from
+        `key_value_states` [B, S, D], the encoder's output, or [B/K, S, D] if K beams share a source.
         """
         batch_shape = hidden_states.shape[:-1]
         query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)  # [B, H, T, K]
@@ -593,18 +560,18 @@ class VaswaniAttention(nn.Module):
         recorder: AttentionRecorder | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] where the implementation gives them.
+        """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] or None.
 
-        Keys [B, H, S, K] and values [B, H, S, d_v] may have fewer rows than the queries, K of which then share a source.
+        Keys [B, H, S, K] and values [B, H, S, d_v] may have fewer rows than queries, if beams share a source.
         """
-        # `len` would fix the size in an exported graph.
+        # Use `shape`, because `len` would fix the batch size in an exported graph.
         num_rows = query.shape[0]
         length = query.shape[2]
         implementation = self.implementation
         if key.shape[0] != num_rows:
             if implementation == "flex_attention":
                 implementation = "sdpa"
-            # Beams attend to their common source as positions of one row: [B, H, T, K] to [B / beams, H, beams * T, K].
+            # Merge the beams of a sentence into one row: [B, H, T, K] to [B / beams, H, beams * T, K].
             query = query.unflatten(0, (key.shape[0], -1)).transpose(1, 2).flatten(2, 3)
             if (
                 isinstance(attention_mask, torch.Tensor)
@@ -614,12 +581,12 @@ class VaswaniAttention(nn.Module):
                 attention_mask = attention_mask.repeat(1, 1, query.shape[2] // length, 1)
         if recorder is not None and self.layer_idx in recorder.layers:
             recorded = self.weights(query, key, attention_mask)
-            recorder.record(self.layer_idx, _unfolded(recorded, num_rows, length))
+            recorder.record(self.layer_idx, _split_beams(recorded, num_rows, length))
         output, weights = self._run_kernel(implementation, query, key, value, attention_mask, **kwargs)
         if output.shape[0] != num_rows:
             output = output.unflatten(1, (-1, length)).flatten(0, 1)
         if weights is not None:
-            weights = _unfolded(weights, num_rows, length)
+            weights = _split_beams(weights, num_rows, length)
         return output, weights
 
     def _run_kernel(
@@ -631,7 +598,7 @@ class VaswaniAttention(nn.Module):
         attention_mask: Any,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The attention function of transformers with this name: values [B, T, H, d_v], and weights if it has them."""
+        """Call an attention function of transformers. Returns values [B, T, H, d_v], and weights or None."""
         kernel: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         settings: dict[str, Any] = {
             "dropout": self.attention_dropout if self.training else 0.0,
@@ -639,21 +606,21 @@ class VaswaniAttention(nn.Module):
             **kwargs,
         }
         if "flash" in (implementation or ""):
-            # The flash kernels take one width for keys and values; added zeros change neither scores nor values.
+            # Pad values: flash kernels need equal widths of keys and values.
             if self.d_v < self.d_k:
                 value = nn.functional.pad(value, (0, self.d_k - self.d_v))
             elif self.d_k < self.d_v:
                 query = nn.functional.pad(query, (0, self.d_v - self.d_k))
                 key = nn.functional.pad(key, (0, self.d_v - self.d_k))
             if self.window is not None:
-                # transformers counts the token itself.
+                # transformers counts the query's own token too.
                 settings["sliding_window"] = self.window + 1
         is_in_slow_dtype = query.dtype == torch.bfloat16 and query.device.type == "cpu"
         if isinstance(attention_mask, Blocks):
             output = attention_mask.attended(kernel, self, query, key, value, **settings)
             weights = None
         elif implementation == "sdpa" and self.training and is_in_slow_dtype:
-            # The backward pass of the kernel takes ten times as long in bfloat16 there (126 against 9 ms).
+            # In bfloat16 the backward pass of the kernel is slow on a CPU (126 ms instead of 9 ms).
             if getattr(attention_mask, "dtype", None) == torch.bfloat16:
                 attention_mask = attention_mask.float()
             with torch.autocast("cpu", enabled=False):
@@ -668,7 +635,7 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """`attend` by PyTorch's fused kernel itself, for an attention that `supports_fused_kernel` and an additive mask."""
+        """`attend` by PyTorch's fused kernel, if `supports_fused_kernel` and the mask is additive."""
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
         ).transpose(1, 2)
@@ -679,7 +646,7 @@ class VaswaniAttention(nn.Module):
         key_value_states: torch.Tensor | None,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys [B, H, S, K] and values [B, H, S, d_v], from the cache, from these states, or both; see `forward`."""
+        """Keys [B, H, S, K] and values [B, H, S, d_v], from the cache and the states, see `forward`."""
         is_cross = key_value_states is not None
         states = key_value_states if is_cross else hidden_states
         is_pair = isinstance(past_key_values, EncoderDecoderCache)
@@ -688,7 +655,7 @@ class VaswaniAttention(nn.Module):
             return layer.keys, layer.values
         key = self.k_proj(states).view(*states.shape[:-1], -1, self.d_k).transpose(1, 2)
         value = self.v_proj(states).view(*states.shape[:-1], -1, self.d_v).transpose(1, 2)
-        # A cache that is no pair holds the decoder's own keys and values only.
+        # A plain cache contains only the keys and values of self-attention.
         cache = None if is_cross else past_key_values
         if is_cross and is_pair:
             cache = past_key_values.cross_attention_cache
@@ -700,15 +667,15 @@ class VaswaniAttention(nn.Module):
         return key, value
 
 
-def _unfolded(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """Weights [B, H, T, S] from those of B/K rows in which K beams are K * T positions."""
+def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
+    """The weights [B, H, T, S] from weights of B/K rows in which the K beams of a sentence are merged."""
     if weights.shape[0] == num_rows:
         return weights
     return weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
 
 
 class LearnedScores(VaswaniAttention):
-    """An attention whose scores have parameters [H, numbers]."""
+    """Base of attentions whose score function has parameters [H, numbers]."""
 
     def __init__(self, config, num_heads, layer_idx, **kwargs):
         super().__init__(config, num_heads, layer_idx, **kwargs)
@@ -716,24 +683,24 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """For each parameter its numbers per head, and one divided by the variance that it is drawn with."""
+        """For each parameter the numbers per head, and the inverse of the variance of its initial values."""
         raise NotImplementedError
 
     def init_scores(self) -> None:
-        """Draw the parameters."""
+        """Initialise the parameters at random."""
         for name, (_, inverse_variance) in self.score_parameters().items():
             init.normal_(getattr(self, name), std=inverse_variance**-0.5)
 
 
 @fast_path("attend")
 class GeneralAttention(LearnedScores):
-    """q W k: `score_weight` [H, K * K] projects the queries, and dot products do the rest."""
+    """The score q W k: `score_weight` [H, K * K] projects the queries; the scores are dot products."""
 
     def score_parameters(self):
         return {"score_weight": (self.d_k**2, self.d_k**2)}
 
     def projected(self, query: torch.Tensor) -> torch.Tensor:
-        """The queries [B, H, T, K] whose dot products with the keys are the scores."""
+        """The projected queries [B, H, T, K]. Their dot products with the keys are the scores."""
         return torch.matmul(query, self.score_weight.view(-1, self.d_k, self.d_k))
 
     def attend(self, query, *args, **kwargs):
@@ -744,7 +711,7 @@ class GeneralAttention(LearnedScores):
 
 
 class AdditiveLinearAttention(LearnedScores):
-    """w_q q + w_k k: `score_query` and `score_key` [H, K]."""
+    """The score w_q q + w_k k: `score_query` and `score_key` are [H, K]."""
 
     def score_parameters(self):
         return {"score_query": (self.d_k, 2 * self.d_k), "score_key": (self.d_k, 2 * self.d_k)}
@@ -756,13 +723,13 @@ class AdditiveLinearAttention(LearnedScores):
 
 
 class AdditiveAttention(LearnedScores):
-    """v tanh(W q + U k): `score_query` and `score_key` [H, K * K], `score_vector` [H, K]."""
+    """The score v tanh(W q + U k): `score_query` and `score_key` are [H, K * K], `score_vector` is [H, K]."""
 
     def score_parameters(self):
         return {
             "score_query": (self.d_k**2, 2 * self.d_k),
             "score_key": (self.d_k**2, 2 * self.d_k),
-            # The square of tanh of a variable of variance 1 is 0.39 on average.
+            # The mean of tanh(x)^2 is 0.39 if x has variance 1.
             "score_vector": (self.d_k, 0.39 * self.d_k),
         }
 
@@ -773,16 +740,16 @@ class AdditiveAttention(LearnedScores):
         return torch.matmul(summed, self.score_vector[:, None, :, None]).squeeze(-1)  # [B, H, T, S]
 
 
-# Scores that a factor does not express; the others are those of `VaswaniAttention` itself.
+# The classes of scores with parameters. `VaswaniAttention` computes the other scores.
 OTHER_SCORES = {
     "general": GeneralAttention,
     "additive_linear": AdditiveLinearAttention,
     "additive": AdditiveAttention,
 }
-# Scores without a fused kernel.
+# The scores that no fused kernel computes.
 UNFUSED_SCORES = ("additive_linear", "additive")
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
-    """The class of a config's self-attention, or of its cross-attention."""
+    """The class of self-attention or cross-attention for the scores of a config."""
     return OTHER_SCORES.get(config.score_of(is_cross), VaswaniAttention)

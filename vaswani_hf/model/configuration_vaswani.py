@@ -1,6 +1,7 @@
 """The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
-This file travels with every checkpoint because transformers reads config.json with it, and finds the other files by it.
+This file travels with every checkpoint because transformers reads config.json with it and finds the other
+travelling files through it.
 """
 
 import copy
@@ -16,17 +17,18 @@ from transformers.utils import is_torch_available, logging
 
 logger = logging.get_logger(__name__)
 
-# Names that transformers, older transformers and PEFT store in a config.json beside the fields of its class.
+# Names that versions of transformers and PEFT store in a config.json in addition to the fields of the class.
 STORED_BY_TRANSFORMERS = frozenset(
     """
-    add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan cross_attention_hidden_size
-    custom_pipelines experts_implementation finetuning_task is_decoder model_type name_or_path num_labels
-    output_attentions per_layer_config prefix pruned_heads quantization_config sep_token_id task_specific_params
-    tf_legacy_loss tie_encoder_decoder tie_last_hidden_states tokenizer_class torch_dtype torchscript use_bfloat16
+    add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan
+    cross_attention_hidden_size custom_pipelines experts_implementation finetuning_task is_decoder model_type
+    name_or_path num_labels output_attentions per_layer_config prefix pruned_heads quantization_config
+    sep_token_id task_specific_params tf_legacy_loss tie_encoder_decoder tie_last_hidden_states
+    tokenizer_class torch_dtype torchscript use_bfloat16
     """.split()
 )
 
-# A saved config names the code that loads it where this package is not installed, with `trust_remote_code=True`.
+# Saved in config.json: the code that `trust_remote_code=True` loads if the package is not installed.
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
     "AutoModel": "modeling_vaswani.VaswaniModel",
@@ -35,24 +37,24 @@ AUTO_MAP = {
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
-# The files that travel with a config, beside those that these import. transformers finds them by searching the text of
-# this file for import statements, within strings too; imported here they would be a circle.
+# The other travelling files. transformers searches the text of this file for import statements, also inside
+# strings. Real imports would be circular.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .pipeline_vaswani import TranslationPipeline
 """
 
-# The folder of the target language's tokenizer in a checkpoint with two vocabularies.
+# The folder of the target tokenizer in a checkpoint with two vocabularies.
 TARGET_FOLDER = "target_tokenizer"
 
 
 def nearest_name(name: Any, known: Iterable[str]) -> str:
-    """The known name, out of at least one, that is spelt most like another one."""
+    """The name in `known` (at least one) with the most similar spelling."""
     return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
 
 
 def eos_token_ids(config: Any) -> list[int]:
-    """The ids of the tokens that end a translation, as a list, by any config, whose `eos_token_id` may be an id or None."""
+    """The ids of `</s>` as a list; `eos_token_id` of any config may be one id, a list or None."""
     eos = config.eos_token_id
     if eos is None:
         return []
@@ -60,18 +62,18 @@ def eos_token_ids(config: Any) -> list[int]:
 
 
 def decoder_start_token_id(config: Any) -> int | None:
-    """The id of the token that the decoder starts from, by any config: `decoder_start_token_id`, or else `bos_token_id`."""
+    """The id of the decoder's start token in any config: `decoder_start_token_id`, else `bos_token_id`."""
     start = config.decoder_start_token_id
     return config.bos_token_id if start is None else start
 
 
 def is_number(value: Any, least: float = 0) -> bool:
-    """True for a finite number, other than True and False, that is not below the least one."""
+    """True for a finite int or float (not a bool) of at least `least`."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
 
 
 def is_int(value: Any, least: int = 0) -> bool:
-    """True for an integer, other than True and False, that is not below the least one."""
+    """True for an int (not a bool) of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -107,7 +109,7 @@ _A_SIZE_OR_NONE = (_is_none_or(partial(is_int, least=1)), "a positive integer or
 _A_RATE = (lambda value: is_number(value) and value < 1, "a number from 0 up to, but not including, 1")
 _A_SWITCH = (lambda value: isinstance(value, bool), "True or False")
 _A_TOKEN_OR_NONE = (_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
-# For each field the test, and the words that follow "must be".
+# For each field a test, and the words that follow "must be" in the error message.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "vocab_size": _A_SIZE,
     "decoder_vocab_size": _A_SIZE_OR_NONE,
@@ -154,57 +156,81 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 class VaswaniConfig(PreTrainedConfig):
-    """The shape of a [`VaswaniModel`]; the defaults are the paper's base model (Section 3 and Table 3, row "base").
+    """The architecture of a [`VaswaniModel`]. The defaults are the paper's base model (Section 3, Table 3 row
+    "base").
 
-    Fields are named as in MarianMT and BART where those have them, and as in the paper where they do not. Each field
-    is checked when it is given or assigned, the fields together when the config or a model is made.
+    Fields have the names of MarianMT and BART. Fields that MarianMT and BART lack have the names of the
+    paper. Assigning a field checks its value. Creating a config or a model checks the combination of all
+    fields.
 
     Args:
-        vocab_size (int): Number of classes of the source vocabulary; of both, where the embeddings are shared (tokens).
-        decoder_vocab_size (int, optional): Classes of the target vocabulary; `vocab_size` by default (tokens).
+        vocab_size (int): Number of classes (tokens) of the source vocabulary, or of both vocabularies if
+            embeddings are shared.
+        decoder_vocab_size (int, optional): Number of classes (tokens) of the target vocabulary; by default
+            `vocab_size`.
         d_model (int): Width D of embeddings, sub-layer outputs and residuals (Section 3.1).
         encoder_layers (int): Number N of encoder layers (Section 3.1).
         decoder_layers (int): Number N of decoder layers (Section 3.1).
-        encoder_attention_heads (int): Heads h of the encoder's self-attention (Section 3.2.2).
-        decoder_attention_heads (int): Heads h of the decoder's self-attention and cross-attention (Section 3.2.2).
+        encoder_attention_heads (int): Number h of heads of the encoder's self-attention (Section 3.2.2).
+        decoder_attention_heads (int): Number h of heads of the decoder's self-attention and cross-attention
+            (Section 3.2.2).
         encoder_ffn_dim (int): Inner width d_ff of the encoder's feed-forward networks (Section 3.3).
         decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
-        d_k (int, optional): Width K of a head's queries and keys (Section 3.2.2, Table 3 row B). `d_model` divided by the heads
-            by default, saved as it is, and kept if those change; None where encoder and decoder differ in that.
-        d_v (int, optional): Width of a head's values, with the same default (Section 3.2.2, Table 3 row A).
-        dropout (float): Rate on sub-layer outputs and on the sums of embeddings and positions (Section 5.4).
-        attention_dropout (float): Rate on attention weights. Differs from the paper when above 0: it has none there.
-        activation_dropout (float): Rate after the activation. Differs from the paper when above 0: it has none there.
+        d_k (int, optional): Width K of the queries and keys of a head (Section 3.2.2, Table 3 row B). By
+            default `d_model` divided by the number of heads, computed when the config is created; None if
+            encoder and decoder differ in it.
+        d_v (int, optional): Width of the values of a head, with the same default (Section 3.2.2, Table 3 row
+            A).
+        dropout (float): Dropout rate of sub-layer outputs and of the sums of embeddings and positions
+            (Section 5.4).
+        attention_dropout (float): Dropout rate of attention weights. Differs from the paper if above 0: the
+            paper has none.
+        activation_dropout (float): Dropout rate after the activation. Differs from the paper if above 0: the
+            paper has none.
         activation_function (str): Activation of the feed-forward networks (Section 3.3, Eq. (2)).
-        norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x + Sublayer(LayerNorm(x)) with a LayerNorm
-            at the end of each stack; differs from the paper because deep stacks train more steadily so.
-        layer_norm_eps (float): Added to the variance by LayerNorm. The paper gives none; tensor2tensor has 1e-6.
+        norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
+            Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack; differs from the paper because
+            deep stacks train more steadily with it.
+        layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives none;
+            tensor2tensor has 1e-6.
         position_embedding (str): "sinusoidal" (Section 3.5) or "learned" (Table 3 row E).
-        max_position_embeddings (int): Rows of the learned position tables (tokens); without effect on sinusoids.
+        max_position_embeddings (int): Number of learned positions (tokens); without effect on sinusoidal
+            positions.
         scale_embedding (bool): Multiply embeddings by sqrt(d_model) (Section 3.4).
-        share_encoder_decoder_embeddings (bool): One matrix for source and target embeddings (Section 3.4).
-        tie_word_embeddings (bool): The output projection is the target embedding (Section 3.4).
-        attention_score (str): The score of a query and a key, "scaled_dot" (Section 3.2.1, Eq. (1)), or, which differs from the
-            paper, "dot", "dot_mean", "general", "additive_linear" or "additive" (formulas: attention_vaswani).
-        cross_attention_score (str, optional): That of the attention to the source; `attention_score` by default.
-        attention_window (int or list, optional): r, the neighbourhood of restricted self-attention (Section 4, which only
-            considers it): in the encoder r tokens on each side, in the decoder the r before; None for all. The longest path
-            between two of n tokens has O(n/r) layers, time and memory are O(r n d). A list has one r, or None, per layer of
-            both stacks, or the encoder's and then the decoder's.
-        attention_bias (bool): Biases in the attention's projections. The paper's projections have none.
-        initializer_range (float, optional): Initialise as GPT-2 does, with this deviation; by default as tensor2tensor does.
-        label_smoothing (float): Mass e taken from the reference token in training (Section 5.4); the paper has 0.1, the default
-            is 0 so that `loss` is the plain cross-entropy.
-        label_smoothing_form (str): "t2t": the reference gets 1-e, each other class e/(V-1), as in tensor2tensor; "torch": e/V
-            goes to every class, the reference included, as in PyTorch.
-        use_cache (bool): Keep keys and values while decoding.
-        bos_token_id (int, optional): `<s>`.
-        pad_token_id (int, optional): `<pad>`.
-        eos_token_id (int or list, optional): `</s>`.
-        decoder_start_token_id (int, optional): The token that decoding starts from; `<s>` by default.
+        share_encoder_decoder_embeddings (bool): Source and target embedding are one matrix (Section 3.4).
+        tie_word_embeddings (bool): Output projection and target embedding are one matrix (Section 3.4).
+        attention_score (str): The score function of a query and a key. The paper has "scaled_dot" (Section
+            3.2.1, Eq. (1)). "dot", "dot_mean", "general", "additive_linear" and "additive" differ from the
+            paper (see attention_vaswani).
+        cross_attention_score (str, optional): The score function of cross-attention; by default
+            `attention_score`.
+        attention_window (int or list, optional): Restrict self-attention to r neighbours (Section 4, which
+            only considers it): in the encoder r tokens on each side, in the decoder the r tokens before. None
+            is no restriction. Time and memory are O(r n d) for n tokens, and two tokens are connected over
+            O(n/r) layers. A list has one r or None for each layer of both stacks, or first those of the
+            encoder and then those of the decoder.
+        attention_bias (bool): Biases in the projections of attention. The paper's projections have none.
+        initializer_range (float, optional): Standard deviation for an initialisation as in GPT-2; by default
+            weights are initialised as in tensor2tensor.
+        label_smoothing (float): Probability e that label smoothing takes from the reference token in training
+            (Section 5.4). The paper has 0.1. The default is 0, so that `loss` is the plain cross-entropy.
+        label_smoothing_form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in
+            tensor2tensor. "torch": e/V for every class and 1-e more for the reference, as in PyTorch.
+        use_cache (bool): Cache keys and values while decoding.
+        bos_token_id (int, optional): The id of `<s>`.
+        pad_token_id (int, optional): The id of `<pad>`.
+        eos_token_id (int or list, optional): The id of `</s>`.
+        decoder_start_token_id (int, optional): The id of the token that decoding starts from; by default that
+            of `<s>`.
 
     Raises:
-        ValueError: If a field, or a combination of fields, is not possible, or a keyword is no field.
+        ValueError: If a field or a combination of fields is impossible, or a keyword is not a field.
+
+    Example:
+        >>> from vaswani_hf import VaswaniConfig
+        >>> config = VaswaniConfig(vocab_size=8000, d_model=256)
+        >>> config.d_k
+        32
     """
 
     model_type = "vaswani"
@@ -260,7 +286,7 @@ class VaswaniConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
-        # One matrix has one number of classes: resizing it, which assigns `vocab_size`, resizes both vocabularies.
+        # Resizing shared embeddings assigns `vocab_size` only.
         if (
             name == "vocab_size"
             and self.share_encoder_decoder_embeddings
@@ -282,7 +308,7 @@ class VaswaniConfig(PreTrainedConfig):
         self.validate_architecture()
 
     def validate_architecture(self) -> None:
-        """Check the fields together; the model checks again, since fields may be assigned in between.
+        """Check the combination of all fields. Models check it again.
 
         Raises:
             ValueError: If two fields contradict each other.
@@ -325,44 +351,44 @@ class VaswaniConfig(PreTrainedConfig):
             )
 
     def score_of(self, is_cross: bool) -> str:
-        """The score of self-attention or of cross-attention."""
+        """The score function of cross-attention or of self-attention."""
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
-        """`attention_window` for each layer of the decoder, whose self-attention is causal, or the encoder; None for all."""
+        """The window of each layer of the decoder (`is_causal`) or of the encoder; None for no window."""
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
         if not isinstance(windows, (list, tuple)):
             windows = [windows] * max(depths)
         first = self.encoder_layers if is_causal and len(windows) == sum(depths) else 0
         depth = self.decoder_layers if is_causal else self.encoder_layers
-        # No tensor holds larger integers than 2^63, and no sequence as many tokens.
+        # Limit windows, because PyTorch cannot represent integers of 2^63 and more.
         return [None if r is None else min(r, 2**40) for r in windows[first : first + depth]]
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """The config that a dictionary (a `config.json`) and keyword arguments over it describe.
+        """Create a config from a dict (a `config.json`); keyword arguments replace values of the dict.
 
-        A name that is no field is refused, or ignored with a warning where transformers wrote the file.
+        An unknown name raises an error. In a file that transformers wrote it gives a warning and is ignored.
 
         Raises:
-            ValueError: If it is of another kind of model, or a keyword is nearly the name of a field.
+            ValueError: If the dict is for another type of model, or a keyword resembles the name of a field.
         """
         found = config_dict.get("model_type", cls.model_type)
         if found != cls.model_type:
             raise ValueError(
                 f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; take its class."
             )
-        # transformers drops what is no attribute; a misspelled override would change nothing, in silence.
+        # transformers silently drops unknown keywords, so refuse keywords that look like misspelled fields.
         if not kwargs.get("return_unused_kwargs", False):
             _refuse_unknown(
                 key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8)
             )
-        # transformers would ask for `trust_remote_code` by these, though the code is installed.
+        # Drop these entries, or transformers would ask for `trust_remote_code`.
         ignored = (
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )
-        # A file that transformers wrote may hold what its other versions and other tools have added to it.
+        # A file written by transformers may contain entries of other versions and other tools.
         for name, message in _unknown(config_dict if "transformers_version" in config_dict else ()).items():
             logger.warning_once(f"{message} It is ignored.")
             ignored.add(name)
@@ -370,14 +396,14 @@ class VaswaniConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Saves the config with the code of the model, so that both load where this package is not installed."""
+        """Save the config together with the code of the model, so that it loads without the package."""
         saved = copy.copy(self)
         saved.auto_map = dict(AUTO_MAP)
         saved.custom_pipelines = CUSTOM_PIPELINES
         super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
 
 
-# transformers then saves this file, and every file that it leads to, with each config.
+# With this call transformers saves all travelling files together with each config.
 VaswaniConfig.register_for_auto_class()
 
 
@@ -386,7 +412,7 @@ def _field_names() -> set[str]:
 
 
 def _unknown(names: Iterable[str]) -> dict[str, str]:
-    """Names that are no fields, each with the sentence that says so."""
+    """The names that are not fields, each with a message."""
     known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     fields_of_ours = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
     return {

@@ -1,16 +1,17 @@
-"""One decoding step for all beams of all sentences, as a search asks a model for it; the search decides which
-beams go on.
+"""The decoders of the search: one decoding step of the model for all beams of all sentences.
 
-This file travels with every checkpoint because `generate` decodes through it. There are two decoders with the
-same logits:
-- `TreeAttentionDecoder` is the fast one. The layers see the beams of a sentence as positions of one sequence,
-  so that keys and values of the source exist once per sentence and those of the target once per token; a mask
-  says which are a beam's own.
-- `RowDecoder` is the general one: one row per beam through the model's `forward`, with any cache, any
-  attention implementation and anything recorded.
+Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses between them:
 
-Letters of shapes: B sentences at the start, N sentences still searched, K beams, P prompt length, S source
-length, M tokens in the tree, H heads, D model width, V target vocabulary.
+- `TreeAttentionDecoder` is fast. The beams of a sentence are positions of one sequence, so keys and values of
+  the source exist once per sentence, and those of the target once per token. A mask shows each beam its own
+  tokens.
+- `RowDecoder` is general. It calls the model's `forward` with one row per beam. It supports every cache,
+  every attention implementation and recorded outputs.
+
+This file travels with every checkpoint because `generate` decodes with it.
+
+Letters of shapes: B sentences at the start, N sentences that are still searched, K beams, P prompt length, S
+source length, M tokens in the tree, H heads, D model width, V target vocabulary.
 """
 
 import math
@@ -27,36 +28,36 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
 
-# Steps that the tree gets capacity for at once; it is pruned when that is used up.
+# The tree grows by this number of steps. When it is full, unused tokens are removed.
 STEPS_PER_CAPACITY = 16
 
 
 class TreeKVCache:
-    """Keys and values of every target token of a sentence's beams, each once; a mask says which of them are a beam's own."""
+    """The keys and values of all target tokens of a sentence's beams, with a mask for each beam."""
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
         self.attentions = attentions
         self.dtype = dtype
         self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
-        # Tokens further back than this are of no use to any layer.
+        # The largest window of the layers. No layer needs tokens that are further back. None without a limit.
         self.reach: int | None = None if None in windows else max(windows)
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # Tokens that beams descend from, the most of a sentence, if they were counted since the last pruning.
+        # The largest number of tokens of a sentence that beams descend from. Unknown until it is counted.
         self.num_living = sys.maxsize
-        # Additive mask [N, beams, capacity]; None where every token is everybody's.
+        # Additive mask [N, beams, capacity]. None if every beam sees every token.
         self.visible: torch.Tensor | None = None
-        # [N, capacity] int64 positions of the tokens, where an attention asks for them.
+        # [N, capacity] int64, the positions of the tokens. None unless an attention has a window.
         self.positions: torch.Tensor | None = None
 
     def begin(self, real: torch.Tensor, num_beams: int) -> list[torch.Tensor | None]:
-        """Make place for prompts, of which `real` [N, P] bool are no padding; for each attention [N, 1, P, P] or None."""
+        """Reserve memory for prompts; `real` [N, P] is False for padding. Returns the attention masks."""
         length = real.shape[1]
         self.capacity = length + STEPS_PER_CAPACITY * num_beams
         padded = nn.functional.pad(real, (0, self.capacity - length))
-        # Everything is visible with one beam and no padding, and no mask is the fastest one.
+        # With one beam and no padding everything is visible, and attention without a mask is fastest.
         if num_beams > 1 or self.is_restricted or not bool(real.all()):
             self.visible = additive_mask(padded, self.dtype)[:, None].expand(-1, num_beams, -1)
         if self.is_restricted:
@@ -68,9 +69,9 @@ class TreeKVCache:
         return tree_masks(self.attentions, mask, positions, positions)
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
-        """Make place for one more token of each beam, at `positions` [N, 1]; for each attention [N, 1, beams, M] or None.
+        """Reserve memory for one more token of each beam, at `positions` [N, 1]. Returns the attention masks.
 
-        `parents` [N, beams] int64 are the beams of the step before that these go on from.
+        `parents` [N, beams] int64 are the indices of the previous beams.
         """
         num_beams = parents.shape[1]
         if self.visible is not None:
@@ -93,7 +94,7 @@ class TreeKVCache:
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take up keys [N, H, beams, K] and values of new tokens, for all M; the caller advances `length` after all layers."""
+        """Add keys [N, H, beams, K] and values of new tokens; returns those of all M tokens in the tree."""
         end = self.length + key.shape[2]
         for store, new in ((self.keys, key), (self.values, value)):
             if store[layer_idx] is None:
@@ -102,7 +103,7 @@ class TreeKVCache:
         return self.keys[layer_idx][:, :, :end], self.values[layer_idx][:, :, :end]
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep these sentences [N'] only."""
+        """Remove all sentences except these [N']."""
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 store[layer_idx] = old.index_select(0, sentences)
@@ -111,25 +112,25 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """There is capacity for one more step, and `num_living` will be asked for."""
+        """True if only one more step fits, so that the search must count the living tokens."""
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
     def living(self) -> torch.Tensor:
-        """[N, M] bool: tokens that a beam descends from."""
+        """[N, M] bool: True for tokens that a beam descends from."""
         return (self.visible[:, :, : self.length] == 0).any(dim=1)  # type: ignore[index]
 
     def _prune(self, num_beams: int) -> None:
-        """Drop tokens that no beam descends from, and make capacity for more."""
-        # Those counted a step ago, and each beam's new one.
+        """Remove tokens that no beam descends from, and increase the capacity."""
+        # The count is one step old, so add one new token of each beam.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
         if length < self.length:
-            # A sentence with fewer living tokens keeps some dead ones, which stay invisible.
+            # Each sentence keeps the same number of tokens. Tokens that no beam descends from stay invisible.
             kept = (
                 self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
             )  # [N, length]
-        # Layer by layer, so that no more than one layer is held twice.
+        # Copy layer by layer, so that only one layer exists twice.
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 entries = None if kept is None else kept[:, None, :, None]
@@ -156,17 +157,17 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """These entries of a dimension, or the first `length` ones."""
+    """The chosen entries along a dimension, or the first `length` entries if none are chosen."""
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
 
 def _linear_step(module: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The `forward` of a module without the call of a module."""
+    """The computation of a linear layer, without the overhead of calling a module."""
     return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
 
 
 def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The `forward` of a module without the call of a module."""
+    """The computation of a layer normalization, without the overhead of calling a module."""
     return partial(
         torch.layer_norm,
         normalized_shape=module.normalized_shape,
@@ -177,11 +178,10 @@ def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 class AttentionStep:
-    """The `forward` of an attention without calls of modules, for decoding steps and an attention that
-    `supports_fast_path`.
+    """A decoding step of an attention that `supports_fast_path`, without the overhead of calling modules.
 
-    It attends by the attention's own `attend`, or by `attend_fused` if the attention supports the fused
-    kernel. The keys and values of the source must be in the cache.
+    Differs from `VaswaniAttention.forward` only in the calls: it uses the same `attend`, or `attend_fused` if
+    the fused kernel applies. The cache must already contain the keys and values of the source.
     """
 
     def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
@@ -205,7 +205,7 @@ class AttentionStep:
         mask: torch.Tensor | None,
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
-        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), `mask` additive."""
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams)."""
         query = self.q_proj(states).view(*shape, -1, self.d_k).transpose(1, 2)  # [N, H, beams, K]
         if self.is_cross:
             layer = self.source_layers[self.layer_idx]
@@ -223,9 +223,7 @@ class AttentionStep:
 
 
 class DecoderLayerStep:
-    """The `forward` of a `VaswaniDecoderLayer` in eval mode, for decoding steps and a layer that
-    `supports_fast_path`.
-    """
+    """A decoding step of a `VaswaniDecoderLayer`, without the overhead of calling modules."""
 
     def __init__(self, layer: Any, cache: EncoderDecoderCache):
         self.pre_norm = layer.pre_norm
@@ -248,7 +246,7 @@ class DecoderLayerStep:
         source_mask: torch.Tensor | None,
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
-        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams), both masks are additive."""
+        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams)."""
         if self.pre_norm:
             states = self.self_attn(self.self_attn_layer_norm(states), shape, mask).add_(states)
             if self.encoder_attn is not None:
@@ -265,14 +263,14 @@ class DecoderLayerStep:
 
 
 class TreeAttentionDecoder:
-    """Decoding steps on trees of tokens; `model_kwargs` has the states of B sources, if any, and masks [B, S] and [B * K, P]."""
+    """The fast decoder: the beams of a sentence share a tree of tokens."""
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
         self.model = model
         self.decoder = model.get_decoder()
         self.num_beams = config.num_beams
         self.prompt_mask = model_kwargs.get(model.prompt_mask)
-        # [B, S, D], and the additive mask [B, 1, 1, S], None if there is no padding.
+        # [B, S, D], and the additive mask [B, 1, 1, S]. The mask is None without padding.
         self.encoder_states: torch.Tensor | None = None
         self.source_mask: torch.Tensor | None = None
         dtype = model.dtype
@@ -284,39 +282,39 @@ class TreeAttentionDecoder:
                 self.source_mask = additive_mask(mask.bool()[:, None, None], dtype)
         self.tree = TreeKVCache([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        # The layers keep their own tokens in the tree, and the source once per sentence.
+        # The layers store the target in the tree, and the source once per sentence.
         self.cache.self_attention_cache = self.tree
         self.encodings = torch.empty(0)
-        # [N, K, S]: the attention that each source token has had from each beam, where it is asked for.
+        # [N, K, S] the summed attention that each source token has received from each beam; None if unused.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
-        # The steps without calls of modules, where all layers permit them.
+        # True if all layers permit steps without calls of modules.
         self.is_direct = not self.decoder.training and all(
             layer.supports_fast_path for layer in self.decoder.layers
         )
         self.steps: list[DecoderLayerStep] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P], the same in all K rows of a sentence and padded on the left: logits [B, 1, V]."""
+        """Read the prompts [B * K, P], equal for all beams of a sentence. Returns logits [B, 1, V]."""
         prompt = input_ids[:: self.num_beams]
         mask = torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask
         real = mask[:: self.num_beams].bool()
         masks = self.tree.begin(real, self.num_beams)
-        # [N, 1]: the position of the next token; and the number of tokens of each beam.
+        # [N, 1], the position of the next token; and the number of tokens of each beam.
         self.position = real.sum(dim=1, keepdim=True)
         self.num_read = prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
         if attended is not None:
-            # Padding attends too, and does not count.
+            # Ignore the attention of padding.
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # The first call has filled the cache of the source.
+            # Now the cache contains the source, so that steps without calls of modules are possible.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam [N, K, T], which goes on from one of the step before: logits [N, K, V]."""
+        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
         masks = self.tree.branch(parents, self.position)
         self.num_read += 1
         states, attended = self._run(sequences[:, :, -1], self.position, masks)
@@ -326,7 +324,7 @@ class TreeAttentionDecoder:
         return self.model.logits(states).float()
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep these sentences [N'] only."""
+        """Remove all sentences except these [N']."""
         self.tree.select(sentences)
         for layer in self.cache.cross_attention_cache.layers:
             layer.keys = layer.keys.index_select(0, sentences)
@@ -339,16 +337,17 @@ class TreeAttentionDecoder:
     def _run(
         self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]
     ) -> tuple[torch.Tensor, Any]:
-        """The output [N, T, D] at these tokens [N, T], which join the tree, and the attention [N, T, S].
+        """The output [N, T, D] of the decoder for tokens [N, T], and the attention [N, T, S] or None.
 
-        It is `VaswaniDecoder.forward` with the tree in the place of a cache.
+        The computation is that of `VaswaniDecoder.forward`. The tokens are added to the tree.
         """
         decoder = self.decoder
         last = len(decoder.layers) - 1
         recorder = AttentionRecorder([last]) if self.with_coverage else None
         if len(self.encodings) < self.num_read:
-            # Sinusoids take long to compute at each step. A learned table has an end; beyond it the decoder
-            # says so.
+            # Compute position encodings for many positions in advance, because sinusoids take long at each
+            # step. A learned table limits the positions; `position_states` raises an error beyond the end of
+            # the table.
             longest = getattr(getattr(decoder, "embed_positions", None), "num_embeddings", math.inf)
             size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = decoder.position_states(torch.arange(size, device=positions.device))
@@ -373,16 +372,16 @@ class TreeAttentionDecoder:
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-    """The values, out of [N, beams, ...], of the beams that others go on from, `parents` [N, beams'] int64."""
+    """The rows of [N, beams, ...] with the indices `parents` [N, beams'] int64 in the second dimension."""
     first = torch.arange(len(values), device=values.device).unsqueeze(1) * values.shape[1]
     rows = values.reshape(-1, *values.shape[2:]).index_select(0, (parents + first).view(-1))
     return rows.view(*parents.shape, *values.shape[2:])
 
 
 class RowDecoder:
-    """Decoding steps through the model's forward; `model_kwargs` of `generate` have B sources, and targets in B * K rows."""
+    """The general decoder: calls the model's `forward` with B * K rows, one per beam."""
 
-    # The steps are those of the model, and there is no tree.
+    # There are neither steps without calls of modules nor a tree.
     is_direct = False
     tree: TreeKVCache | None = None
 
@@ -393,19 +392,19 @@ class RowDecoder:
         self.model_kwargs = dict(model_kwargs)
         is_compiled = model._valid_auto_compile_criteria(model_kwargs, config)
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
-        # What each call has recorded, such as attentions.
+        # The outputs of each call that transformers returns, such as attentions.
         self.recorded: dict[str, tuple] = {}
-        # [N, K, S]: the attention that each source token has had from each beam, where it is asked for.
+        # [N, K, S] the summed attention that each source token has received from each beam; None if unused.
         self.coverage: torch.Tensor | None = None
         self.recorder: AttentionRecorder | None = None
         if getattr(config, "coverage_penalty", None):
             self.recorder = AttentionRecorder([len(model.get_decoder().layers) - 1])
             self.model_kwargs["attention_recorder"] = self.recorder
         self.is_pair = model.config.is_encoder_decoder
-        # True if all beams of a sentence have one row of the source.
+        # True if all beams of a sentence share one row of the source.
         self.shares_sources = False
         if self.is_pair:
-            # A cache of earlier calls holds the source for each beam, and models of other classes need it so.
+            # A given cache contains the source for each beam, and other models need the source for each beam.
             cache = model_kwargs.get("past_key_values")
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
@@ -421,7 +420,7 @@ class RowDecoder:
                 )  # [B * K, S]
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts, as `TreeAttentionDecoder.start`; logits [B, K, V]."""
+        """Read the prompts [B * K, P]. Returns logits [B, K, V]."""
         is_first = not self.config.is_assistant
         outputs = self.model._prefill(input_ids, self.config, self.model_kwargs, is_first_iteration=is_first)
         if self.recorder is not None:
@@ -429,7 +428,7 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam, as `TreeAttentionDecoder.step`; logits [N, K, V]."""
+        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
         use_cache = self.config.use_cache
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(
@@ -438,12 +437,12 @@ class RowDecoder:
         outputs = self.forward(**inputs, return_dict=True)
         if self.recorder is not None:
             attention = self._attention_of_call()
-            # Without a cache the call has read all tokens again.
+            # Without a cache the call has read all tokens again, so its attention is the sum.
             self.coverage = gather_beams(self.coverage, parents) + attention if use_cache else attention
         return self._logits_of_call(outputs)
 
     def _attention_of_call(self) -> torch.Tensor:
-        """The attention [N, K, S] that each source token has had from the tokens of the latest call."""
+        """[N, K, S] the attention that each source token has received from the tokens of the latest call."""
         recorder: Any = self.recorder
         (weights,) = recorder.weights.values()  # [N * K, T, S]
         mask = self.model_kwargs.get("decoder_attention_mask")
@@ -452,7 +451,7 @@ class RowDecoder:
         return weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
 
     def _logits_of_call(self, outputs: Any) -> torch.Tensor:
-        """The logits [N, K, V] for the next token; what else the call has given is kept."""
+        """The logits [N, K, V] for the next token. Records the other outputs of the call."""
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=self.is_pair
         )
@@ -472,17 +471,17 @@ class RowDecoder:
         cache = self.model_kwargs.get("past_key_values")
         if cache is None:
             return
-        # The beams of a sentence have its source in common: there is nothing to reorder.
+        # The beams of a sentence have the same source. Only the target needs reordering.
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         first = torch.arange(len(parents), device=parents.device).unsqueeze(1) * self.num_beams
         own_cache.reorder_cache((parents + first).flatten())
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep these sentences [N'] only; for dynamic caches."""
+        """Remove all sentences except these [N']. Works with dynamic caches."""
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
-        # The rows of what belongs to the source; the prompt of a model without a source has a row per beam.
+        # The rows of the source. If the beams do not share a source, the rows of the beams.
         source_rows = sentences if self.shares_sources else rows
         cache = kwargs.get("past_key_values")
         if cache is not None:
@@ -498,7 +497,7 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """The cache, if there is one, as transformers gives it back: of the beams that would go on from `parents` [B, K]."""
+        """The cache that `generate` returns, reordered by `parents` [B, K]; None without a cache."""
         self._reorder(parents)
         cache = self.model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):

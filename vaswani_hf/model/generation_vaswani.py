@@ -1,29 +1,42 @@
-"""`generate`, for which this file travels with every checkpoint: settings and limits; the search is in
-beam_search_vaswani.
+"""`generate` of the models: settings, length limits, the choice of the search, ensembles.
 
-Fields of `generation_config` beside those of transformers, each also an argument of `generate`:
-- `length_penalty_type`: "power" (or None): scores are divided by length^length_penalty; "gnmt": by
-  ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), which is the paper's (Section 6.1).
-- `max_length_a`, `max_length_b`: at most a * source tokens + b new tokens, for each sentence by itself,
-  `</s>` counted on both sides; the one that is not given is 0. Every limit that is given holds. Where none
-  is, neither these nor `max_length` nor `max_new_tokens`, they are 1 and 50 (Section 6.1: "input length +
-  50").
-- `coverage_penalty`: the weight of the coverage of Wu et al. 2016, Eq. 14, in beam search.
-Arguments of `generate` alone:
-- `search`: a `SearchStrategies` of beam_search_vaswani: candidate selection, scorer and stopping rule of your
-  own, and what the next three arguments say.
-- `ensemble`: a list of models of the same vocabulary whose probabilities are averaged with this one's.
-- `must_contain`: for each sentence a list of phrases (lists of token ids) that its translation contains. If
-  no translation with all phrases of a sentence is found, the best one with as many of them as possible is
-  given back. A warning names the missing phrases, and the field `unmet_phrases` of the outputs has them for
-  each returned sequence.
-- `warn_of_unmet_phrases`: False if the caller looks for missing phrases by itself.
+`VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence.
+Greedy search and beam search are run by this package: transformers calls `SearchMethod` in place of its own
+search, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. Sampling, and everything else that
+`generate` of transformers offers, is run by transformers.
+
+Settings that this package adds to those of transformers. Each is an argument of `generate` and may be a field
+of `generation_config`:
+
+- `length_penalty_type`: "power" (or None) divides scores by length^length_penalty. "gnmt" divides scores by
+  ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), as the paper does (Section 6.1).
+- `max_length_a`, `max_length_b`: each sentence has at most a * source tokens + b new tokens. `</s>` counts on
+  both sides. If only one of them is given, the other is 0. If neither these two nor `max_length` nor
+  `max_new_tokens` is given, they are 1 and 50 (Section 6.1: "input length + 50"). If several limits are
+  given, all of them apply.
+- `coverage_penalty`: the weight of the coverage in beam search (Wu et al. 2016, Eq. 14).
+
+Further arguments of `generate`:
+
+- `ensemble`: a list of models with the same vocabulary. The probabilities of all models are averaged.
+- `must_contain`: for each sentence a list of phrases (lists of token ids) that the translation must contain.
+  If the search finds no translation with all phrases, it returns the best translation with as many phrases as
+  possible. A warning names the missing phrases. The field `unmet_phrases` of the outputs contains them for
+  each sequence.
+- `warn_of_unmet_phrases`: False for no such warning.
+- `search`: a `SearchStrategies` of beam_search_vaswani with custom parts of the search: candidate selection,
+  scorer and stopping rule.
+
+This file travels with every checkpoint because the models inherit `generate` from it.
+
+Letters of shapes: B sentences, K beams, R translations of a sentence, P prompt length, S source length, T
+target length, N decoder layers, D model width, V target vocabulary.
 """
 
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -34,6 +47,7 @@ from transformers import (
     GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
+    PreTrainedModel,
     StopStringCriteria,
 )
 from transformers.generation import GenerationMode, StoppingCriteria, StoppingCriteriaList, utils
@@ -41,7 +55,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import attention_masks, decoding_cache
+from .attention_vaswani import AttentionRecorder, attention_masks, decoding_cache
 from .beam_search_vaswani import (
     OWN_CRITERIA,
     BeamSearch,
@@ -52,12 +66,12 @@ from .beam_search_vaswani import (
     forbidding_settings,
 )
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
-from .options_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
+from .inputs_vaswani import check_options, option, value_of
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# Arguments that beams can take along when sentences leave; with any other one no sentence leaves before the end.
+# Inputs that the search can reduce to the open sentences. With any other input all sentences stay to the end.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -65,143 +79,120 @@ _INPUTS_OF_BEAMS = {
     "past_key_values",
     "use_cache",
 }
-# Arguments of `generate` that are neither settings nor the model's.
+# Arguments of `generate` of transformers that are neither settings nor inputs of the model.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
-def checked_models(ensemble: Any) -> list[Any]:
-    """The further models of an ensemble; an error if they are no list of models."""
-    if not isinstance(ensemble, (list, tuple)):
-        raise ValueError(
-            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; write `ensemble=[…]` around one model."
-        )
-    for number, model in enumerate(ensemble):
-        if not isinstance(model, GenerationMixin):
-            raise ValueError(
-                f"`ensemble` must be a list of models that generate, but ensemble[{number}] is a {type(model).__name__}."
-            )
-    return [*ensemble]
+@dataclass(frozen=True)
+class SearchSettings:
+    """The settings of `generate` that the command line, the model cards and CTranslate2 support.
 
+    `generate` itself accepts all other settings of transformers too. A setting that a call does not pass has
+    the value of the checkpoint's generation config, else the default of the field.
 
-def is_filled(value: Any) -> bool:
-    """True for a value that is neither None nor an empty list."""
-    return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
-
-
-def tokens_at_most(config: Any, source_length: int) -> int | None:
-    """The new tokens, 1 or more, that `max_length_a` and `max_length_b` allow for so many source tokens, `</s>` included; or None."""
-    a = getattr(config, "max_length_a", None)
-    b = getattr(config, "max_length_b", None)
-    if a is None and b is None:
-        return None
-    # 0.29 * 100 is a little less than 29 to a computer.
-    return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
-
-
-class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each row of a sentence at its own limit: `lengths` [B] int64, tokens at most, prompts included."""
-
-    # The search of transformers fills up rows that have ended only where a criterion has this attribute.
-    eos_token_id = None
-
-    def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
-        self.lengths = lengths.repeat_interleave(max(config.num_beams, config.num_return_sequences))
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs) -> torch.Tensor:
-        return self.lengths <= input_ids.shape[1]
-
-
-class RowCheck(LogitsProcessor):
-    """Marks the rows of sampling that have no next token, and goes on with any token there, so that no step
-    synchronises.
-
-    With `at_once` the step that finds such a row refuses it.
+    Example:
+        >>> SearchSettings(num_beams=4).length_penalty
+        1.0
     """
 
-    def __init__(self, at_once: bool = False):
-        self.at_once = at_once
-        # [B * copies] bool, or nothing before the first step.
-        self.is_marked: torch.Tensor | None = None
+    num_beams: int = option(1, "number of beams; by default the checkpoint's, or 4 if it has none", least=1)
+    num_return_sequences: int = option(
+        1, "translations of each text (1); more than one are printed as JSON lines", least=1
+    )
+    early_stopping: bool | str = option(
+        False,
+        "when the beam search stops: True as soon as `num_beams` translations have finished",
+        choices=(False, True, "never"),
+        command_line=False,
+    )
+    length_penalty: float = option(
+        1.0, "exponent of the length penalty of beam search; by default the checkpoint's"
+    )
+    length_penalty_type: str | None = option(
+        None,
+        "form of the length penalty: gnmt, ((5 + length) / 6)^exponent, or power, length^exponent; by default the "
+        "checkpoint's",
+        choices=("gnmt", "power"),
+    )
+    coverage_penalty: float | None = option(
+        None, "weight of the coverage penalty of beam search; by default the checkpoint's", least=0
+    )
+    max_new_tokens: int | None = option(
+        None, "maximum number of tokens of a translation; by default the checkpoint's", least=1
+    )
+    max_length: int | None = option(
+        None,
+        "maximum number of tokens of a translation, including the decoder's start token",
+        least=1,
+        command_line=False,
+    )
+    max_length_a: float | None = option(
+        None, "maximum number of tokens of a translation per source token; `max_length_b` is added", least=0
+    )
+    max_length_b: float | None = option(
+        None, "number of tokens added to `max_length_a` times the source length", least=0, whole=True
+    )
+    no_repeat_ngram_size: int = option(
+        0, "no sequence of this number of tokens occurs twice in a translation", least=0
+    )
+    do_sample: bool = option(False, "sample translations at random instead of searching for the best")
+    temperature: float = option(
+        1.0, "temperature of sampling: above 1 gives more varied translations, below 1 less varied", above=0
+    )
+    top_k: int = option(50, "sample from this number of most probable tokens", least=0)
+    top_p: float = option(
+        1.0, "sample from the most probable tokens whose probabilities sum to this", above=0, most=1
+    )
 
-    def is_hopeless(self, input_ids: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[B * copies] bool twice: the rows without a next token, and those of them to be marked."""
-        raise NotImplementedError
 
-    def error(self, sentence: int) -> Exception:
-        """What is raised for a sentence with such a row."""
-        raise NotImplementedError
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        is_hopeless, is_new = self.is_hopeless(input_ids, scores)
-        self.is_marked = is_new if self.is_marked is None else self.is_marked | is_new
-        if self.at_once:
-            self.refuse(len(scores))
-        return scores.masked_fill(is_hopeless.unsqueeze(1), 0.0)
-
-    def refuse(self, num_sentences: int) -> None:
-        """Raise the error of the first marked row, for that of so many sentences to which the row belongs."""
-        rows = [] if self.is_marked is None else self.is_marked.tolist()
-        if any(rows):
-            raise self.error(rows.index(True) * num_sentences // len(rows))
+# The default of each setting by its name.
+DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
+# The settings that this package adds to those of transformers.
+ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
+# The settings that the score of a translation depends on.
+SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
+_SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
-class FiniteLogits(RowCheck):
-    """Refuses rows whose logits are NaN or infinite."""
-
-    def is_hopeless(self, input_ids, scores):
-        is_broken = ~scores.amax(dim=-1).isfinite()
-        return is_broken, is_broken
-
-    def error(self, sentence):
-        return NotFiniteError(sentence)
+def validate_search_fields(settings: Any) -> None:
+    """Check settings in a dict or a config. Sampling settings are checked only with `do_sample`."""
+    ignored = () if value_of(settings, "do_sample") else _SAMPLING_SETTINGS
+    check_options(settings, SearchSettings, ignored)
 
 
-class TokensLeft(RowCheck):
-    """Refuses rows for which the processors before this one forbid all tokens.
+def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
+    """The value of a setting: from the call, else from the call's config, else from the checkpoint's config.
 
-    `excluded` is the padding class, which no translation contains.
+    A None in the call counts as a value.
     """
-
-    def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):
-        super().__init__(at_once)
-        self.config = config
-        self.prompt_length = prompt_length
-        self.excluded = excluded
-        # Rows that contain one of these have ended.
-        self.ends = eos_token_ids(config)
-        if config.pad_token_id is not None:
-            self.ends.append(config.pad_token_id)
-
-    def is_hopeless(self, input_ids, scores):
-        if self.excluded is not None:
-            scores = scores.clone()
-            scores[:, self.excluded] = -math.inf
-        is_blocked = scores.amax(dim=1) == -math.inf
-        new_tokens = input_ids[:, self.prompt_length :]
-        has_ended = torch.zeros_like(is_blocked)
-        for end in self.ends:
-            has_ended |= (new_tokens == end).any(dim=1)
-        return is_blocked, is_blocked & ~has_ended
-
-    def error(self, sentence):
-        return NoTranslationError(sentence, forbidding_settings(self.config))
+    if name in settings:
+        return settings[name]
+    for config in (settings.get("generation_config"), generation_config):
+        value = getattr(config, name, None)
+        if value is not None:
+            return value
+    return None
 
 
 class VaswaniGeneration(GenerationMixin):
-    """`generate` with our search behind it, limits for each sentence, and the two vocabularies kept apart."""
+    """The method `generate` of all models of this package.
+
+    Differs from transformers: the search is that of this package, each sentence has its own length limit, and
+    source and target vocabulary may differ.
+    """
 
     config: Any
     generation_config: Any
-    # The rows of a batch that are beams of one sentence need the source of that sentence only once.
+    # True: the source is stored once for all beams of a sentence.
     shares_sources = True
-    # The argument that has the mask of the tokens that are gone on from.
+    # The name of the mask of the prompt.
     prompt_mask = "decoder_attention_mask"
 
     def save_pretrained(self, *args, **kwargs):
         """Save the model as transformers does, if its generation settings are possible."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
-            # transformers reads no fields that it does not know from what it takes for a copy of the model's config.
+            # transformers drops unknown fields from a config that it considers a copy of the model's config.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
@@ -214,26 +205,27 @@ class VaswaniGeneration(GenerationMixin):
         stopping_criteria: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Translations of source tokens, as `GenerationMixin.generate` gives them.
+        """Generate translations, with the arguments of `GenerationMixin.generate` and those of this file's
+        head.
 
         Args:
-            inputs (torch.Tensor, optional): The source [B, S] int64, also as `input_ids`, or else as
-                `inputs_embeds` [B, S, D] or `encoder_outputs`.
-            generation_config (GenerationConfig, optional): Settings; those of the model by default.
-            logits_processor (LogitsProcessorList, optional): Change the scores of each step.
-            stopping_criteria (StoppingCriteriaList, optional): End translations.
-            **kwargs: `search`, `ensemble`, `must_contain` and `warn_of_unmet_phrases`, see the head of this
-                file, and all other arguments and settings of transformers.
+            inputs (torch.Tensor, optional): The source [B, S] int64. The source may also be given as
+                `input_ids`, `inputs_embeds` [B, S, D] or `encoder_outputs`.
+            generation_config (GenerationConfig, optional): Settings; by default those of the model.
+            logits_processor (LogitsProcessorList, optional): Functions that change the scores of each step.
+            stopping_criteria (StoppingCriteriaList, optional): Functions that end translations.
+            **kwargs: `ensemble`, `must_contain`, `warn_of_unmet_phrases` and `search` (explained at the head
+                of the file), and all arguments and settings of transformers.
 
         Returns:
-            torch.Tensor or ModelOutput: [B * R, T] int64, or with `return_dict_in_generate` what transformers
-                returns.
+            torch.Tensor or ModelOutput: Token ids [B * R, T] int64, or the outputs of transformers if
+                `return_dict_in_generate` is set.
 
         Raises:
             ValueError: If a setting is impossible, settings contradict each other, or logits are not finite.
         """
         if hasattr(self, "unshard") and "generate" not in vars(self):
-            # FSDP2 gathers the weights that belong to no layer around `forward`, and around methods that it is told of.
+            # FSDP2 gathers the weights of the embeddings only around `forward` and around registered methods.
             torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         strategies = self._strategies(kwargs)
@@ -247,15 +239,15 @@ class VaswaniGeneration(GenerationMixin):
         self._complete_masks(source, config, model_kwargs)
         lengths = self._limit_lengths(source, config, model_kwargs)
         mode = config.get_generation_mode(arguments.get("assistant_model"))
-        if self._is_searched(mode, config, strategies, arguments.get("streamer")):
-            return self._generate_by_search(source, config, model_kwargs, lengths, arguments, strategies)
+        if self._uses_own_search(mode, config, strategies, arguments.get("streamer")):
+            return self._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
         if lengths is not None:
             limit = SentenceLimitCriteria(lengths, config)
             arguments["stopping_criteria"] = StoppingCriteriaList([*(stopping_criteria or ()), limit])
         return super().generate(source, config, **arguments, **model_kwargs)
 
     def _strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
-        """The strategies among the arguments of `generate`, which are taken out."""
+        """The search strategies that the arguments describe. Removes these arguments."""
         strategies = kwargs.pop("search", None) or SearchStrategies()
         if not isinstance(strategies, SearchStrategies):
             raise ValueError(f"`search` must be a SearchStrategies, but is a {type(strategies).__name__}.")
@@ -271,19 +263,19 @@ class VaswaniGeneration(GenerationMixin):
             must_contain=must_contain if is_filled(must_contain) else None,
             warns_of_unmet=kwargs.pop("warn_of_unmet_phrases", strategies.warns_of_unmet),
         )
-        for name in strategies.own:
+        for name in strategies.replaced:
             if strategies.must_contain is not None and name != "scorer":
                 raise ValueError(
                     f"`must_contain` has a candidate selection and a stopping rule of its own; leave out `{name}` of `search`."
                 )
         return strategies
 
-    def _is_searched(
+    def _uses_own_search(
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
-        """True if our search generates, and not transformers' sampling.
+        """True if the search of this package runs, False if transformers samples.
 
-        An error if one argument needs the one, another the other.
+        Raises an error if one argument needs the search and another argument excludes it.
         """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
@@ -292,7 +284,7 @@ class VaswaniGeneration(GenerationMixin):
             )
         if is_beam_search:
             return True
-        needing_search = [f"`{name}` of `search`" for name in strategies.own]
+        needing_search = [f"`{name}` of `search`" for name in strategies.replaced]
         if strategies.must_contain is not None:
             needing_search.insert(0, "`must_contain`")
         if strategies.ensemble:
@@ -306,7 +298,7 @@ class VaswaniGeneration(GenerationMixin):
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        # Tokens that are shown are read at once anyway.
+        # A streamer reads each token at once, so checking at once costs no further synchronisation.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
         left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(0.0, None), at_once)
@@ -319,22 +311,22 @@ class VaswaniGeneration(GenerationMixin):
             input_ids, processors, stopping_criteria, generation_config, *args, **kwargs
         )
         num_sentences = len(input_ids) // generation_config.num_return_sequences
-        finite.refuse(num_sentences)
-        left.refuse(num_sentences)
+        finite.raise_for_marked_row(num_sentences)
+        left.raise_for_marked_row(num_sentences)
         return outputs
 
     def _settings(
         self, generation_config: Any, kwargs: dict[str, Any]
     ) -> tuple[GenerationConfig, dict[str, Any]]:
-        """The settings of a call, complete, and the model's arguments."""
+        """The complete settings of a call, and the inputs of the model."""
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         given = (kwargs, generation_config, self.generation_config)
         for settings in given:
-            # Before transformers computes with them.
+            # Validate before transformers computes with the values.
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
-            # transformers has filled in its own defaults, which it would take for somebody's wish.
+            # Remove the default that transformers filled in: it must not count as a limit of the user.
             if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
@@ -344,12 +336,12 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         if getattr(generation_config, "_is_complete", False):
-            # transformers would fill up a second time what a call has set to None.
+            # The config is complete. transformers would fill in a default where the call has set None.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
     def _prepare_cache_for_generation(self, config, model_kwargs, mode, *args, **kwargs):
-        # Assisted decoding goes back in both models' caches, further than one that slides can.
+        # Assisted decoding may discard tokens of a cache, but a sliding cache cannot restore older tokens.
         is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if (
@@ -362,9 +354,9 @@ class VaswaniGeneration(GenerationMixin):
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
-        """Masks that were not given, from `<pad>`, and the decoder's start before a prompt that lacks it."""
+        """Infer missing masks from `<pad>`. Put the decoder's start token before a prompt."""
         if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
-            # The steps of the decoder have no source tokens from which the mask could be inferred.
+            # Infer the mask now: later steps of the decoder do not receive the source tokens.
             source_mask = self._infer_source_mask(source)
             if source_mask is not None:
                 model_kwargs["attention_mask"] = source_mask.long()
@@ -380,7 +372,7 @@ class VaswaniGeneration(GenerationMixin):
                 if mask is not None:
                     mask = torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)
         if mask is None:
-            # Padding before a target prefix stays masked at every later step only if its mask is known from the first.
+            # Infer the mask now: later steps do not see the padding before a target prefix.
             mask = self._infer_target_mask(prompt)
         model_kwargs["decoder_input_ids"] = prompt
         if mask is not None:
@@ -389,9 +381,10 @@ class VaswaniGeneration(GenerationMixin):
     def _limit_lengths(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> torch.Tensor | None:
-        """Set the limit of the batch in the config.
+        """Set the length limit of the batch in the config.
 
-        Returns those of the sentences, [B] int64 with the prompt, if they differ.
+        Returns:
+            torch.Tensor: [B] int64, the limits of the sentences including the prompt; None if they are equal.
         """
         has_no_length = config.max_length is None and config.max_new_tokens is None
         is_by_source = any(
@@ -403,10 +396,10 @@ class VaswaniGeneration(GenerationMixin):
         prompt_length = 1 if prompt is None else prompt.shape[1]
         positions_left = sys.maxsize
         if self.config.position_embedding == "learned":
-            # The last token is never read.
+            # The model never reads the last token, so the last token needs no position.
             positions_left = max(1, self.config.max_position_embeddings - prompt_length + 1)
-        # The longest source has no padding.
-        by_source = tokens_at_most(config, self._source_length(source, model_kwargs))
+        # The limit of the batch is that of the longest source. Its length includes padding.
+        by_source = max_tokens_by_source(config, self._source_length(source, model_kwargs))
         longest = positions_left if by_source is None else min(by_source, positions_left)
         if has_no_length:
             config.max_new_tokens = longest
@@ -419,12 +412,12 @@ class VaswaniGeneration(GenerationMixin):
             return None
         limits = []
         for source_length in (mask != 0).sum(dim=1).tolist():
-            limit = tokens_at_most(config, source_length) or 1
+            limit = max_tokens_by_source(config, source_length) or 1
             limits.append(prompt_length + min(limit, positions_left))
         return torch.tensor(limits, device=mask.device)
 
     def _source_length(self, source: torch.Tensor | None, model_kwargs: dict[str, Any]) -> int:
-        """S, with padding, of the source in whatever form it is given."""
+        """The length S of the source, including padding."""
         if source is not None:
             return source.shape[1]
         if model_kwargs.get("inputs_embeds") is not None:
@@ -433,7 +426,7 @@ class VaswaniGeneration(GenerationMixin):
             return model_kwargs["encoder_outputs"][0].shape[1]
         return 1
 
-    def _generate_by_search(
+    def _run_own_search(
         self,
         source: torch.Tensor | None,
         config: GenerationConfig,
@@ -442,10 +435,10 @@ class VaswaniGeneration(GenerationMixin):
         arguments: dict[str, Any],
         strategies: SearchStrategies,
     ) -> Any:
-        """The result of `generate` by our search, between the preparations of transformers."""
+        """Run the search of this package inside `generate` of transformers."""
         tokenizer = model_kwargs.pop("tokenizer", None)
         if tokenizer is not None and config.stop_strings:
-            # transformers hands no tokenizer on to a decoding method of others.
+            # transformers does not pass the tokenizer to a custom decoding method.
             stop = StopStringCriteria(tokenizer, config.stop_strings)
             arguments["stopping_criteria"] = StoppingCriteriaList(
                 [*(arguments["stopping_criteria"] or ()), stop]
@@ -453,17 +446,17 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         has_own_cache = model_kwargs.get("past_key_values") is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # transformers would make the same in more time.
+            # The same cache as transformers would create, in less time.
             model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
         synced_gpus = arguments.get("synced_gpus")
         if synced_gpus is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
-            # Several processes hold shares of one model, so that all must take equally many steps.
+            # The processes hold shares of one model. Therefore all processes must take equally many steps.
             synced_gpus = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
-        # A second call of `_prepare_generation_config` must not fill up what this call has set to None.
+        # Tell `_prepare_generation_config` that the config needs no defaults.
         config._is_complete = True
         arguments["custom_generate"] = SearchMethod(source, lengths, strategies, has_own_cache, synced_gpus)
         return super().generate(source, config, **arguments, **model_kwargs)
@@ -502,7 +495,7 @@ class VaswaniGeneration(GenerationMixin):
                 input_ids=input_ids,
                 **model_kwargs,
             )
-        # Our search needs the source once per sentence, and the target once per beam.
+        # Repeat the prompt for each beam, but not the source.
         source_mask = model_kwargs.pop("attention_mask", None)
         input_ids, model_kwargs = super()._expand_inputs_for_generation(
             expand_size=expand_size, is_encoder_decoder=False, input_ids=input_ids, **model_kwargs
@@ -513,7 +506,7 @@ class VaswaniGeneration(GenerationMixin):
         return input_ids, model_kwargs
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
-        """The mask that `generate` makes beforehand for static caches; that of the tokens where one is not enough."""
+        """The mask for static caches. If layers have different masks, the mask of the tokens."""
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
             return attention_mask
@@ -523,8 +516,7 @@ class VaswaniGeneration(GenerationMixin):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         if not self.supports_fast_path:
             return inputs
-        # transformers reads a mask [B, S] in each step, for which it synchronises, but not a mask [B, 1, 1,
-        # S].
+        # transformers synchronises to read a mask [B, S] at each step, but not for a mask [B, 1, 1, S].
         names = ["attention_mask"]
         has_no_window = all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
         if inputs["decoder_input_ids"].shape[1] == 1 and has_no_window:
@@ -541,10 +533,10 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Takes the place of the model in `compute_transition_scores` of transformers.
+    """Stands in for the model in `compute_transition_scores` of transformers.
 
-    transformers reads nothing of the model but `config.get_text_config().vocab_size`, which is the size of the source
-    vocabulary in our config.
+    transformers only reads `config.get_text_config().vocab_size`. In a `VaswaniConfig` that is the size of
+    the source vocabulary, but the scores need the target vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -552,25 +544,26 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """The config itself."""
+        """The config itself: transformers asks for the config of the text part."""
         return self
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The encoder's output [B, S, D] of a search: the beams of a sentence share it, so that it is not
-    repeated for them.
+    """The encoder's output [B, S, D], which all beams of a sentence share.
+
+    `_expand_inputs_for_generation` does not repeat an output of this class.
     """
 
 
 @dataclass
 class SearchMethod:
-    """The decoding method that transformers calls in place of its own beam search and greedy search.
+    """The search, as a `custom_generate` method that transformers calls in place of its own search.
 
-    transformers has repeated the prompts for all beams, and made processors and criteria from the settings.
+    Before the call transformers repeats the prompts for all beams and creates processors and criteria.
     """
 
     source: torch.Tensor | None
-    # [B] int64, tokens at most of each sentence, its prompt included; None if they do not differ.
+    # [B] int64, the length limit of each sentence, with the prompt; None if the limits are equal.
     lengths: torch.Tensor | None
     strategies: SearchStrategies
     has_own_cache: bool
@@ -585,11 +578,11 @@ class SearchMethod:
         generation_config: GenerationConfig,
         **model_kwargs: Any,
     ) -> Any:
-        """Search from the prompts [B * K, P]; returns what `generate` returns."""
+        """Search from the prompts [B * K, P]. Returns the result of `generate`."""
         config = generation_config
         strategies = self.strategies
         criteria = [one for one in stopping_criteria if not isinstance(one, OWN_CRITERIA)]
-        is_extended = bool(strategies.ensemble or strategies.own) or strategies.must_contain is not None
+        is_extended = bool(strategies.ensemble or strategies.replaced) or strategies.must_contain is not None
         if config.num_beams == 1 and (logits_processor or criteria) and not is_extended:
             if self.lengths is not None:
                 stopping_criteria.append(SentenceLimitCriteria(self.lengths, config))
@@ -597,7 +590,7 @@ class SearchMethod:
                 input_ids, logits_processor, stopping_criteria, config, self.synced_gpus, **model_kwargs
             )
         if config.num_beams == 1:
-            # One beam that ends with its first `</s>` is greedy search, with sentences leaving it.
+            # Greedy search is beam search with one beam that stops at the first `</s>`.
             config.early_stopping = True
         task = self._task(model, input_ids, logits_processor, criteria, config, model_kwargs)
         if strategies.ensemble:
@@ -605,11 +598,11 @@ class SearchMethod:
         found = task.run(config)
         if strategies.must_contain is not None:
             found = search_again(task, config, strategies.must_contain, found)
-        # Only processors can forbid every translation.
+        # Without processors every sentence has a translation.
         without = found.without_translation() if logits_processor else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))
-        outputs = _as_transformers_returns(found, model_kwargs.get("encoder_outputs"))
+        outputs = _generate_output(found, model_kwargs.get("encoder_outputs"))
         if strategies.must_contain is not None:
             unmet = unmet_phrases(found, strategies.must_contain)
             if strategies.warns_of_unmet:
@@ -632,7 +625,7 @@ class SearchMethod:
         limits = prompt.new_full((len(prompt),), config.max_length)
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
-        # What only a search in the steps of transformers can give.
+        # Only `RowDecoder` records outputs and supports other caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
         return SearchTask(
@@ -653,12 +646,12 @@ class SearchMethod:
         )
 
 
-def _as_transformers_returns(search: BeamSearch, encoder_outputs: SharedEncoderOutput | None) -> Any:
+def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | None) -> Any:
     config = search.config
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-    # A search whose steps are those of transformers has a `RowDecoder`.
+        # With `return_dict_in_generate` the decoder is always a `RowDecoder`.
     decoder: Any = search.decoders[0]
     outputs = {
         "sequences": sequences,
@@ -683,12 +676,42 @@ def _as_transformers_returns(search: BeamSearch, encoder_outputs: SharedEncoderO
     return utils.GenerateBeamDecoderOnlyOutput(**outputs)
 
 
+def is_filled(value: Any) -> bool:
+    """True for a value that is neither None nor an empty list."""
+    return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
+
+
+def max_tokens_by_source(config: Any, source_length: int) -> int | None:
+    """The maximum number of new tokens by `max_length_a` and `max_length_b`; None without a limit."""
+    a = getattr(config, "max_length_a", None)
+    b = getattr(config, "max_length_b", None)
+    if a is None and b is None:
+        return None
+    # Add 1e-6 because 0.29 * 100 in floating point is a little less than 29.
+    return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
+
+
+def checked_models(ensemble: Any) -> list[Any]:
+    """The models of an ensemble as a list. Raises an error if an element is not a model."""
+    if not isinstance(ensemble, (list, tuple)):
+        raise ValueError(
+            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; write `ensemble=[…]` around one model."
+        )
+    for number, model in enumerate(ensemble):
+        if not isinstance(model, GenerationMixin):
+            raise ValueError(
+                f"`ensemble` must be a list of models that generate, but ensemble[{number}] is a {type(model).__name__}."
+            )
+    return [*ensemble]
+
+
 def add_ensemble(
     task: SearchTask, ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
 ) -> None:
-    """Let further models search with the one that generates; each encodes the source [B, S] by itself.
+    """Add further models to a search. Each model encodes the source [B, S] itself.
 
-    A further model may be of any encoder-decoder class of transformers with the same vocabulary, such as MarianMT.
+    A further model may be any encoder-decoder model of transformers with the same vocabulary, such as
+    MarianMT.
     """
     for number, other in enumerate(ensemble):
         _check_member(task.models[0], other, f"ensemble[{number}]", config)
@@ -703,14 +726,14 @@ def add_ensemble(
                     f"{name} has {length} tokens."
                 )
         if positions < sys.maxsize:
-            # The last token is never read.
+            # The models never read the last token, so the last token needs no position.
             task.limits = task.limits.clamp(max=positions + 1 - task.prompt.shape[1])
         task.inputs.append(_inputs_of_member(other, source_ids, task.inputs[0]))
         task.models.append(other)
 
 
 def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
-    """Refuse a model that cannot search with the one that generates."""
+    """Raise an error if a model cannot join the ensemble of `model`."""
     if not other.config.is_encoder_decoder:
         raise ValueError(
             f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}."
@@ -737,31 +760,161 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
 
 
 def _vocabulary(model: Any) -> dict[str, Any]:
-    """What two models of one vocabulary have in common, by the names of config fields."""
+    """The config fields that must be equal in all models of an ensemble."""
     config = model.config
-    fields = {
+    shared = {
         "vocab_size": config.vocab_size,
         "decoder_vocab_size": getattr(config, "decoder_vocab_size", None) or config.vocab_size,
     }
     for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
         value = getattr(config, name, None)
         value = getattr(model.generation_config, name, None) if value is None else value
-        fields[name] = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
-    return fields
+        shared[name] = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    return shared
 
 
 def _max_positions(model: Any) -> int:
-    """The positions that a model has, the largest integer if their number is not limited."""
+    """The number of positions of a model; `sys.maxsize` if the number is not limited."""
     if getattr(model.config, "position_embedding", None) == "sinusoidal":
         return sys.maxsize
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 
 def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a further model."""
+    """The inputs of a further model of an ensemble."""
     names = ("attention_mask", "decoder_attention_mask", "use_cache")
     kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
     encoder_outputs = model.get_encoder()(
         source_ids, attention_mask=kwargs.get("attention_mask"), return_dict=True
     )
     return {**kwargs, "encoder_outputs": encoder_outputs}
+
+
+@torch.inference_mode()
+def token_log_probs(
+    models: Sequence[PreTrainedModel],
+    inputs: dict[str, Any],
+    decoder_input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    num_layers: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The log-probabilities [B, T] float32 (nats) of given labels [B, T], for the scores of translations.
+
+    The models must be in eval mode. Their probabilities are averaged. The result is NaN where logits are NaN
+    or infinite. If `num_layers` N is not 0, the second result is the cross-attention [B, N, T, S] float32 of
+    the last N layers of Vaswani models, averaged over heads and models.
+    """
+    log_probs, attentions = [], []
+    for model in models:
+        if num_layers and model.config.model_type != "vaswani":
+            raise ValueError(
+                "Word alignments and coverage must be left out for a model of type "
+                f"{model.config.model_type!r}; they are read from the attention of Vaswani models."
+            )
+        arguments = {**inputs, "decoder_input_ids": decoder_input_ids, "use_cache": False}
+        if num_layers:
+            total_layers = len(model.get_decoder().layers)  # type: ignore[operator]
+            recorder = AttentionRecorder(range(max(0, total_layers - num_layers), total_layers))
+            arguments["attention_recorder"] = recorder
+        logits = model(**arguments).logits  # [B, T, V]
+        chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()  # [B, T]
+        # Convert one row at a time, because a float32 copy of all logits would take too much memory.
+        total = torch.stack([row.float().logsumexp(-1) for row in logits])
+        # Write NaN where a logit is infinite. Otherwise the token would seem to have probability 0.
+        log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
+        if num_layers:
+            layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]
+            attentions.append(torch.stack(layers, dim=1))  # [B, N, T, S]
+    averaged = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(models))
+    return averaged, torch.stack(attentions).mean(dim=0) if attentions else None
+
+
+class SentenceLimitCriteria(StoppingCriteria):
+    """Ends each sentence at its own limit: `lengths` [B] int64 tokens, prompts included."""
+
+    # transformers pads finished rows only if a criterion has this attribute.
+    eos_token_id = None
+
+    def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
+        self.lengths = lengths.repeat_interleave(max(config.num_beams, config.num_return_sequences))
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs) -> torch.Tensor:
+        return self.lengths <= input_ids.shape[1]
+
+
+class RowCheck(LogitsProcessor):
+    """Finds rows of sampling that have no possible next token, without synchronising at each step.
+
+    A row that fails is marked and continues with any token. `raise_for_marked_row` raises the error after the
+    last step. With `at_once` the failing step itself raises the error.
+    """
+
+    def __init__(self, at_once: bool = False):
+        self.at_once = at_once
+        # [B * R] bool; None before the first step.
+        self.is_marked: torch.Tensor | None = None
+
+    def find_failed_rows(
+        self, input_ids: torch.Tensor, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Two bool tensors [B * R]: the rows without a possible next token, and the rows to mark."""
+        raise NotImplementedError
+
+    def error(self, sentence: int) -> Exception:
+        """The error for a sentence that has a marked row."""
+        raise NotImplementedError
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        has_failed, is_new = self.find_failed_rows(input_ids, scores)
+        self.is_marked = is_new if self.is_marked is None else self.is_marked | is_new
+        if self.at_once:
+            self.raise_for_marked_row(len(scores))
+        return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
+
+    def raise_for_marked_row(self, num_sentences: int) -> None:
+        """Raise an error for the sentence of the first marked row. `num_sentences` share the rows equally."""
+        rows = [] if self.is_marked is None else self.is_marked.tolist()
+        if any(rows):
+            raise self.error(rows.index(True) * num_sentences // len(rows))
+
+
+class FiniteLogits(RowCheck):
+    """Marks rows whose logits are NaN or infinite."""
+
+    def find_failed_rows(self, input_ids, scores):
+        is_broken = ~scores.amax(dim=-1).isfinite()
+        return is_broken, is_broken
+
+    def error(self, sentence):
+        return NotFiniteError(sentence)
+
+
+class TokensLeft(RowCheck):
+    """Marks rows for which the other processors forbid every token.
+
+    `excluded` is the id of the padding token: no translation contains it.
+    """
+
+    def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):
+        super().__init__(at_once)
+        self.config = config
+        self.prompt_length = prompt_length
+        self.excluded = excluded
+        # The ids that end a row.
+        self.ends = eos_token_ids(config)
+        if config.pad_token_id is not None:
+            self.ends.append(config.pad_token_id)
+
+    def find_failed_rows(self, input_ids, scores):
+        if self.excluded is not None:
+            scores = scores.clone()
+            scores[:, self.excluded] = -math.inf
+        is_blocked = scores.amax(dim=1) == -math.inf
+        new_tokens = input_ids[:, self.prompt_length :]
+        has_ended = torch.zeros_like(is_blocked)
+        for end in self.ends:
+            has_ended |= (new_tokens == end).any(dim=1)
+        return is_blocked, is_blocked & ~has_ended
+
+    def error(self, sentence):
+        return NoTranslationError(sentence, forbidding_settings(self.config))

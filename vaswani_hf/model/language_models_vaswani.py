@@ -1,13 +1,16 @@
-"""The language models of the same blocks: the decoder alone, without attention to a source, and the encoder alone.
+"""Language models of one stack: the decoder without cross-attention, and the encoder.
 
-This file travels with every checkpoint of a language model because it is the model; layers, attention, loss and search are
-those of the encoder-decoder. `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018),
-`VaswaniForMaskedLM` tokens that are hidden, as BERT does (Devlin et al. 2019, arXiv 1810.04805).
-Differs from the paper: it has no model of one stack.
+`VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018). `VaswaniForMaskedLM` predicts
+hidden tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). Layers, attention, loss and search are
+those of the encoder-decoder.
+Differs from the paper: the paper has no model of one stack.
+
+This file travels with every checkpoint of a language model because it defines the model.
+
 Letters of shapes: B batch, T tokens of a text, P prompt length, D model width, V vocabulary.
 """
 
-# transformers types caches, outputs and sub-modules more widely than they come here.
+# The types of caches, outputs and sub-modules in transformers are wider than here.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import copy
@@ -26,26 +29,26 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .attention_vaswani import fast_path
 from .configuration_vaswani import VaswaniConfig
-from .generation_vaswani import VaswaniGeneration, tokens_at_most
+from .generation_vaswani import VaswaniGeneration, max_tokens_by_source
 from .loss_vaswani import IGNORED_LABEL
 from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, tensor_parallel_plan
 
 _FILE = "language_models_vaswani"
-# New tokens where neither a call nor a checkpoint says how many, as in transformers.
+# The default maximum number of new tokens, as in transformers.
 _NEW_TOKENS = 20
-# Fields of the encoder-decoder's config that follow from the others in that of one stack.
+# The parts of field names that a config of one stack sets to the same value for both stacks.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
 
 class VaswaniStackConfig(VaswaniConfig):
-    """The shape of one stack: the fields of [`VaswaniConfig`], of which those of the other stack are set to the same.
+    """The architecture of one stack, with the fields of [`VaswaniConfig`], equal for both stacks.
 
-    There is one vocabulary, and no attention to a source.
+    There is one vocabulary and no cross-attention.
     """
 
     model_type = "vaswani_stack"
-    # The stack that a class of configs is for, and the names of its models for where this package is not installed.
+    # The name of the stack, and the names of its models for `auto_map`.
     stack = "decoder"
     code = {}  # type: ignore[var-annotated]
     is_encoder_decoder: bool = False
@@ -75,24 +78,21 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the fields together, as those of an encoder-decoder.
-
-        The message names the stack of the model.
-        """
+        """Check the combination of all fields. Messages name the stack of this model."""
         try:
             super().validate_architecture()
         except ValueError as error:
             raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields of this stack, ready for JSON."""
+        """The fields of this stack, for JSON."""
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= {"decoder_vocab_size", "decoder_start_token_id", "cross_attention_score", *_OF_TWO_STACKS}
         return {name: value for name, value in super().to_dict().items() if name not in others}
 
     @classmethod
     def of(cls, config: VaswaniConfig) -> "VaswaniStackConfig":
-        """The config of this stack for the config of an encoder-decoder, or of another model of one stack."""
+        """The config of this stack from the config of an encoder-decoder or of another model of one stack."""
         unused = {
             *_OF_TWO_STACKS,
             "decoder_vocab_size",
@@ -107,19 +107,25 @@ class VaswaniStackConfig(VaswaniConfig):
                 fields[name] = getattr(config, name)
         fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
-            # It may have an entry for each layer of both stacks.
+            # The value may be a list with an entry for each layer of both stacks.
             fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
         return cls(**fields)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Saves the config with the code of the model, so that both load where this package is not installed."""
+        """Save the config together with the code of the model, so that both load without the package."""
         saved = copy.copy(self)
         saved.auto_map = {auto: f"{_FILE}.{name}" for auto, name in self.code.items()}
         PreTrainedConfig.save_pretrained(saved, save_directory, *args, **kwargs)
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
-    """The shape of a decoder alone; the fields of the encoder are those of the decoder."""
+    """The architecture of a decoder alone. The fields of the encoder are equal to those of the decoder.
+
+    Example:
+        >>> from vaswani_hf import VaswaniDecoderConfig
+        >>> VaswaniDecoderConfig(vocab_size=8000, decoder_layers=12).encoder_layers
+        12
+    """
 
     model_type = "vaswani_decoder"
     stack = "decoder"
@@ -136,7 +142,13 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
 
 class VaswaniEncoderConfig(VaswaniStackConfig):
-    """The shape of an encoder alone; the fields of the decoder are those of the encoder."""
+    """The architecture of an encoder alone. The fields of the decoder are equal to those of the encoder.
+
+    Example:
+        >>> from vaswani_hf import VaswaniEncoderConfig
+        >>> VaswaniEncoderConfig(vocab_size=8000, encoder_layers=12).decoder_layers
+        12
+    """
 
     model_type = "vaswani_encoder"
     stack = "encoder"
@@ -148,7 +160,7 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
 
 
 class VaswaniDecoderModel(VaswaniDecoder):
-    """The decoder alone, without output projection: each token attends to itself and those before it (Section 3.2.3)."""
+    """The decoder without output projection. Each token attends to earlier tokens (Section 3.2.3)."""
 
     config: VaswaniDecoderConfig
     config_class = VaswaniDecoderConfig
@@ -156,14 +168,14 @@ class VaswaniDecoderModel(VaswaniDecoder):
 
 
 class VaswaniEncoderModel(VaswaniEncoder):
-    """The encoder alone, without output projection: each token attends to all (Section 3.2.3)."""
+    """The encoder without output projection. Each token attends to all tokens (Section 3.2.3)."""
 
     config: VaswaniEncoderConfig
     config_class = VaswaniEncoderConfig
 
 
 class _LanguageModel(VaswaniHeadModel):
-    """One stack and its output projection, which is tied to the embedding as in Section 3.4."""
+    """Base of language models: one stack and an output projection tied to the embedding (Section 3.4)."""
 
     _stack_class: Any
 
@@ -177,7 +189,7 @@ class _LanguageModel(VaswaniHeadModel):
         )
         self.post_init()
         if self.config.tie_word_embeddings:
-            # transformers ties a model on the meta device later than FSDP2 shards it.
+            # Tie now, because transformers ties a model on the meta device only after FSDP2 has sharded it.
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def get_input_embeddings(self) -> nn.Module:
@@ -192,9 +204,17 @@ class _LanguageModel(VaswaniHeadModel):
 
 @fast_path("forward")
 class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
-    """The decoder as a language model: the next token after each one; `generate` goes on from a prompt with our search.
+    """The decoder as a language model: predicts the next token. `generate` continues prompts.
 
-    A config of [`VaswaniConfig`] is taken for that of its decoder.
+    A [`VaswaniConfig`] is converted to the config of its decoder.
+
+    Example:
+        >>> import torch
+        >>> from vaswani_hf import VaswaniDecoderConfig, VaswaniForCausalLM
+        >>> config = VaswaniDecoderConfig(vocab_size=100, d_model=16)
+        >>> model = VaswaniForCausalLM(config).eval()
+        >>> model.generate(torch.tensor([[0, 5, 6]]), max_new_tokens=1).shape
+        torch.Size([1, 4])
     """
 
     config: VaswaniDecoderConfig
@@ -219,26 +239,34 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
-        """Logits of the next token at each position, and the loss where labels are given.
+        """Compute the logits of the next token at each position, and the loss if labels are given.
 
         Args:
-            input_ids (torch.Tensor, optional): [B, T] int64.
-            attention_mask (torch.Tensor, optional): [B, T with the cached ones], 1 = may attend; inferred from `<pad>`.
+            input_ids (torch.Tensor, optional): Tokens [B, T] int64.
+            attention_mask (torch.Tensor, optional): [B, T + cached tokens], 1 for visible tokens; by default
+                inferred from `<pad>`.
             past_key_values (Cache, optional): Keys and values of earlier calls.
-            inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `input_ids`, before the scaling.
-            labels (torch.Tensor, optional): [B, T] int64, those of `input_ids`: each is predicted from the tokens before it;
-                -100 and `<pad>` are ignored. The loss is that of `VaswaniForSeq2SeqLM.forward`.
-            use_cache (bool, optional): Give back a cache; `config.use_cache` by default, never with labels.
-            logits_to_keep (int or torch.Tensor): The last positions, or these, that logits are wanted of; 0 for all.
-            num_items_in_batch (torch.Tensor or int, optional): Divides the summed loss (tokens of all accumulated batches).
-            skip_logits (bool, optional): Compute the loss without holding the logits, by default in training with labels.
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+            inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
+                `input_ids`.
+            labels (torch.Tensor, optional): [B, T] int64, the same tokens as `input_ids`. Each token is
+                predicted from the tokens before it. -100 and `<pad>` are ignored. The loss is that of
+                `VaswaniForSeq2SeqLM.forward`.
+            use_cache (bool, optional): Return a cache; by default `config.use_cache`, without labels only.
+            logits_to_keep (int or torch.Tensor): Return the logits of this number of last positions (0 for
+                all), or of these positions.
+            num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
+                accumulated batches).
+            skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
+                with labels.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
+                attention.
 
         Returns:
-            CausalLMOutputWithPast: `loss` (float32 scalar), `logits` [B, T, V], the cache, what was recorded.
+            CausalLMOutputWithPast: `loss` (float32 scalar), `logits` [B, T, V], the cache and recorded
+                outputs.
 
         Raises:
-            ValueError: If a source is given.
+            ValueError: If an argument describes a source.
         """
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
             if kwargs.get(name) is not None:
@@ -255,7 +283,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         )
         states = outputs.last_hidden_state  # [B, T, D]
         if labels is not None:
-            # The label of each position is the token after it.
+            # The label of each position is the next token.
             labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
         elif isinstance(logits_to_keep, torch.Tensor):
             states = states[:, logits_to_keep]
@@ -270,15 +298,15 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             attentions=outputs.attentions,
         )
 
-    # Its signature says that prompts may be embeddings.
+    # Use the method of transformers, whose signature supports `inputs_embeds`.
     prepare_inputs_for_generation = GenerationMixin.prepare_inputs_for_generation
 
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Texts that go on from prompts, as `GenerationMixin.generate` gives them, by our search where nothing is sampled.
+        """Continue prompts, as `GenerationMixin.generate` does, with the search of this package.
 
-        The prompts are `inputs` [B, P] int64, also as `input_ids`, padded on the left, or `inputs_embeds`, which transformers' own
-        search goes on from. `kwargs` are those of `VaswaniForSeq2SeqLM.generate`; where nothing says how many, there are at most 20
-        new tokens, and with learned positions no more than these have room for.
+        The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left, or `inputs_embeds` (only
+        with the search of transformers). Other arguments are those of `VaswaniForSeq2SeqLM.generate`. The
+        default limit is 20 new tokens, or the number of learned positions that are left.
 
         Raises:
             ValueError: If a setting is impossible, logits are not finite, or an argument needs a source.
@@ -293,10 +321,10 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 raise ValueError(f"`{name}` is for translations and must be left out, but is {value!r:.60}.")
         return strategies
 
-    def _generate_by_search(self, source, config, model_kwargs, lengths, arguments, strategies):
+    def _run_own_search(self, source, config, model_kwargs, lengths, arguments, strategies):
         if model_kwargs.get("inputs_embeds") is None:
-            return super()._generate_by_search(source, config, model_kwargs, lengths, arguments, strategies)
-        # A path of our search is one of tokens, of which there are none yet.
+            return super()._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
+        # With `inputs_embeds` transformers searches, because the search of this package begins with tokens.
         if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
             raise ValueError(
                 '`length_penalty_type` "gnmt" needs a prompt of tokens, but is given with `inputs_embeds`.'
@@ -322,9 +350,9 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             )
         longest = sys.maxsize
         if self.config.position_embedding == "learned":
-            # No position lies behind the last one, and the last token is never read.
+            # The model never reads the last token, so the last token needs no position.
             longest = max(1, self.config.max_position_embeddings - prompt_length + 1)
-        limit = tokens_at_most(config, prompt_length)
+        limit = max_tokens_by_source(config, prompt_length)
         if limit is not None:
             longest = min(longest, limit)
         if config.max_new_tokens is not None:
@@ -336,9 +364,17 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 
 
 class VaswaniForMaskedLM(_LanguageModel):
-    """The encoder as a language model: the hidden tokens of a text.
+    """The encoder as a language model: predicts hidden tokens of a text.
 
-    A config of [`VaswaniConfig`] is taken for that of its encoder.
+    A [`VaswaniConfig`] is converted to the config of its encoder.
+
+    Example:
+        >>> import torch
+        >>> from vaswani_hf import VaswaniEncoderConfig, VaswaniForMaskedLM
+        >>> config = VaswaniEncoderConfig(vocab_size=100, d_model=16)
+        >>> model = VaswaniForMaskedLM(config).eval()
+        >>> model(torch.tensor([[0, 5, 6, 2]])).logits.shape
+        torch.Size([1, 4, 100])
     """
 
     config: VaswaniEncoderConfig
@@ -349,11 +385,7 @@ class VaswaniForMaskedLM(_LanguageModel):
         return self.model
 
     def generate(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuses.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Raise a TypeError, because an encoder cannot generate."""
         raise TypeError(
             f"`generate` needs a decoder, but {type(self).__name__} is an encoder, which fills in hidden tokens: use "
             '`pipeline("fill-mask")`, or `VaswaniForCausalLM` to generate.'
@@ -370,20 +402,25 @@ class VaswaniForMaskedLM(_LanguageModel):
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """Logits of the token at each position, and the loss where labels are given.
+        """Compute the logits of the token at each position, and the loss if labels are given.
 
         Args:
-            input_ids (torch.Tensor, optional): [B, T] int64, some of them `<mask>`.
-            attention_mask (torch.Tensor, optional): [B, T], 1 = may attend; inferred from `<pad>` if not given.
-            inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `input_ids`, before the scaling.
-            labels (torch.Tensor, optional): [B, T] int64, the tokens to be found; -100 and `<pad>` are ignored. The loss is that
-                of `VaswaniForSeq2SeqLM.forward`.
-            num_items_in_batch (torch.Tensor or int, optional): Divides the summed loss (tokens of all accumulated batches).
-            skip_logits (bool, optional): Compute the loss without holding the logits, by default in training with labels.
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+            input_ids (torch.Tensor, optional): Tokens [B, T] int64, some of them `<mask>`.
+            attention_mask (torch.Tensor, optional): [B, T], 1 for visible tokens; by default inferred from
+                `<pad>`.
+            inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
+                `input_ids`.
+            labels (torch.Tensor, optional): [B, T] int64, the original tokens. -100 and `<pad>` are ignored.
+                The loss is that of `VaswaniForSeq2SeqLM.forward`.
+            num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
+                accumulated batches).
+            skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
+                with labels.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
+                attention.
 
         Returns:
-            MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V], what was recorded.
+            MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V] and recorded outputs.
         """
         outputs = self.model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs

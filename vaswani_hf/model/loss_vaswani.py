@@ -1,9 +1,12 @@
-"""Regularization, Section 5.4: dropout, and the label-smoothed cross-entropy without holding the logits of the whole batch.
+"""Regularisation (Section 5.4): dropout, and the label-smoothed cross-entropy.
 
-This file travels with every checkpoint because `forward` with labels computes it.
+`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. With logits z, both
+forms of label smoothing are, for each token, logsumexp(z) - (gold - other) * z[label] - other * sum(z).
+`gold` is the target probability of the reference token, and `other` that of each other class.
+
+This file travels with every checkpoint because `forward` computes the loss with it if labels are given.
+
 Letters of shapes: N tokens (batch times length), D model width, V target vocabulary.
-Both forms of label smoothing are, with z the logits, per token logsumexp(z) - (gold - other) * z[label] - other * sum(z),
-where `gold` and `other` are the target's probabilities of the reference and of each other class.
 """
 
 import torch
@@ -13,30 +16,31 @@ from transformers.utils import is_tracing
 
 from .attention_vaswani import needs_sync
 
-# The label of positions that the loss leaves out, as in PyTorch and transformers.
+# The label of positions that do not count in the loss, as in PyTorch and transformers.
 IGNORED_LABEL = -100
-# The logit of the excluded padding class: its probability is 0 in float32. A finite and moderate value keeps a loss
-# moderate that somebody smooths outside over all classes, as Trainer does in evaluation: e/V of it is added there.
+# The logit of the padding class, so that its probability in float32 is 0. The value is moderate because
+# Trainer smooths logits over all classes during evaluation, so that e/V times this value enters the loss.
 EXCLUDED_LOGIT = -1e3
-# Logits that are held at once: 2**24 numbers are 64 MiB. A GPU loses time with each chunk; a processor gains where the
-# passes over the logits of a chunk find them in its cache (384 rows against 1,677 of 10,000 classes: 0.56 against 0.70 s).
+# The number of logits in memory at once. 2**24 float32 numbers are 64 MiB. On a GPU each chunk costs time. On
+# a CPU small chunks stay in the cache (10,000 classes: 0.56 s with 384 rows per chunk, 0.70 s with 1,677
+# rows).
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
-# PyTorch's function. Another one in its place, as in tests, is called.
+# PyTorch's function. `dropout` uses the fast path only while nobody has replaced this function, as tests do.
 _DROPOUT = nn.functional.dropout
 
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout, Section 5.4: PyTorch's, or on a processor with masks that are drawn in a quarter of the time.
+    """Dropout (Section 5.4). On a CPU the masks are drawn in a quarter of PyTorch's time.
 
-    The generator is PyTorch's; p is rounded to 1/65,536, and what is kept is scaled by what is kept on average.
+    Random numbers come from PyTorch's generator. On a CPU `p` is rounded to a multiple of 1/65,536.
     """
     is_replaced = nn.functional.dropout is not _DROPOUT
     is_active = training and 0 < p < 1
     if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
-    # A draw of 64 bits, which takes as long as any, decides about four numbers.
+    # Draw 64 bits at once, because a draw of fewer bits takes as long. Each draw decides about four numbers.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     dropped = min(round(p * 2**16), 2**16 - 1)
     kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15
@@ -44,10 +48,9 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
 
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
-    """The smoothed target probabilities of the reference and of each other class (Section 5.4), with the mass e.
+    """The target probabilities of the reference token and of each other class (Section 5.4), for smoothing e.
 
-    The form "t2t" has 1-e for the reference and e/(V-1) for each other class, as tensor2tensor; "torch" has e/V for every
-    class and 1-e more for the reference, as PyTorch.
+    The form "t2t" is 1-e and e/(V-1), as in tensor2tensor; "torch" is 1-e+e/V and e/V, as in PyTorch.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -55,12 +58,12 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
 
 
 def rows_per_chunk(device_type: str, num_classes: int) -> int:
-    """The number of tokens whose logits are held at once."""
+    """The number of tokens whose logits are in memory at once."""
     rows = max(1, LOGITS_PER_CHUNK.get(device_type, LOGITS_PER_CHUNK["else"]) // num_classes)
     return min(rows, ROWS_PER_CHUNK.get(device_type, rows))
 
 
-def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
+def _loss_divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
     if num_items is None:
         num_items = (labels != IGNORED_LABEL).sum().clamp(min=1)
     return torch.as_tensor(num_items, device=labels.device, dtype=torch.float32)
@@ -73,7 +76,7 @@ def smoothed_cross_entropy(
     smoothing: float,
     form: str,
 ) -> torch.Tensor:
-    """The loss from logits [..., V], a float32 scalar in nats per token; see `chunked_cross_entropy`."""
+    """The loss (float32 scalar, nats per token) from logits [..., V], see `chunked_cross_entropy`."""
     labels = labels.to(logits.device).flatten()  # [N]
     logits = logits.float().flatten(0, -2)  # [N, V]
     gold, other = target_probabilities(smoothing, form, logits.shape[-1])
@@ -82,23 +85,20 @@ def smoothed_cross_entropy(
         valid = labels != IGNORED_LABEL
         log_probs = nn.functional.log_softmax(logits, dim=-1)
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
-    return total / _divisor(labels, num_items)
+    return total / _loss_divisor(labels, num_items)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """The summed loss of [N, D] states, its gradients computed chunk by chunk in the forward pass, which backward scales.
+    """The summed loss of states [N, D]. The forward pass also computes the gradients, chunk by chunk.
 
-    States at positions that the loss leaves out are 0, and `valid` [N, 1] is False there.
+    `valid` [N, 1] is False at ignored positions. The states at ignored positions must be 0.
     """
 
     @staticmethod
     def forward(ctx, states, weight, labels, valid, gold, other, excluded, dtype):
-        """Sum losses and gradients over chunks.
-
-        `gold` and `other` are the target's probabilities, `dtype` that of the products.
-        """
+        """Sum losses and gradients over chunks. `gold` and `other` are target probabilities."""
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        # The share of the class "other" is the same for all logits of a row: two sums take the place of passes over them.
+        # The term other * sum(z) is the same for all classes, so compute it from sums of states and weights.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         total = -other * (state_sum * weight_sum).sum()
@@ -107,7 +107,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             grad_weight = (-other * state_sum).expand_as(weight).contiguous()  # [V, D]
         matrix = weight.to(dtype)
         rows = min(rows_per_chunk(states.device.type, len(weight)), len(labels))
-        # Taken once: a system hands out fresh memory page by page.
+        # Allocate once, because the system clears each new page of memory.
         products = matrix.new_empty(rows, len(matrix))
         for start in range(0, len(labels), max(rows, 1)):
             chunk = slice(start, start + rows)
@@ -117,7 +117,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if excluded is not None:
                 logits[:, excluded] = EXCLUDED_LOGIT
             total += (other - gold) * logits.gather(-1, index).masked_fill_(~valid[chunk], 0.0).sum()
-            # In addition to the products, passes over the logits are the cost.
+            # Passes over the logits cost much time in addition to the matrix products, so use few passes.
             largest = logits.amax(dim=-1, keepdim=True)
             probabilities = torch.softmax(logits, dim=-1, out=logits)
             log_sums = largest - probabilities.amax(dim=-1, keepdim=True).log()  # logsumexp, [rows, 1]
@@ -149,7 +149,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return of_states, of_weight, None, None, None, None, None, None
 
 
-# The number of chunks follows from the data, which no graph can hold.
+# The number of chunks depends on the data, so `torch.compile` cannot include this function.
 @torch.compiler.disable
 def chunked_cross_entropy(
     hidden_states: torch.Tensor,
@@ -160,23 +160,23 @@ def chunked_cross_entropy(
     form: str,
     excluded: int | None,
 ) -> torch.Tensor:
-    """The loss of decoder states under the output projection, with the logits of a few tokens at a time in memory.
+    """The loss (float32 scalar, nats per token) of decoder states, with few logits in memory at a time.
 
-    States are [..., D] float, the projection [V, D] float, labels [...] int64, of which -100 is ignored. The sum is divided by
-    `num_items` (tokens), by default the number of labels; for smoothing and form see `target_probabilities`; `excluded` is a
-    class that takes no part. Gives a float32 scalar in nats per token, once differentiable.
+    States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64; -100 is
+    ignored. The sum is divided by `num_items` (tokens), by default the number of labels. `excluded` is a
+    class without probability. The result is differentiable once.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
     states = hidden_states.flatten(0, -2)  # [N, D]
     labels = labels.to(hidden_states.device).flatten()  # [N]
     valid = labels != IGNORED_LABEL
-    divisor = _divisor(labels, num_items)
+    divisor = _loss_divisor(labels, num_items)
     if needs_sync(states) or is_tracing(states):
         states = states.masked_fill(~valid[:, None], 0.0)
         labels = labels.clamp(min=0)
     else:
-        # Projecting padding would be wasted work.
+        # Remove padding, because projecting it would waste time.
         states = states[valid]
         labels = labels[valid]
         valid = valid[valid]

@@ -1,17 +1,20 @@
-"""The Transformer of Vaswani et al. 2017, "Attention Is All You Need", as transformers models.
+"""The Transformer of Vaswani et al. 2017, "Attention Is All You Need", as models of transformers.
 
-This file travels with every checkpoint because it is the model, from the embedding to the logits and the
-loss. Attention (Section 3.2) is in attention_vaswani, dropout and the label-smoothed loss (Section 5.4) are
-in loss_vaswani. Sections and equations are those of the paper (arXiv 1706.03762).
-Letters of shapes: B batch, S source length, T target length, D model width, F inner width, V target
-vocabulary.
+`VaswaniForSeq2SeqLM` contains the whole computation from token ids to logits and loss. Attention (Section
+3.2) is in attention_vaswani. Dropout and the label-smoothed loss (Section 5.4) are in loss_vaswani.
+`generate` is in generation_vaswani.
 
-With the defaults of `VaswaniConfig` this is the paper's computation.
-Differs from the paper: the padding class takes no part in probabilities because a translation contains none.
-Differs from the paper: the options of `VaswaniConfig` that say so; all are off by default.
+With the defaults of `VaswaniConfig` the computation is that of the paper.
+Differs from the paper: the padding class has probability 0 because no translation contains padding.
+Differs from the paper: some options of `VaswaniConfig`, which say so. They are off by default.
+
+This file travels with every checkpoint because it defines the models.
+
+Sections and equations are those of the paper (arXiv 1706.03762). Letters of shapes: B batch, S source length,
+T target length, D model width, F inner width, V target vocabulary.
 """
 
-# transformers types caches, masks and sub-modules more widely than they come here.
+# The types of caches, masks and sub-modules in transformers are wider than here.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import os
@@ -58,16 +61,16 @@ from .loss_vaswani import (
     smoothed_cross_entropy,
 )
 
-# Attention implementations of transformers that restrict self-attention, in addition to its flash kernels.
+# Attention implementations that support `attention_window`, in addition to flash kernels.
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
-    """The position encodings of Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same).
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and PE(pos, 2i+1) = cos(same), Section 3.5.
 
-    Positions [...] are int64 from 0, the encodings [..., D] float32; D is even.
+    Positions [...] are int64, counted from 0. The encodings [..., D] are float32.
     """
-    # A float32 angle is off by 6e-5 at position 1000; float64 is exact to float32 and costs little. Metal has none.
+    # A float32 angle has an error of 6e-5 at position 1000. Apple's GPUs have no float64.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model  # [D / 2]
     angles = position_ids.to(dtype).unsqueeze(-1) * torch.pow(10000.0, -exponent)  # [..., D / 2]
@@ -78,10 +81,7 @@ class VaswaniLearnedPositions(nn.Embedding):
     """Learned position embeddings (Table 3, row E)."""
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B or 1, T, D] of positions [B or 1, T] from 0.
-
-        An error if a position has no row in the table.
-        """
+        """The embeddings [B or 1, T, D] of positions [B or 1, T]. Raises an error beyond the table."""
         if self._reads_positions(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:
@@ -94,15 +94,14 @@ class VaswaniLearnedPositions(nn.Embedding):
     def _reads_positions(self, position_ids: torch.Tensor) -> bool:
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
-        # Training steps must not synchronise. They have no cache, so the length of the input limits the
-        # positions.
+        # Training steps must not synchronise. They have no cache, so the input's length limits the positions.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
 
 
 @fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
 class VaswaniLayer(GradientCheckpointingLayer):
-    """Base of encoder and decoder layers: residual connections, layer normalization and the feed-forward network."""
+    """Base of encoder and decoder layers: residual connections, LayerNorm, feed-forward network."""
 
     _checkpoints_gradients = False
 
@@ -120,10 +119,10 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
-        """True if the layer is recomputed in the backward pass; transformers reads and sets this attribute.
+        """True if the backward pass computes the layer again. transformers reads and sets this attribute.
 
-        False while no gradients are recorded, because transformers takes the cache away from a layer that it recomputes.
-        `generate` records no gradients and needs the cache, also in a training loop.
+        False while no gradients are recorded, because transformers removes the cache from such layers.
+        `generate` records no gradients and needs the cache, also during training.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -132,24 +131,18 @@ class VaswaniLayer(GradientCheckpointingLayer):
         self._checkpoints_gradients = value
 
     def _sublayer_input(self, hidden_states: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
-        """The input of a sub-layer: x, or LayerNorm(x) with pre-norm."""
+        """The input of a sub-layer: x with post-norm, LayerNorm(x) with pre-norm."""
         return norm(hidden_states) if self.pre_norm else hidden_states
 
     def _add_and_norm(
         self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm
     ) -> torch.Tensor:
-        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4.
-
-        With pre-norm x + Dropout(Sublayer(LayerNorm(x))).
-        """
+        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; with pre-norm without this LayerNorm."""
         hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The sub-layer FFN(x) = max(0, xW_1 + b_1)W_2 + b_2, added to its input [B, T, D].
-
-        It is Eq. (2) of Section 3.3.
-        """
+        """The feed-forward sub-layer on [B, T, D]: max(0, xW_1 + b_1)W_2 + b_2 (Section 3.3, Eq. (2))."""
         states = self._sublayer_input(hidden_states, self.final_layer_norm)
         inner = self.activation_fn(self.fc1(states))  # [B, T, F]
         inner = dropout(inner, self.activation_dropout, self.training)
@@ -157,7 +150,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
 
 class VaswaniEncoderLayer(VaswaniLayer):
-    """One of the encoder's N layers: self-attention, then the feed-forward network (Section 3.1)."""
+    """One of the N layers of the encoder: self-attention and feed-forward network (Section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         super().__init__(
@@ -167,7 +160,7 @@ class VaswaniEncoderLayer(VaswaniLayer):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
     ) -> torch.Tensor:
-        """Apply both sub-layers to states [B, S, D]; the mask is the one that the attention takes."""
+        """Apply both sub-layers to states [B, S, D]. The mask has the form that the attention needs."""
         states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
         attended, _ = self.self_attn(states, attention_mask=attention_mask, **kwargs)  # [B, S, D]
         hidden_states = self._add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
@@ -176,7 +169,7 @@ class VaswaniEncoderLayer(VaswaniLayer):
 
 @fast_path("forward")
 class VaswaniDecoderLayer(VaswaniLayer):
-    """One of the decoder's N layers: masked self-attention, attention to the source if any, feed-forward (Section 3.1)."""
+    """A decoder layer: masked self-attention, cross-attention, feed-forward network (Section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         num_heads = config.decoder_attention_heads
@@ -191,11 +184,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if a decoding step without calls of modules may take the place of `forward`.
-
-        False for a class with methods of its own, unless it declares them, and if a part was wrapped or
-        replaced.
-        """
+        """True if a decoding step without module calls may replace `forward`."""
         norms = [self.self_attn_layer_norm, self.final_layer_norm]
         attentions = [self.self_attn]
         if self.encoder_attn is not None:
@@ -217,7 +206,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """Apply the three sub-layers to states [B, T, D]; the masks are those that the attentions take.
+        """Apply the sub-layers to states [B, T, D]. The masks have the form that the attentions need.
 
         Without `encoder_hidden_states` [B, S, D] there is no cross-attention.
         """
@@ -240,7 +229,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """The plan by which transformers splits a stack with these attentions: by classes, heads and inner features."""
+    """The tensor-parallel plan: splits classes, heads and inner features between devices."""
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
         for projection in ("q_proj", "k_proj", "v_proj"):
@@ -250,9 +239,9 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
 
 
 class FromRepository:
-    """Loading of a model together with the place that it is loaded from."""
+    """Mixin for `from_pretrained`: a loaded model knows the folder that it was loaded from."""
 
-    # The local folder, in the cache that of the commit; None for a model that was built, and for one in a subfolder.
+    # The local folder, or the cached folder of a commit. None for a model that was not loaded.
     origin: Path | None = None
 
     @classmethod
@@ -274,8 +263,7 @@ class FromRepository:
         cached = try_to_load_from_cache(name, "config.json", kwargs.get("cache_dir"), kwargs.get("revision"))
         model.origin = Path(cached).parent if isinstance(cached, str) else None
         if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
-            # The commit is that of the weights, even if the branch has moved on. The target tokenizer is
-            # fetched now, because the token is not kept.
+            # Fetch the target tokenizer of the same commit now, because the token is not stored for later.
             snapshot_download(
                 name,
                 revision=model.origin.name,
@@ -288,7 +276,7 @@ class FromRepository:
 
 
 class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
-    """Initialisation, tied weights, inferred masks, and what transformers asks of every model."""
+    """Base of all models: initialisation, tied weights, inferred masks."""
 
     config: VaswaniConfig
     config_class = VaswaniConfig
@@ -303,20 +291,19 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     _can_compile_fullgraph = True
 
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
-        # Fields may have been assigned since the config was made.
+        # Check again, because fields may have been assigned since the config was created.
         config.validate_architecture()
         super().__init__(config, *inputs, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as tensor2tensor does; the paper does not say how.
+        """Initialise weights as tensor2tensor does, because the paper does not describe the initialisation.
 
-        Projections: Glorot uniform ("uniform_unit_scaling" with gain 1 in transformer_base,
-            models/transformer.py).
-        Embeddings and output projection: normal with deviation d_model^-0.5 (get_weights,
-        layers/modalities.py).
-        With an `initializer_range` all weights are normal with that deviation. As in GPT-2, the weights at
-        the end of each of a stack's N sub-layers have it divided by sqrt(N).
+        Projections: Glorot uniform ("uniform_unit_scaling" with gain 1, models/transformer.py). Embeddings
+            and output
+        projection: normal with standard deviation d_model^-0.5 (get_weights, layers/modalities.py). With an
+        `initializer_range` all weights are normal with that standard deviation, divided by sqrt(N) for the
+        last weights of the N sub-layers of a stack, as in GPT-2.
         """
         deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
@@ -357,15 +344,16 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        # transformers ties nothing at all where `tie_word_embeddings` is False; here the switch is for the output
-        # projection alone, and `share_encoder_decoder_embeddings` says whether the two embeddings are one.
+        # If `tie_word_embeddings` is False, transformers ties no weights at all. In this package the field
+        # decides only about the output projection, and `share_encoder_decoder_embeddings` about the
+        # embeddings.
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
 
     def mark_tied_weights_as_initialized(self, loading_info):
-        # The weights are tied before they are loaded. If all names of a weight are missing, transformers
-        # would take the weight for a loaded one and leave it uninitialised.
+        # Weights are tied before loading. If a file lacks all names of a tied weight, transformers would
+        # treat the weight as loaded and not initialise it.
         ties = self.all_tied_weights_keys
         missing = loading_info.missing_keys
         absent = set()
@@ -379,7 +367,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         loading_info.missing_keys |= absent
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
-        # A state is complete without the copies of tied weights.
+        # A state dict may omit the second names of tied weights.
         ties = self.all_tied_weights_keys
         copies = {copy: state_dict[name] for copy, name in ties.items() if name in state_dict}
         return super().load_state_dict({**copies, **state_dict}, strict, assign)
@@ -388,8 +376,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         state_dict = super().gather_sharded_state_dict_for_save(model_to_save, *args, **kwargs)
         if not is_fsdp_managed_module(model_to_save):
             return state_dict
-        # transformers gathers what it has sharded itself, and finds tied weights by a place in memory that gathered
-        # copies do not share.
+        # transformers gathers the weights that it has sharded, and detects tied weights by their memory.
+        # Gathered copies do not share memory, so remove the second names here.
         gathered = {}
         for name, tensor in state_dict.items():
             if name not in self.all_tied_weights_keys:
@@ -399,7 +387,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the target embedding of a model with two vocabularies, and the output projection.
+        """Resize the target embedding and the output projection of a model with two vocabularies.
 
         `resize_token_embeddings` resizes the source embedding. The arguments are those of
         `resize_token_embeddings`.
@@ -432,15 +420,15 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
 
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
-        """The mask [B, S] of the padding among source tokens, or among labels."""
+        """The mask [B, S] of source tokens or labels: False for padding."""
         if input_ids is None or self.config.pad_token_id is None:
             return None
         return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
 
     def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
-        """The mask [B, T] of padding before or between target tokens; None if all padding is at the end.
+        """The mask [B, T] of target tokens if padding precedes a token, else None.
 
-        Real tokens cannot attend to padding after them, because the self-attention is causal.
+        Padding after all tokens needs no mask, because self-attention is causal.
         """
         pad = self.config.pad_token_id
         if pad is None or self._padding_is_end():
@@ -448,7 +436,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         mask = infer_mask(
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
-        # Return the mask if its values cannot be read, or not without a synchronisation.
+        # Return the mask without reading its values, if reading is impossible or would synchronise.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
@@ -474,27 +462,24 @@ class VaswaniStack(VaswaniPreTrainedModel):
         self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The position encodings or embeddings [B or 1, T, D] for positions [B or 1, T] from 0, Section 3.5."""
+        """The encodings or embeddings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
         if self.config.position_embedding == "learned":
             return self.embed_positions(position_ids)
         return sinusoids(position_ids, self.config.d_model)
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
-        """Dropout(embedding * sqrt(d_model) + positions), Sections 3.4, 3.5 and 5.4: [B, T, D], for the first layer."""
+        """The input of the first layer [B, T, D]: Dropout(embedding * sqrt(d_model) + positions)."""
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return dropout(hidden_states, self.config.dropout, self.training)
 
     def final_norm(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The output [B, T, D] of the stack: with pre-norm the LayerNorm of the last layer's output."""
+        """The output [B, T, D] of the stack. With pre-norm the stack ends with a LayerNorm."""
         return self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states
 
-    def _embedded(
+    def _embed(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str
     ) -> torch.Tensor:
-        """The embedded tokens [B, T, D] before the scaling.
-
-        `prefix` stands before the argument names in the error.
-        """
+        """The embedded tokens [B, T, D] before scaling. `prefix` is for error messages."""
         if (input_ids is None) == (inputs_embeds is None):
             given = "both" if input_ids is not None else "neither"
             raise ValueError(
@@ -504,7 +489,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
 
 class VaswaniEncoder(VaswaniStack):
-    """The stack of N encoder layers over the embedded source (Section 3.1)."""
+    """The encoder: N layers over the embedded source (Section 3.1)."""
 
     _tp_plan = tensor_parallel_plan("self_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
@@ -522,8 +507,8 @@ class VaswaniEncoder(VaswaniStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode the source: `last_hidden_state` [B, S, D]; the arguments are those of `VaswaniForSeq2SeqLM.forward`."""
-        inputs_embeds = self._embedded(input_ids, inputs_embeds, "")  # [B, S, D]
+        """Encode the source to `last_hidden_state` [B, S, D]; arguments as in `VaswaniForSeq2SeqLM`."""
+        inputs_embeds = self._embed(input_ids, inputs_embeds, "")  # [B, S, D]
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)  # [B, S]
         position_ids = positions_of(attention_mask, inputs_embeds)  # [B or 1, S]
@@ -541,7 +526,7 @@ class VaswaniEncoder(VaswaniStack):
 
 @fast_path("forward")
 class VaswaniDecoder(VaswaniStack):
-    """The stack of N decoder layers over the embedded target (Section 3.1)."""
+    """The decoder: N layers over the embedded target (Section 3.1)."""
 
     _tp_plan = tensor_parallel_plan("self_attn", "encoder_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
@@ -567,12 +552,13 @@ class VaswaniDecoder(VaswaniStack):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
-        """Decode the target as far as it is given: `last_hidden_state` [B, T, D], the cache, what was recorded.
+        """Decode target tokens to `last_hidden_state` [B, T, D]. Also returns the cache and recorded outputs.
 
-        The arguments are those of `VaswaniForSeq2SeqLM.forward`, where they begin with `decoder_`, and the encoder's states
-        [B, S, D] with their mask. Padding before the first token is inferred from `<pad>` where nothing is cached.
+        The arguments are those of `VaswaniForSeq2SeqLM.forward` that begin with `decoder_`, and the encoder's
+        output [B, S, D] with its mask. If the cache is empty, padding before the first token is inferred from
+        `<pad>`.
         """
-        inputs_embeds = self._embedded(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
+        inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
             past_key_values = decoding_cache(self.config, attention_mask, is_whole=is_tracing(inputs_embeds))
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
@@ -610,7 +596,17 @@ class VaswaniDecoder(VaswaniStack):
 
 @fast_path("forward")
 class VaswaniModel(VaswaniPreTrainedModel):
-    """Encoder and decoder without the output projection (Figure 1)."""
+    """Encoder and decoder without output projection (Figure 1).
+
+    Example:
+        >>> import torch
+        >>> from vaswani_hf import VaswaniConfig, VaswaniModel
+        >>> config = VaswaniConfig(vocab_size=100, d_model=16)
+        >>> model = VaswaniModel(config)
+        >>> source = torch.tensor([[5, 6, 7, 2]])
+        >>> model(input_ids=source, decoder_input_ids=torch.tensor([[0, 8, 9]])).last_hidden_state.shape
+        torch.Size([1, 3, 16])
+    """
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
@@ -621,7 +617,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         self.encoder = VaswaniEncoder(config)
         self.decoder = VaswaniDecoder(config)
         if config.share_encoder_decoder_embeddings:
-            # One module and not only one weight: FSDP2 refuses a weight in modules that it shards apart.
+            # Share the module, not only the weight, because FSDP2 cannot shard one weight in two modules.
             self.set_input_embeddings(self.shared)
         self.post_init()
         if config.share_encoder_decoder_embeddings:
@@ -641,7 +637,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
     def state_dict(self, *args, prefix: str = "", **kwargs):
         state = super().state_dict(*args, prefix=prefix, **kwargs)
         if self.config.share_encoder_decoder_embeddings and is_fsdp_managed_module(self.shared):
-            # PyTorch cannot load a sharded module by a second name.
+            # Remove the second names, because PyTorch cannot load a sharded module by a second name.
             for stack in ("encoder", "decoder"):
                 state.pop(f"{prefix}{stack}.embed_tokens.weight", None)
         return state
@@ -660,9 +656,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source and decode the target to states [B, T, D].
-
-        The arguments are those of `VaswaniForSeq2SeqLM.forward`.
+        """Encode the source and decode the target to states [B, T, D]; arguments as in
+        `VaswaniForSeq2SeqLM.forward`.
         """
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)
@@ -695,20 +690,18 @@ class VaswaniModel(VaswaniPreTrainedModel):
 
 
 class VaswaniHeadModel(VaswaniPreTrainedModel):
-    """Base of the models with an output projection `lm_head`: logits and loss from the last states (Sections
-    3.4, 5.4).
-    """
+    """Base of models with an output projection `lm_head`: logits (Section 3.4) and loss (Section 5.4)."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Logits [B, T, V] of the next target token for states [B, T, D]; the probability of `<pad>` is 0."""
+        """The logits [B, T, V] of the next token for states [B, T, D]. The probability of `<pad>` is 0."""
         return self._project(hidden_states, self.excluded_class(0.0, None))
 
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
         logits = self.lm_head(hidden_states)  # [B, T, V]
         if excluded is not None:
-            # A hook may have given a view.
+            # Clone, because a hook may have returned a view.
             logits = logits.clone() if logits.requires_grad else logits
             logits[..., excluded] = EXCLUDED_LOGIT
         return logits
@@ -720,7 +713,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         num_items: torch.Tensor | int | None,
         skip_logits: bool | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The loss (with labels) and the logits [B, T, V] (unless skipped) of the last states [B, T, D]."""
+        """The loss or None, and the logits [B, T, V] or None, of states [B, T, D]."""
         if labels is None:
             return None, self.logits(hidden_states)
         mask = self._infer_source_mask(labels)
@@ -730,8 +723,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         form = self.config.label_smoothing_form
         excluded = self.excluded_class(smoothing, labels)
         skip_logits = self.training if skip_logits is None else skip_logits
-        # The chunked loss reads the weight alone: no bias, adapter, quantization, tensor-parallel share or
-        # hook.
+        # The chunked loss needs plain weights: no bias, adapter, quantization, sharding or hook.
         is_plain = (
             are_plain(nn.Linear, self.lm_head) and self.lm_head.bias is None and self._tp_size in (None, 1)
         )
@@ -744,18 +736,14 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         return smoothed_cross_entropy(logits, labels, num_items, smoothing, form), logits
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
-        """The padding class, or None where it takes part in the probabilities."""
-        # Smoothing gives it a share, in our loss or, without labels, in the one that a training loop computes from logits.
+        """The id of the padding class; None if the padding class has a probability."""
+        # Label smoothing gives the padding class a probability, also if the training loop computes it.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if `TreeAttentionDecoder` may take the place of `forward` while searching.
-
-        False for a class with a forward of its own, unless it declares it, if a model was wrapped, replaced
-        or compiled, where devices share the weights, and for attention kernels that take no additive mask.
-        """
+        """True if `TreeAttentionDecoder` may replace `forward`."""
         decoder = self.get_decoder()
         if not all(permits_fast_path(model, "forward") for model in (self, self.model, decoder)):
             return False
@@ -767,7 +755,20 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
 @fast_path("forward")
 class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
-    """The Transformer with its output projection, loss and `generate` (Figure 1)."""
+    """The Transformer with output projection, loss and `generate` (Figure 1).
+
+    Example:
+        >>> import torch
+        >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+        >>> config = VaswaniConfig(vocab_size=100, d_model=16)
+        >>> model = VaswaniForSeq2SeqLM(config).eval()
+        >>> source = torch.tensor([[5, 6, 7, 2]])
+        >>> model(input_ids=source, labels=torch.tensor([[8, 9, 2]])).logits.shape
+        torch.Size([1, 3, 100])
+        >>> translation = model.generate(input_ids=source, num_beams=2, max_new_tokens=5)
+        >>> len(translation), translation[0, 0].item()
+        (1, 0)
+    """
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
@@ -780,11 +781,11 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             self._tied_weights_keys["lm_head.weight"] = f"model.{target}.weight"
         self.post_init()
         if config.tie_word_embeddings:
-            # transformers ties a model on the meta device later than FSDP2 shards it.
+            # Tie now, because transformers ties a model on the meta device only after FSDP2 has sharded it.
             self.lm_head.weight = self.model.decoder.embed_tokens.weight
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The output projection; None where accelerate would shard it apart from a target embedding that it is tied to."""
+        """The output projection; None if accelerate would shard it apart from the tied embedding."""
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
         )
@@ -795,7 +796,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
         if self.config.share_encoder_decoder_embeddings:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        # The source vocabulary alone: the output projection belongs to the target's.
+        # Resize only the source embedding. The output projection belongs to the target vocabulary.
         embedding = self._get_resized_embeddings(
             self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )
@@ -803,7 +804,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         return embedding
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The decoder's inputs [B, T] for labels [B, T]: shifted right by one, the start in front (Section 3.1).
+        """The decoder's input [B, T]: the start token, then labels [B, T] without the last (Section 3.1).
 
         Raises:
             ValueError: If the config has no `pad_token_id` or no `decoder_start_token_id`.
@@ -834,26 +835,33 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
-        """Logits of the next target token at each position, and the loss where labels are given.
+        """Compute the logits of the next target token at each position, and the loss if labels are given.
 
         Args:
-            input_ids (torch.Tensor, optional): [B, S] int64.
-            attention_mask (torch.Tensor, optional): [B, S], 1 = may attend; inferred from `<pad>` if not given.
-            decoder_input_ids (torch.Tensor, optional): [B, T] int64; made from `labels` if not given.
-            decoder_attention_mask (torch.Tensor, optional): [B, T with the cached ones], 1 = may attend.
+            input_ids (torch.Tensor, optional): Source tokens [B, S] int64.
+            attention_mask (torch.Tensor, optional): [B, S], 1 for visible tokens; by default inferred from
+                `<pad>`.
+            decoder_input_ids (torch.Tensor, optional): Target tokens [B, T] int64; by default made from
+                `labels`.
+            decoder_attention_mask (torch.Tensor, optional): [B, T + cached tokens], 1 for visible tokens.
             encoder_outputs (tuple or BaseModelOutput, optional): The encoded source, in place of the source.
             past_key_values (Cache, optional): Keys and values of earlier calls.
-            inputs_embeds (torch.Tensor, optional): [B, S, D] float in place of `input_ids`, before the scaling.
-            decoder_inputs_embeds (torch.Tensor, optional): [B, T, D] float in place of `decoder_input_ids`.
-            labels (torch.Tensor, optional): [B, T] int64; -100 and `<pad>` are ignored. In training mode the loss is
-                label-smoothed as the config says (Section 5.4), in eval mode the negative log-likelihood (nats per token).
-            use_cache (bool, optional): Give back a cache; `config.use_cache` by default, never with labels.
-            num_items_in_batch (torch.Tensor or int, optional): Divides the summed loss (tokens of all accumulated batches).
-            skip_logits (bool, optional): Compute the loss without holding the logits, by default in training with labels.
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`; the rest goes to the attention.
+            inputs_embeds (torch.Tensor, optional): Embedded source [B, S, D] before scaling, in place of
+                `input_ids`.
+            decoder_inputs_embeds (torch.Tensor, optional): Embedded target [B, T, D] before scaling.
+            labels (torch.Tensor, optional): [B, T] int64; -100 and `<pad>` are ignored. In training mode the
+                loss is label-smoothed according to the config (Section 5.4). In eval mode it is the negative
+                log-likelihood (nats per token).
+            use_cache (bool, optional): Return a cache; by default `config.use_cache`, without labels only.
+            num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
+                accumulated batches).
+            skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
+                with labels.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
+                attention.
 
         Returns:
-            Seq2SeqLMOutput: `loss` (float32 scalar), `logits` [B, T, V], the cache, what was recorded.
+            Seq2SeqLMOutput: `loss` (float32 scalar), `logits` [B, T, V], the cache and recorded outputs.
         """
         if labels is not None:
             use_cache = False

@@ -1,19 +1,18 @@
-"""Lexically constrained search, for translations with given phrases: grid beam search (Hokamp and Liu 2017,
-arXiv 1704.07138).
+"""Grid beam search for translations with given phrases (Hokamp and Liu 2017, arXiv 1704.07138).
+
+Beams compete only with beams that contain equally many tokens of their phrases. For each number of phrase
+tokens the search keeps as many beams as a search without phrases. A beam ends only if it contains all its
+phrases. Near its limit a beam may only continue with the missing phrases. `PhraseCandidates` implements these
+rules as a candidate selection of `BeamSearch`.
+
+Other settings may forbid a translation with all phrases of a sentence. If the phrases alone show the
+contradiction, the search raises an error. If only the search shows it, the search returns the best
+translation with as many phrases as possible and reports the others as unmet.
 
 This file travels with every checkpoint because `generate(must_contain=...)` searches with it.
 
-Beams compete only with those that have as many tokens of their phrases: for each number of phrase tokens as
-many beams are kept as a search without phrases has. No beam ends before all its phrases are there, and near
-its limit a beam may only go on with them. `PhraseCandidates` is this candidate selection; the rest of the
-search is `BeamSearch`.
-
-Other settings may forbid a translation with all phrases of a sentence. If that is certain from the phrases
-alone, the search raises an error. If the search finds out, it gives back the best translation with as many of
-the phrases as possible, and reports the others as unmet.
-
-Letters of shapes: those of beam_search_vaswani; F phrases per sentence of at most L tokens, O options per
-beam.
+Letters of shapes: those of beam_search_vaswani; F phrases per sentence with at most L tokens each, O options
+per beam.
 """
 
 import copy
@@ -45,17 +44,14 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """The phrases of a sentence, lists of token ids, contradict another setting.
-
-    `reason` says how, in a clause.
-    """
+    """The phrases of a sentence (lists of token ids) contradict a setting; `reason` is a clause."""
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
         self.args = (sentence, phrases, reason, text)
         self.phrases = phrases
         self.reason = reason
-        # The phrases in words, if the caller has them.
+        # The phrases as texts, if known.
         self.phrase_texts: list[str] = []
 
     def __str__(self) -> str:
@@ -64,10 +60,7 @@ class PhraseError(SentenceError):
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """The tokens that `bad_words_ids` or `suppress_tokens` forbids, in words with the setting.
-
-    None if there are none.
-    """
+    """The setting that forbids some of the tokens, in words; None if no setting does."""
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -78,10 +71,7 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
 
 
 def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """The first n-gram of `size` tokens that occurs twice among tokens.
-
-    None if there is none, or if the size is 0 or None.
-    """
+    """The first n-gram of `size` tokens that occurs twice; None if there is none or no `size`."""
     if not size:
         return None
     seen = set()
@@ -94,18 +84,18 @@ def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | No
 
 
 def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
-    """True if the tokens of the phrase occur in a row."""
+    """True if the tokens contain the phrase."""
     starts = range(len(tokens) - len(phrase) + 1)
     return any([*tokens[start : start + len(phrase)]] == [*phrase] for start in starts)
 
 
 def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
-    """The number of tokens of all phrases."""
+    """The total number of tokens of the phrases."""
     return sum(len(phrase) for phrase in phrases)
 
 
-def _longest_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
-    """The length of the longest beginning of the phrase that the tokens end with."""
+def _longest_matching_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
+    """The length of the longest beginning of the phrase with which the tokens end."""
     for length in range(min(len(phrase), len(tokens)), 0, -1):
         if phrase[:length] == tokens[len(tokens) - length :]:
             return length
@@ -113,11 +103,11 @@ def _longest_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
 
 
 class PhraseTables:
-    """The phrases of a batch as tensors, so that a step need not synchronise to look at its beams.
+    """The phrases of a batch as tensors, so that steps need no synchronisation.
 
-    The matches [..., F, L + 1] bool of a translation are True at l for a phrase if the translation ends with
-    the first l tokens of the phrase, and True at the length of the phrase from the moment when the
-    translation contains it.
+    The state of a translation is its matches [..., F, L + 1] bool. Entry l of a phrase is True if the
+    translation ends with the first l tokens of the phrase. The entry at the length of the phrase stays True
+    after the translation contains the phrase.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -134,52 +124,44 @@ class PhraseTables:
         self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
         self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
-    def begun(self, prompts: torch.Tensor) -> torch.Tensor:
+    def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
         """The matches [B, 1, F, L + 1] of the prompts [B, P]."""
         sentences = torch.arange(len(prompts), device=prompts.device)
         matches = torch.zeros_like(self.is_whole).unsqueeze(1)
         matches[..., 0] = True
         for tokens in prompts.unbind(dim=1):
-            matches = self.advanced(sentences, matches, tokens[:, None, None]).squeeze(2)
+            matches = self.advance(sentences, matches, tokens[:, None, None]).squeeze(2)
         return matches
 
-    def advanced(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The matches [N, K, O, F, L + 1] after each of the tokens [N, K, O], for the matches [N, K, F, L +
-        1] before.
-        """
+    def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The matches [N, K, O, F, L + 1] after each token of [N, K, O], from the matches before."""
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
         matches_after = nn.functional.pad(longer, (1, 0), value=True)
         is_there = matches & self.is_whole[sentences].unsqueeze(1)
         return matches_after | is_there.unsqueeze(2)
 
-    def progress(self, matches: torch.Tensor) -> torch.Tensor:
-        """[..., F] int64: how many tokens of each phrase the translation ends with, all if it contains the
-        phrase.
-        """
+    def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
+        """[..., F] int64: the number of matched tokens of each phrase; all if it is contained."""
         return (matches * self.numbers).amax(dim=-1)
 
-    def missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """The number [N, K, O] of tokens after which all phrases can be there.
-
-        These are the tokens of the missing phrases, less those that the nearest of them has already.
-        """
+    def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
+        """[N, K, O]: the number of tokens that a translation still needs to contain all phrases."""
         lengths = self.lengths[sentences][:, None, None]
-        progress = self.progress(matches)  # [N, K, O, F]
+        progress = self.num_matched(matches)  # [N, K, O, F]
         is_missing = progress < lengths
         return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
     def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """The token [N, K, F] that brings each phrase forward; -1 where the phrase is there."""
+        """[N, K, F]: the next token of each phrase; -1 if the phrase is contained."""
         tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
-        return tokens.gather(3, self.progress(matches).unsqueeze(3)).squeeze(3)
+        return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
 
 
 class PhraseCandidates(CandidateSelection):
-    """The candidate selection for translations that contain phrases: `num_kept` beams for each number of
-    missing tokens.
+    """The candidate selection for phrases: `num_kept` beams for each number of missing tokens.
 
-    `num_beams` of the config is the number K of all beams of the grid.
+    `config.num_beams` is the total number K of beams.
     """
 
     def __init__(
@@ -192,21 +174,23 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # How many of a beam's tokens are looked at: some end it, some bring phrases forward or begin them again.
+        # The number of most probable tokens to consider; some end a beam or restart phrases.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
         self.most_options = max(options)
         self.most_missing = max(num_tokens(of_sentence) for of_sentence in phrases)
-        self.capacity = _capacity(task.limits, task.prompt.shape[1], config)  # [B]
-        # Those of each beam of each sentence, also of the sentences that have left.
-        self.matches = self.tables.begun(task.prompt).repeat(1, config.num_beams, 1, 1)  # [B, K, F, L + 1]
+        self.capacity = _phrase_capacity(task.limits, task.prompt.shape[1], config)  # [B]
+        # The state of each beam of each sentence, including closed sentences.
+        self.matches = self.tables.match_prompts(task.prompt).repeat(
+            1, config.num_beams, 1, 1
+        )  # [B, K, F, L + 1]
 
     def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
         matches = self.matches[search.sentences]  # [N, K, F, L + 1]
         if search.num_new > 0:
             before = gather_beams(matches, search.parents)
-            matches = self.tables.advanced(search.sentences, before, search.sequences[:, :, -1:]).squeeze(2)
+            matches = self.tables.advance(search.sentences, before, search.sequences[:, :, -1:]).squeeze(2)
             self.matches[search.sentences] = matches
         scores, tokens, missing = self._options(search, log_probs, matches)  # [N, K or 1, O]
         parents = torch.arange(scores.shape[1], device=scores.device).view(1, -1, 1).expand_as(tokens)
@@ -220,9 +204,9 @@ class PhraseCandidates(CandidateSelection):
         chosen = chosen[:, :width]
         is_nothing = order[:, :width] == 2
         return Candidates(
-            _filled(scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF), width, NEG_INF),
-            _filled(parents.gather(1, chosen).masked_fill(is_nothing, 0), width, 0),
-            _filled(
+            _pad_columns(scores.gather(1, chosen).masked_fill(is_nothing, NEG_INF), width, NEG_INF),
+            _pad_columns(parents.gather(1, chosen).masked_fill(is_nothing, 0), width, 0),
+            _pad_columns(
                 tokens.gather(1, chosen).masked_fill(is_nothing, max(search.fill, 0)),
                 width,
                 max(search.fill, 0),
@@ -232,17 +216,12 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """For options in the order of their scores [N, K * O]: 0 for what ends, 1 for what goes on, 2 for
-        what is not kept.
-
-        Of the options that end the best complete ones are kept, of the others the best for each number of
-        missing tokens.
-        """
+        """For options sorted by score [N, K * O]: 0 to finish, 1 to continue, 2 to discard."""
         is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # The rank of an option that goes on among those that miss as many tokens.
+        # The rank of a continuing option among the options with equally many missing tokens.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -253,9 +232,9 @@ class PhraseCandidates(CandidateSelection):
     def _options(
         self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Ways to go on that leave capacity for the missing tokens: scores, tokens and missing tokens [N, K or 1, O].
+        """The continuations of each beam: scores, tokens and numbers of missing tokens [N, K or 1, O].
 
-        Candidates that leave too little room for the missing phrases get 2 * NEG_INF.
+        Options that leave too little room for the missing phrases get the score 2 * NEG_INF.
         """
         sentences = search.sentences
         num_beams = log_probs.shape[1]
@@ -264,21 +243,21 @@ class PhraseCandidates(CandidateSelection):
         scores, tokens = total.topk(min(self.most_options, total.shape[2]), dim=2)
         columns = torch.arange(tokens.shape[2], device=tokens.device)
         is_option = (columns < self.num_options[sentences].unsqueeze(1)).unsqueeze(1).expand_as(tokens)
-        # Those that bring a phrase forward are looked at however improbable they are.
+        # Always consider the next tokens of the phrases, even if they are improbable.
         added = self.tables.next_tokens(sentences, matches)  # [N, K or 1, F]
         is_known = ((added.unsqueeze(3) == tokens.unsqueeze(2)) & is_option.unsqueeze(2)).any(dim=3)
         is_known |= (added.unsqueeze(3) == added.unsqueeze(2)).tril(-1).any(dim=3)
         scores = torch.cat((scores, total.gather(2, added.clamp(min=0))), dim=2)
         is_option = torch.cat((is_option, (added >= 0) & ~is_known), dim=2)
         tokens = torch.cat((tokens, added.clamp(min=0)), dim=2)
-        missing = self.tables.missing(sentences, self.tables.advanced(sentences, matches, tokens))
+        missing = self.tables.num_missing(sentences, self.tables.advance(sentences, matches, tokens))
         capacity = (self.capacity[sentences] - search.num_new - 1).view(-1, 1, 1)
         if search.eos is not None:
             capacity = capacity.expand_as(tokens).masked_fill(torch.isin(tokens, search.eos), 0)
         return scores.masked_fill(~is_option | (missing > capacity), 2 * NEG_INF), tokens, missing
 
 
-def _filled(values: torch.Tensor, width: int, value: float) -> torch.Tensor:
+def _pad_columns(values: torch.Tensor, width: int, value: float) -> torch.Tensor:
     return nn.functional.pad(values, (0, width - values.shape[1]), value=value)
 
 
@@ -288,7 +267,7 @@ def check_phrases(
     num_classes: int,
     has_own_cache: bool,
 ) -> None:
-    """Check that the phrases are lists of lists of token ids, and that no setting forbids them."""
+    """Raise an error if phrases are not lists of token ids, or if another setting forbids them."""
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
@@ -330,12 +309,10 @@ def search_again(
     must_contain: Sequence[Sequence[Sequence[int]]],
     search: BeamSearch,
 ) -> BeamSearch:
-    """Search for translations that contain phrases, for the sentences whose translations lack one so far.
+    """Search again for the sentences whose translations lack a phrase. Returns a search with all results.
 
-    `search` is the finished search without phrases: most translations contain them by themselves. A sentence
-    for which nothing is found with all phrases is searched with the most of them that are possible, taken in
-    their order; with none of them it keeps what was found before. The search that is returned has the results
-    of all sentences.
+    `search` is the finished search without phrases. If no translation with all phrases is found, phrases are
+    added in their order as far as possible.
     """
     if len(must_contain) != len(task.prompt):
         raise ValueError(
@@ -367,64 +344,59 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """The search with these phrases of some sentences.
-
-    The others keep what the search without phrases has found.
-    """
+    """Search the sentences in `wanted` with their phrases. The other sentences keep their results."""
     num_sentences = len(task.prompt)
     device = task.prompt.device
-    phrases = _fitting(task, config, wanted)
+    phrases = _fit_phrases_of_batch(task, config, wanted)
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # A sentence without phrases is searched as it would be by itself; one beam ends with its first `</s>`.
+    # A sentence without phrases stops as in a search without phrases. One beam stops at the first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
-    # Beams that may not end yet have no guess of what they will come to.
+    # Beams that may not end yet can still improve at any length, so use the exact bound.
     rule.is_exact |= ~has_none
-    # Outputs of each step are those of all sentences, as rules of users are; the ones that lack nothing are searched as before.
-    sentences = torch.tensor(sorted(wanted) if search.may_leave else range(num_sentences), device=device)
-    inputs = [_selected(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
+    # If sentences may not be removed, search all of them. Otherwise search only sentences that lack a phrase.
+    sentences = torch.tensor(
+        sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
+    )
+    inputs = [_select_inputs(of_model, sentences, task.prompt, grid) for of_model in task.inputs]
     found = replace(task, inputs=inputs).run(
         grid,
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
         stopping_rule=rule,
         sentences=sentences,
-        # A processor may count on as many rows per sentence as the caller has asked for.
+        # Processors may rely on the number of rows per sentence that the caller has asked for.
         rows_per_sentence=config.num_beams,
     )
-    if search.may_leave:
-        _take_over(found, sentences, search)
+    if search.may_remove_sentences:
+        _copy_results(found, sentences, search)
     return found
 
 
-def _take_over(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -> None:
-    """Give a search the results of an `earlier` one, with fewer beams, for the sentences that were not
-    `searched` [N] again.
-    """
+def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -> None:
+    """Copy the results of an `earlier` search for sentences that were not `searched` [N] again."""
     others = torch.ones(len(found.limits), dtype=torch.bool, device=searched.device)
     others[searched] = False
     length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
     beams = slice(earlier.num_beams)
-    # Copies, because what was made in inference mode cannot be changed outside of it.
-    found.finished_paths = found.filled(found.finished_paths, length).clone()
-    found.finished_paths[others, beams] = found.filled(earlier.finished_paths, length)[others]
+    # Clone, because tensors created in inference mode cannot be changed outside of it.
+    found.finished_paths = found.pad_paths(found.finished_paths, length).clone()
+    found.finished_paths[others, beams] = found.pad_paths(earlier.finished_paths, length)[others]
     found.finished_scores = found.finished_scores.clone()
     found.finished_scores[others, beams] = earlier.finished_scores[others]
     found.finished_lengths = found.finished_lengths.clone()
     found.finished_lengths[others, beams] = earlier.finished_lengths[others]
 
 
-def _fitting(
+def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """For each sentence of the batch the wanted phrases, if need be as one row of tokens in which they
-    overlap; or an error.
-    """
-    capacities = _capacity(task.limits, task.prompt.shape[1], config).tolist()
+    """For each sentence its wanted phrases, overlapped if necessary; or an error."""
+    capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
-        fitting = _fitting_phrases(asked, task.prompt[sentence].tolist(), capacities[sentence])
+        fitting = _fit_phrases(asked, task.prompt[sentence].tolist(), capacities[sentence])
         if fitting is None:
             end = " before `forced_eos_token_id`" if config.forced_eos_token_id is not None else ""
             raise PhraseError(
@@ -437,42 +409,40 @@ def _fitting(
     return phrases
 
 
-def _capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """The tokens [B] that phrases may take, for limits [B] of new tokens: not the last one if a setting forces that."""
+def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
+    """[B] the number of tokens that phrases may have; one less if a setting forces the last token."""
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
     return limits - (is_longest & has_forced_end).long()
 
 
-def _fitting_phrases(
+def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """The phrases if they fit, else one row of tokens in which they overlap, or None if that is too long, too."""
+    """The phrases if they fit, else one sequence in which they overlap, else None."""
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
-    if _num_missing(missing, prompt) <= capacity:
+    if _num_missing_tokens(missing, prompt) <= capacity:
         return phrases
-    row = _shortest_row(missing)
-    return [row] if _num_missing([row], prompt) <= capacity else None
+    row = _shortest_sequence(missing)
+    return [row] if _num_missing_tokens([row], prompt) <= capacity else None
 
 
-def _num_missing(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
-    """The number of tokens after which a translation that begins with the prompt can have all missing
-    phrases.
-    """
+def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
+    """The number of tokens that the prompt still needs to contain all missing phrases."""
     return num_tokens(missing) - max(
-        (_longest_beginning(phrase, tuple(prompt)) for phrase in missing), default=0
+        (_longest_matching_beginning(phrase, tuple(prompt)) for phrase in missing), default=0
     )
 
 
-def _shortest_row(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shortest row of tokens with all phrases. Of more than six phrases only the given order is tried."""
+def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shortest sequence with all phrases. Of more than six only the given order is tried."""
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
     for order in orders:
         row: tuple[int, ...] = ()
         for phrase in order:
             if not contains(row, phrase):
-                row += phrase[_longest_beginning(phrase, row) :]
+                row += phrase[_longest_matching_beginning(phrase, row) :]
         rows.append(row)
     return min(rows, key=len)
 
@@ -480,7 +450,7 @@ def _shortest_row(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
 def unmet_phrases(
     search: BeamSearch, must_contain: Sequence[Sequence[Sequence[int]]]
 ) -> list[list[list[Sequence[int]]]]:
-    """For each sentence and each of its results in a finished search the phrases that the result lacks."""
+    """For each sentence and each of its results the phrases that the result lacks."""
     sequences, scores, _ = search.results()
     num_results = search.config.num_return_sequences
     unmet: list[list[list[Sequence[int]]]] = [[] for _ in must_contain]
@@ -491,7 +461,7 @@ def unmet_phrases(
 
 
 def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: GenerationConfig) -> None:
-    """Warn of each sentence whose best translation lacks a phrase, from what `unmet_phrases` returns."""
+    """Warn of each sentence whose best translation lacks a phrase."""
     for sentence, (best, *_) in enumerate(unmet):
         if best:
             logger.warning(
@@ -500,10 +470,10 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
             )
 
 
-def _selected(
+def _select_inputs(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
-    """The arguments of a model for some sentences, `kept` [N] int64, with another number of beams."""
+    """The inputs of a model for the sentences `kept` [N], with another number of beams."""
     selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:

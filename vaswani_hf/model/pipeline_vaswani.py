@@ -1,14 +1,15 @@
-"""The translation pipeline, which transformers 5 no longer has: `pipeline("translation", model=...)`.
+"""`pipeline("translation", model=...)`, the task that transformers 5 removed.
 
-The pipeline is a thin adapter of the translator in `translator_vaswani`. It behaves as the pipeline of
-transformers 4 did, for every model that `AutoModelForSeq2SeqLM` loads. Differs from it: an empty text is
-translated to an empty text, lists are sorted by length, texts that are too long for a Vaswani model are
-translated in pieces, a model may have a second tokenizer for the target language, and there are the options
-of the translator.
+`TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
+converts the results to the dicts of the pipeline. It behaves like the pipeline of transformers 4.
 
-This file travels with every checkpoint so that the task works without the package.
+Differs from transformers 4: an empty text has an empty translation. Lists of texts are sorted by length.
+Texts that are too long for a Vaswani model are translated in pieces. A model may have a second tokenizer for
+the target language. The options of the translator are available.
 
-Letters of shapes: T target length, K translations of one text (`num_return_sequences`).
+This file travels with every checkpoint so that the pipeline works without the package.
+
+Letters of shapes: T target length, R translations of one text (`num_return_sequences`).
 """
 
 import os
@@ -24,57 +25,52 @@ from torch.utils.data import Dataset
 from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
-from .generation_vaswani import is_filled
-from .options_vaswani import TranslationOptions, setting_of
-from .scoring_vaswani import Translation
-from .translator_vaswani import TOKENIZING, BaseTranslator, Request, check_text, check_tokenizers
+from .generation_vaswani import is_filled, setting_of
+from .inputs_vaswani import Request, check_text
+from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, TranslationOptions, check_tokenizers
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
-# Arguments of a call for the source tokenizer, and for the records.
+# Arguments of a call that belong to the source tokenizer.
 _TOKENIZE = ("truncation", "src_lang", "tgt_lang")
+# Arguments of a call that select the entries of a result.
 _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
 _STARTS = ("decoder_start_token_id", "bos_token_id")
 
 
 class TranslationPipeline(Pipeline):
-    """Translations of texts, by any encoder-decoder model that generates.
+    """Translates texts with any encoder-decoder model that has `generate`.
 
-    The generation settings are those of the call, else those of the constructor, else those that the
-    checkpoint has for the task (`task_specific_params` of T5), else those of its `generation_config`, else 4
-    beams and at most 256 tokens; for a Vaswani model at most 50 more than the text has.
-
-    Example:
-        >>> translator = pipeline("translation", model="user/vaswani-base-en-de")
-        >>> translator("The model reads the whole sentence at once.")
-        [{'translation_text': 'Das Modell liest den ganzen Satz auf einmal.'}]
+    A setting of `generate` has the value of the call, else of the constructor, else of the checkpoint's
+    `task_specific_params`, else of its `generation_config`. Else the search has 4 beams and at most 256
+    tokens. With a Vaswani model a translation has at most 50 tokens more than its text.
     """
 
     model: Any
     tokenizer: Any
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-    # The translator handles generation settings, because Pipeline changes between versions.
+    # The translator resolves generation settings: `Pipeline` differs between versions.
     _pipeline_calls_generate = False
 
     def __init__(
         self, model, tokenizer, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any
     ):
-        """A pipeline of a model with its tokenizers, as `transformers.pipeline` makes it.
+        """Create a pipeline from a model and its tokenizers, as `transformers.pipeline` does.
 
         Args:
             model (PreTrainedModel): An encoder-decoder model.
-            tokenizer (PreTrainedTokenizerBase): The tokenizer of the source.
-            target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target. By default that
-                in the subfolder `target_tokenizer` of the folder of `tokenizer`, for a Vaswani model with two
-                vocabularies, and `tokenizer` for every other model.
-            task (str): "translation", or "translation_XX_to_YY", where XX and YY are the defaults of
-                `src_lang` and `tgt_lang`.
+            tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
+            target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target language. By
+                default a Vaswani model with two vocabularies loads it from the subfolder `target_tokenizer`
+                of the tokenizer's folder. All other models use `tokenizer`.
+            task (str): "translation" or "translation_XX_to_YY". XX and YY become the defaults of `src_lang`
+                and `tgt_lang`.
             local_files_only (bool): True if the target tokenizer must not be downloaded.
-            **kwargs: Arguments of `Pipeline`, and defaults for calls.
+            **kwargs: Arguments of `Pipeline`, and defaults of the arguments of a call.
 
         Raises:
-            ValueError: If the model is no encoder-decoder, or the tokenizers do not fit the model.
+            ValueError: If the model is not an encoder-decoder, or the tokenizers do not fit the model.
         """
         if not model.config.is_encoder_decoder:
             raise ValueError(
@@ -92,33 +88,36 @@ class TranslationPipeline(Pipeline):
             check_tokenizers(model, tokenizer, self.target_tokenizer, model.name_or_path)
 
     def __call__(self, inputs: Any, *others: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Translations of one text or many.
+        """Translate a text or many texts.
 
         Args:
-            inputs: A text, a sequence of texts, or a generator, dataset or other iterable of texts.
-            *others: Nothing; several texts are one list.
+            inputs (str or iterable): A text, or a sequence, generator or dataset of texts.
+            *others: Not supported. Pass several texts as one list.
             **kwargs: The fields of `TranslationOptions`, such as `split_sentences`, `repetition_guard`,
-                `return_scores` and `return_alignments`. By default batches of a Vaswani model hold 4096
-                tokens, those of another model one text. In addition: `target_prefix` (a text that each
-                translation begins with, or for a sequence a list of them); `must_contain` (a list of phrases
-                that each translation contains, or for a sequence a list of such lists); `truncation` of the
-                source to the tokenizer's `model_max_length` (bool); `src_lang` and `tgt_lang`;
-                `return_tensors` for token ids in place of texts, with `return_text` for both, or a
-                `return_type` of "tensors" or "text"; `stop_sequence`, whose first token ends a translation as
-                `</s>` does; `clean_up_tokenization_spaces`. All others, such as `num_beams`, `max_new_tokens`
-                and `ensemble`, go to `generate`.
+                `return_scores` and `return_alignments`. A batch has by default 4096 tokens with a Vaswani
+                model, and one text with another model. In addition:
+                `target_prefix`: the text that each translation must begin with, or a list with one text per
+                input. `must_contain`: a list of phrases that each translation must contain, or a list with
+                one such list per input.
+                `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`.
+                `src_lang` and `tgt_lang`: the languages, for tokenizers of multilingual models.
+                `return_tensors`: True for token ids instead of texts; with `return_text` both. `return_type`
+                is "tensors" or "text".
+                `stop_sequence`: a text whose first token ends a translation, like `</s>`.
+                `clean_up_tokenization_spaces`: an argument of the target tokenizer's `decode`.
+                All other arguments, such as `num_beams` and `ensemble`, are passed to `generate`.
 
         Returns:
-            For a text the list of its K translations, each a dict with `translation_text` (str) or
-            `translation_token_ids` ([T] int64), with scores also `score`, `confidence` and `words`, with
-            alignments `alignment`, as `Translation` has them; `unmet_phrases` if the translation lacks
-            phrases of `must_contain`. There are fewer than K if the search finds fewer. For a sequence a list
-            of one such dict per text, or of such lists where K is not 1. For other iterables an iterator of
-            such lists, which reads as it goes.
+            list or Iterator: For a text a list of its R translations. For a sequence a list with one
+                translation per text, or one list per text if R is not 1. For other iterables an iterator of
+                lists. There are fewer than R translations if the search finds fewer. A translation is a dict
+                with `translation_text` (str) or `translation_token_ids` ([T] int64). If requested, the dict
+                also contains `score`, `confidence`, `words` and `alignment` (see `Translation`). If the
+                translation lacks phrases of `must_contain`, the dict contains `unmet_phrases`.
 
         Raises:
-            TypeError: If a text is no str, or texts are several arguments.
-            ValueError: If a setting is impossible, or UTF-8 cannot write a text.
+            TypeError: If a text is not a str, or several texts are separate arguments.
+            ValueError: If a setting is impossible, or a text cannot be encoded as UTF-8.
         """
         if others:
             raise TypeError(
@@ -151,6 +150,7 @@ class TranslationPipeline(Pipeline):
     def _run(
         self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
     ) -> Iterator[Any]:
+        """Translate windows of texts. Yields for each text the list of its results."""
         texts = iter(texts)
         done = 0
         while read := list(islice(texts, forward.get("window", TranslationOptions.window))):
@@ -162,7 +162,7 @@ class TranslationPipeline(Pipeline):
 
     def _sanitize_parameters(self, **kwargs):
         if (kind := kwargs.pop("return_type", None)) is not None:
-            # An enumeration in transformers 4; that of transformers 5 has other names for texts.
+            # transformers 4 passes an enumeration. transformers 5 has further names for texts.
             kind = str(getattr(kind, "name", kind)).upper()
             if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
                 raise ValueError(f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.')
@@ -180,6 +180,7 @@ class TranslationPipeline(Pipeline):
         return {"requests": [input_ if isinstance(input_, Request) else Request(input_)]}
 
     def _forward(self, model_inputs, **settings):
+        """Convert the arguments of the call to `TranslationOptions`, and call the translator."""
         ensemble = settings.pop("ensemble", None)
         translator = BaseTranslator(
             self.model,
@@ -201,7 +202,7 @@ class TranslationPipeline(Pipeline):
         if stop_sequence is not None:
             end_ids = eos_token_ids(self.model.generation_config)
             settings["eos_token_id"] = [*self._stop_token_ids(stop_sequence), *end_ids]
-        # None stands for the default of an option; to `generate` it is a value.
+        # Drop None for options, because None means their default. Keep None for settings of `generate`.
         names = {field.name for field in fields(TranslationOptions)}
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
@@ -227,7 +228,7 @@ class TranslationPipeline(Pipeline):
         return_scores=False,
         return_alignments=False,
     ) -> list[dict[str, Any]]:
-        """The K records of the only text in `translations`; token ids begin with the decoder's `start`."""
+        """The R results of a text as dicts. Token ids begin with the decoder's start token."""
         records = []
         translation: Translation
         for translation in model_outputs["translations"][0]:
@@ -244,7 +245,7 @@ class TranslationPipeline(Pipeline):
         return records
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Saves the model and its tokenizers so that `pipeline` finds them."""
+        """Save the model and its tokenizers so that `pipeline` can load them."""
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_FOLDER))
         super().save_pretrained(save_directory, **kwargs)
@@ -255,7 +256,7 @@ def _is_one_text(inputs: Any) -> bool:
 
 
 def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: Any = None) -> Any:
-    """The inputs of a call with their constraints: a `Request`, a list of them, or an iterator of them."""
+    """The inputs with their constraints: a `Request` for a text, a list for a sequence, else an iterator."""
     if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
     if not isinstance(target_prefix, (str, list, tuple, type(None))):
@@ -263,19 +264,21 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
             f"`target_prefix` must be a str or a list of them, but is a {type(target_prefix).__name__}."
         )
     if _is_one_text(inputs):
-        prefixes = _column("target_prefix", target_prefix, str, "", None)
-        phrases = _column("must_contain", must_contain, (list, tuple), (), None)
+        prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", None)
+        phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), None)
         return Request(inputs, next(iter(prefixes)), next(iter(phrases)))
     num_texts = len(inputs) if isinstance(inputs, Sequence) else None
-    prefixes = _column("target_prefix", target_prefix, str, "", num_texts)
-    phrases = _column("must_contain", must_contain, (list, tuple), (), num_texts)
-    # One of the three may be endless.
+    prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
+    phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
+    # Use `map`, because an iterable of texts may have no end.
     requests = map(Request, inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
 
 
-def _column(name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None) -> Iterable[Any]:
-    """One constraint per text: the same one for all texts, or one entry of a list for each text."""
+def _one_constraint_per_text(
+    name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
+) -> Iterable[Any]:
+    """One constraint per text, from one for all texts or a list with one per text."""
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
     if not is_list_of_them or not any(isinstance(entry, kind) for entry in entries):
@@ -288,16 +291,16 @@ def _column(name: str, value: Any, kind: Any, nothing: Any, num_texts: int | Non
 
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
     is_shared = model.config.model_type != "vaswani" or model.config.share_encoder_decoder_embeddings
-    # Two embeddings may stand over one vocabulary: tokenizers that were saved as a pair say whether they do.
+    # Separate embeddings can share one vocabulary. Tokenizers saved as a pair record whether they share it.
     if is_shared or not tokenizer.init_kwargs.get("separate_vocabs", True):
         return tokenizer
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
     name = tokenizer.name_or_path
     if model.origin is not None and (model.origin / TARGET_FOLDER).is_dir() and name == model.name_or_path:
-        # The folder has the model's revision and needs no token of the user's: pipeline() passes on neither.
+        # Use the model's own folder: it has the right revision, and loading it needs no token.
         name, place = str(model.origin / TARGET_FOLDER), {}
     try:
-        # AutoTokenizer would ask for a config.json beside the tokenizer, and in the subfolder there is none.
+        # AutoTokenizer fails in the subfolder, because it requires a config.json.
         return PreTrainedTokenizerFast.from_pretrained(name, **place)
     except (OSError, ValueError) as error:
         raise ValueError(

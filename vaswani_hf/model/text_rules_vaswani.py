@@ -1,19 +1,29 @@
-"""Rules for plain text, without a model: where a sentence ends, and whether a translation is a loop.
+"""Rules for texts, without a model: sentences, alignment of words, and loops.
 
-Sentences. The rules know the abbreviations, initials, ordinals and quotation marks of European languages and
-the full stops of Chinese and Japanese. A missed boundary only makes a sentence longer, but a wrong boundary
-tears a sentence apart. Therefore an ambiguous full stop is no boundary.
+Sentences. The rules know abbreviations, initials, ordinals and quotation marks of European languages and the
+full stops of Chinese and Japanese. An ambiguous full stop is not a boundary, because a missed boundary only
+makes a sentence longer, but a wrong boundary divides a sentence.
 
-Loops. Models repeat a word or a phrase without end on short or unusual input.
+Words. White space separates words. A word of a translation is aligned with the source word that receives most
+attention from the tokens of the word.
 
-This file travels with every checkpoint because the translator splits texts and detects loops.
+Loops. Models repeat a word or a phrase endlessly on some short or unusual inputs. `is_loop` detects such
+translations.
+
+This file travels with every checkpoint because the translator splits and aligns texts and detects loops.
+
+Letters of shapes: S source length, T target length, both in tokens.
 """
 
 import operator
+import os
 import re
 from collections.abc import Iterator, Sequence
 
-# Abbreviations that never end a sentence, unlike "etc." or "Inc."; each without its last full stop.
+import torch
+from transformers import PreTrainedTokenizerBase
+
+# Abbreviations that never end a sentence (unlike "etc."), without their last full stop.
 _ABBREVIATIONS = frozenset(
     # English
     "mr mrs ms messrs dr prof rev hon gen col maj capt cpt lt sgt cmdr adm gov sen rep pres mt ft st vs cf viz e.g i.e "
@@ -24,51 +34,60 @@ _ABBREVIATIONS = frozenset(
     # French, Spanish, Italian, Portuguese, Dutch
     "mme mlle mgr p.ex ex sr sra srta dra ud uds ee sig dott avv dhr mevr".split()
 )
-# Abbreviations that do not end a sentence if a number follows: "No. 5" but "No. I do not."
+
+# Abbreviations that do not end a sentence if a number follows: "No. 5", but not "No. I do not."
 _BEFORE_NUMBERS = frozenset(
     "no nos nr art abs abb bd kap tab fig figs eq vol ch sec pp p s pt tel anm ziff pos pág pag núm num n "
     "jan feb mar apr jun jul aug sep sept oct nov dec mär okt dez".split()
 )
-# Abbreviations whose letters stand apart.
+
+# Abbreviations that may contain spaces, such as "z. B."
 _SPACED_ABBREVIATION = re.compile(
     r"\b(?:z\.\s?B|d\.\s?h|u\.\s?a|u\.\s?U|z\.\s?T|s\.\s?[ou]|v\.\s?a|m\.\s?E|i\.\s?d\.\s?R|e\.\s?g|i\.\s?e|p\.\s?ex)$",
     re.IGNORECASE,
 )
-# Words that begin a sentence after initials, acronyms and Roman numerals: "the U.S.", "Plan B.", "Karl V.".
+
+# Words that begin a sentence after an initial or Roman numeral: "the U.S.", "Plan B.".
 _SENTENCE_STARTERS = frozenset(
     "the a an he she it we they you i this that these those there here in on at but and so if when while as after "
     "before then his her their our my your its what who how why where "
     "der die das ein eine er sie es wir ihr ich dies diese dieser dieses im am auf aber und doch dann danach wenn als "
     "nach vor was wer wie warum il elle".split()
 )
-# German ordinals: "am 3. Mai", "im 19. Jahrhundert", "der 2. Platz".
+
+# Words before and after German ordinals: "am 3. Mai", "im 19. Jahrhundert", "der 2. Platz".
 _BEFORE_ORDINALS = frozenset(
     "am im vom zum zur beim der die das dem den des ab bis seit nach vor und oder jeder jede jedes jeden".split()
 )
+
 _AFTER_ORDINALS = frozenset(
     "januar jänner februar märz april mai juni juli august september oktober november dezember jahrhundert jahrhunderts "
     "jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag mal geburtstag".split()
 )
-# The look-behinds of both patterns skip starts inside a run of white space or stops. Without them the time of
-# a search grows with the square of the length of the run.
+
+# The look-behinds prevent matches that begin inside a run of white space or full stops. Without them the time
+# grows with the square of the length of the run.
 _LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
+
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
-# A candidate: full stops, then closing quotation marks and brackets, then white space. A full stop of Chinese
-# or Japanese needs no white space. French puts a space before ».
+
+# A possible boundary: full stops, then closing quotation marks and brackets, then white space. Chinese and
+# Japanese full stops need no white space. French writes a space before ».
 _CANDIDATE = re.compile(
     rf"(?<![.!?…؟۔।])(?P<stop>[.!?…؟۔।]+)(?P<close>[{_CLOSING}]*(?:[ \u00a0\u202f]»(?=\s))?)(?P<space>\s+)"
     r"|[。！？｡]+[」』”’）)】》〉\"']*(?P<wide>\s*)"
 )
+
 _WIDE_STOPS = "。！？｡"
+
 _OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
 
 
 def split_sentences(text: str) -> tuple[list[str], list[str]]:
-    """The sentences of a text and the white space around them. A line break ends a sentence.
+    """The N sentences of a text and the N + 1 white spaces around them. A line break ends a sentence.
 
-    N sentences and N + 1 separators: `separators[0] + sentences[0] + separators[1] + … + separators[-1]` is
-    the text. No sentence is empty or has white space around it. Chinese and Japanese sentences have an empty
-    separator between them.
+    `separators[0] + sentences[0] + separators[1] + … + separators[N]` equals the text. Sentences are not
+    empty and have no surrounding white space.
     """
     sentences: list[str] = []
     separators = [""]
@@ -88,10 +107,10 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
 
 
 def join_sentences(sentences: list[str], separators: list[str]) -> str:
-    """The text of N sentences, such as translations of sentences of `split_sentences`, and N + 1 separators.
+    """The text of N sentences and the N + 1 white spaces around them, the inverse of `split_sentences`.
 
-    An empty separator between two sentences becomes a space, unless the first of the two ends as Chinese and
-    Japanese sentences do.
+    An empty separator between two sentences becomes a space, unless the first sentence ends with a Chinese or
+    Japanese full stop.
     """
     text = separators[0]
     for number, (sentence, separator) in enumerate(zip(sentences, separators[1:], strict=True), 1):
@@ -102,7 +121,7 @@ def join_sentences(sentences: list[str], separators: list[str]) -> str:
 
 
 def _split_line(line: str) -> list[tuple[str, str]]:
-    """The sentences of a line, each with the white space that follows it."""
+    """The sentences of a line, each with the white space after it."""
     pieces = []
     start = len(line) - len(line.lstrip())
     if start:
@@ -124,7 +143,7 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """True if a sentence ends here; `before` reaches back to the beginning of the sentence."""
+    """True if a sentence ends at `candidate`. `before` is the text since the beginning of the sentence."""
     following = after.lstrip(_OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
         return False
@@ -139,10 +158,10 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     if word.lower() in _BEFORE_NUMBERS and next_word[:1].isdigit():
         return False
     if re.fullmatch(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}", word):
-        # An ordinal, or, at the beginning, the number of a list item or a heading.
+        # An ordinal number. At the beginning of a sentence it is the number of a list item or heading.
         is_ordinal = previous in _BEFORE_ORDINALS or next_word in _AFTER_ORDINALS
         return bool(previous) and not is_ordinal
-    # The pronoun, not an initial.
+    # Here "I" is the pronoun, not an initial.
     if word == "I" and previous:
         return True
     if re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]|[IVXLCDM]+", word):
@@ -150,24 +169,107 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     return True
 
 
-# A loop repeats a word or a phrase at least so often in a row. Language repeats a word three times ("very
-# very very"), but not a phrase.
+def words_at(text: str, starts: Sequence[int]) -> list[int]:
+    """For each character position the index of the word at or after it; -1 for none."""
+    # For each character, and for the end, the number of words that end before it.
+    ended = [0]
+    for character, following in zip(text, (text + " ")[1:], strict=True):
+        ended.append(ended[-1] + (not character.isspace() and following.isspace()))
+    return [ended[start] if start >= 0 and ended[start] < ended[-1] else -1 for start in starts]
+
+
+def target_word_indices(
+    token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[str], list[int]]:
+    """The words of a translation, and [T] for each token the index of its word, -1 for special tokens.
+
+    White space separates words. A token may contain only a part of a character.
+    """
+    special = set(tokenizer.all_special_ids)
+    text = _decode(token_ids, tokenizer)
+    starts: list[int] = []
+    # Decode few tokens at a time, so that the time grows linearly with the length. The tokens before `read`
+    # produce the first `known` characters of the text. `before` is the text of the tokens from `window` to
+    # `read`.
+    window, read, known, before = 0, 0, 0, ""
+    for i, token_id in enumerate(token_ids):
+        begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
+        # A token that ends inside a character is decoded to a replacement character.
+        common = os.path.commonprefix([begun, text[known : known + len(begun)]])
+        starts.append(-1 if token_id in special else known + len(common))
+        if begun and begun == common:
+            window, read, known = read, i, known + len(begun)
+            before = _decode(token_ids[window:read], tokenizer)
+    return text.split(), words_at(text, starts)
+
+
+def _decode(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    return tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def align_words(
+    attention: torch.Tensor, source_words: Sequence[int], target_words: Sequence[int]
+) -> list[tuple[int, int]]:
+    """For each target word the source word with the highest attention, as pairs (source word, target word).
+
+    Row t of the attention [T, S] belongs to the position that predicts target token t. `source_words` [S] and
+    `target_words` [T] are the word indices of tokens, -1 for none. The attention to a source word is the
+    maximum over its tokens, the attention from a target word is the sum over its tokens. Without source words
+    there are no pairs.
+    """
+    num_source = max(source_words, default=-1) + 1
+    num_target = max(target_words, default=-1) + 1
+    if not num_source:
+        return []
+    columns, words = _tokens_with_words(source_words, attention.device)
+    by_source_word = attention.new_zeros(len(attention), num_source)  # [T, source words]
+    by_source_word.scatter_reduce_(1, words.expand(len(attention), -1), attention[:, columns], "amax")
+    rows, words = _tokens_with_words(target_words, attention.device)
+    by_word = attention.new_zeros(num_target, num_source).index_add_(0, words, by_source_word[rows])
+    return [(source, target) for target, source in enumerate(by_word.argmax(dim=1).tolist())]
+
+
+def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The indices of the tokens that belong to a word, and the indices of their words, both int64."""
+    tokens = [token for token, word in enumerate(words) if word >= 0]
+    indices = [words[token] for token in tokens]
+    return (
+        torch.tensor(tokens, device=device, dtype=torch.int64),
+        torch.tensor(indices, device=device, dtype=torch.int64),
+    )
+
+
+def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
+    """An alignment in Pharaoh format: "0-0 1-2 2-1", pairs source word - target word."""
+    return " ".join(f"{source}-{target}" for source, target in pairs)
+
+
+def shift_alignment(alignment: str, num_target: int) -> str:
+    """An alignment in Pharaoh format, with `num_target` added to each target word."""
+    pairs = [pair.split("-") for pair in alignment.split()]
+    return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
+
+
+# The minimum number of repeats in a loop. Normal text repeats a word three times ("very very very").
 _WORD_REPEATS = 4
+
 _PHRASE_REPEATS = 3
-# A loop without white space, as in Chinese or inside a word, has at least so many characters.
+
+# The minimum length (characters) of a loop without white space, as in Chinese or inside a word.
 _CHARACTERS_OF_LOOP = 20
-# The longest unit that is searched for, in words or characters. The limit makes the work grow linearly with
-# the text.
+
+# The longest repeated unit (words or characters). The limit keeps the time linear in the length.
 _LONGEST_UNIT = 100
-# A short input has at most so many words.
+
+# The maximum length (words) of a short input.
 _SHORT = 10
 
 
 def is_loop(translation: str, source: str) -> bool:
-    """True if a translation repeats something in a row far more often than its source does.
+    """True if a translation repeats something in a row much more often than its source.
 
-    A loop repeats a word four times, a phrase three times, or a part of a word of twenty or more characters
-    four times, and more than twice as often as the source repeats anything.
+    A loop repeats a word four times, a phrase three times, or a part of a word four times (at least twenty
+    characters in total). In addition it repeats more than twice as often as the source does.
     """
     words = [word.casefold().strip(".,;:!?…'\"()„“”«»") or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -179,11 +281,11 @@ def is_loop(translation: str, source: str) -> bool:
 
 
 def ngram_size_without_loops(source: str) -> int:
-    """The `no_repeat_ngram_size` with which a text is translated again after a loop.
+    """The `no_repeat_ngram_size` for the second translation of a text whose first translation is a loop.
 
-    If no three tokens may occur twice, nothing repeats as often as in a loop. A longer sentence may repeat
-    two tokens. Of 950 short inputs of a small Multi30k model 20 fell into a loop. With a size of 3, 19 of the
-    new translations still repeated something three times in a row; with a size of 2, 2 of them did.
+    Size 3 prevents loops, and a long sentence may need to repeat two tokens. For short texts size 2 is
+    better: of 950 short inputs of a small Multi30k model 20 gave loops. With size 3, 19 of the 20 second
+    translations still repeated something three times in a row. With size 2, 2 of the 20 did.
     """
     return 2 if len(source.split()) <= _SHORT else 3
 
@@ -193,19 +295,19 @@ def _least_repeats(num_words: int) -> int:
 
 
 def _most_repeats(source: str) -> int:
-    """How often the source repeats anything in a row, as in "ha ha ha", "ha, ha, ha" or "hahaha"."""
+    """The largest number of repeats in a row in the source, as in "ha ha ha", "ha, ha, ha" or "hahaha"."""
     characters = "".join(source.casefold().split())
     letters = "".join(character for character in characters if character.isalnum())
     repeats = [1]
     for text in (characters, letters):
-        # Two equal letters in a row are normal spelling.
+        # Two equal letters in a row are normal spelling, not a repeat.
         repeats += [count for length, count in _repeats(text) if length * count > 2]
     repeats += [count for _, count in _repeats(source.casefold().split())]
     return max(repeats)
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each length of a unit the largest number of equal units in a row."""
+    """For each length of a unit (symbols) the largest number of equal units in a row."""
     for length in range(1, min(len(symbols) // 2, _LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))
         yield length, 1 + max(map(len, is_same.split(b"\0"))) // length

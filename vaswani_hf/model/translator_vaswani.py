@@ -1,271 +1,297 @@
 """The translator: from texts to translations, in the order of the texts.
 
-A window of texts is translated at once, in these steps:
+`Translator.translate` reads a window of texts (1000 by default) and translates the window in these steps:
 
-1. split each text into sentences, if the options say so;
-2. tokenize all sentences in one call, and cut those that are too long for the model: the results are
-   segments;
-3. give segments the constraints of their text: target prefix and phrases;
-4. search batches of segments of similar length by the backend;
-5. search again, without repetition, the segments whose translations fall into a loop, if the options say so;
-6. score and align the translations, if the options say so;
-7. join the translations of the segments of each text.
+1. Split each text into sentences, if `split_sentences` is set.
+2. Tokenize all sentences in one call. Cut sentences that are too long for the model. The results are
+   segments.
+3. Attach the target prefix and the phrases of each text to its segments.
+4. Search. `PyTorchBackend.search` calls `model.generate` of generation_vaswani for a batch of segments of
+   similar lengths. The results are hypotheses.
+5. Search again, without repetition, for segments whose translations repeat a phrase in a loop, if
+   `repetition_guard` is set.
+6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
+7. Join the translations of the segments of each text.
 
-The translator works for all encoder-decoder models that generate. The backends are in `backend_vaswani`, the
-options in `options_vaswani`.
+`BaseTranslator` contains these steps in this order. `PyTorchBackend` follows below. The translator works for
+all encoder-decoder models that have `generate`.
 
-This file travels with every checkpoint because the pipeline is an adapter of it. The package adds checkpoints
-by name (`vaswani_hf.translation.Translator.from_pretrained`) and the backend CTranslate2.
+Details are in other files: inputs_vaswani checks options and texts and pairs each text with its constraints
+(`Request`); text_rules_vaswani splits sentences, aligns words and detects loops.
+
+This file travels with every checkpoint because the pipeline is an adapter of the translator. The package adds
+`Translator.from_pretrained` and the backend for CTranslate2.
+
+Letters of shapes: B segments of a batch, S source length, T target length (both in tokens), R translations of
+a segment, N decoder layers.
 """
 
+import copy
+import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
-from itertools import islice, repeat, zip_longest
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, Protocol
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .backend_vaswani import Backend, Hypothesis, PyTorchBackend, Segment
-from .configuration_vaswani import eos_token_ids
-from .options_vaswani import SCORE_SETTINGS, TranslationOptions, setting_of
-from .phrase_search_vaswani import contains, repeated_ngram
-from .scoring_vaswani import (
-    Translation,
-    Word,
-    join_translations,
-    num_layers_for,
-    scored_translation,
-    scoring_config,
-    with_alternatives,
+from .beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
+from .configuration_vaswani import decoder_start_token_id, eos_token_ids
+from .generation_vaswani import (
+    SCORE_SETTINGS,
+    FiniteLogits,
+    checked_models,
+    setting_of,
+    token_log_probs,
+    validate_search_fields,
+)
+from .inputs_vaswani import (
+    LINE_ERRORS,
+    InvalidInput,
+    Request,
+    check_iterable_of_texts,
+    check_options,
+    check_text,
+    make_requests,
+    option,
+    try_parse,
+    unwrap,
+    zip_pairs,
+)
+from .phrase_search_vaswani import contains, forbidden_tokens, repeated_ngram
+from .text_rules_vaswani import (
+    align_words,
+    is_loop,
+    join_sentences,
+    ngram_size_without_loops,
+    shift_alignment,
+    split_sentences,
+    target_word_indices,
+    to_pharaoh,
     words_at,
 )
-from .text_rules_vaswani import is_loop, ngram_size_without_loops, split_sentences
 
 logger = logging.get_logger(__name__)
 
-# During a call a tokenizer has a state: where it cuts, which language it reads. Therefore threads take turns.
+# A tokenizer changes its own state during a call (truncation, language). Therefore threads take turns.
 TOKENIZING = threading.RLock()
-# The longest input (tokens) if neither tokenizer nor model has a limit. Attention to it needs little memory.
+# The longest input (tokens) if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-# The search if neither the call nor the checkpoint sets it, as in the pipeline of transformers 4. A Vaswani
-# model has a limit of its own for each sentence and does not get `max_new_tokens` from here.
+# The settings of the search that neither the call nor the checkpoint sets. The pipeline of transformers 4 has
+# the same defaults. A Vaswani model does not get `max_new_tokens` from here, because it limits each sentence
+# itself.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 # The options of `score` in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
-T = TypeVar("T")
 _TAG = re.compile(r">>\S+?<<")
 
-
-# Requests: texts with their constraints, and lines that cannot be read or translated.
-
-# What a bad line raises: when it is read, when it is tokenized, and in the search.
-LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
+# Alignments are the mean of the last two decoder layers, at the position that predicts the target token. Garg
+# et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the last but one of six layers. On Multi30k (4 layers,
+# compared with intersected word translation models) the alignment error rate is 0.22 for the mean of the last
+# two layers, 0.23 for the last layer, 0.34 for the last but one and 0.24 for the mean of all layers. At the
+# position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of every
+# layer is at least 0.82.
+ALIGNMENT_LAYERS = 2
 
 
 @dataclass(frozen=True)
-class Request:
-    """A text to translate, with the constraints of its translation.
+class TranslationOptions:
+    """The options of a translation: the keyword arguments of `translate`, of the pipeline and of the command.
 
-    Attributes:
-        text (str): The text.
-        target_prefix (str): The text that its translation begins with.
-        must_contain (sequence): The phrases that its translation contains.
+    The field `generate` contains the arguments of `model.generate`, such as `num_beams`. `of` puts every
+    argument that is no field into `generate`. The `help` of each field explains the field.
 
     Raises:
-        TypeError: If one of them is no str.
-        ValueError: If UTF-8 cannot write one of them, or a phrase is empty.
+        ValueError: If an option or a setting of the search has an impossible value.
+
+    Example:
+        >>> options = TranslationOptions.of(split_sentences=True, num_beams=2)
+        >>> options.split_sentences, options.generate
+        (True, {'num_beams': 2})
+    """
+
+    window: int = option(1000, "lines read before they are translated (1000; 1 at a terminal)", least=1)
+    tokens_per_batch: int = option(4096, "source positions per batch, padding included (4096)", least=1)
+    batch_size: int | None = option(
+        None, "texts per batch; as many as `tokens_per_batch` allows by default", least=1, command_line=False
+    )
+    split_sentences: bool = option(False, "translate long texts sentence by sentence (false)")
+    repetition_guard: bool = option(
+        False,
+        "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
+    )
+    on_error: str = option(
+        "fail",
+        "skip: report a bad line, write an empty translation (or the `error`, in JSON) and continue; exit code 1 if "
+        "all lines are bad",
+        choices=("fail", "skip"),
+    )
+    seed: int | None = option(
+        None, "seed of sampling; the same seed draws the same translations", least=0, most=2**32 - 1
+    )
+    return_scores: bool = option(
+        False, "return score, tokens, words and confidences with each translation", command_line=False
+    )
+    return_alignments: bool = option(
+        False, "return the word alignment of each translation", command_line=False
+    )
+    warn_of_limit: bool = option(
+        False, "warn if a translation may have too few tokens for its source", command_line=False
+    )
+    tokenize: dict[str, Any] = option(
+        factory=dict, help="arguments of the source tokenizer, such as `src_lang`", command_line=False
+    )
+    decode: dict[str, Any] = option(
+        factory=lambda: {"clean_up_tokenization_spaces": False},
+        help="arguments of the target tokenizer's `decode`",
+        command_line=False,
+    )
+    generate: dict[str, Any] = option(factory=dict, help="arguments of `generate`", command_line=False)
+
+    def __post_init__(self):
+        check_options(vars(self), type(self))
+        validate_search_fields(self.generate)
+        validate_search_fields(self.generate.get("generation_config"))
+
+    @classmethod
+    def of(cls, **options: Any) -> "TranslationOptions":
+        """The options of a call. An argument that is no field becomes an entry of `generate`."""
+        names = {field.name for field in fields(cls)} - {"generate"}
+        own = {name: options.pop(name) for name in names & options.keys()}
+        return cls(**own, generate=options)
+
+    @property
+    def is_scored(self) -> bool:
+        """True if translations contain scores."""
+        return self.return_scores or self.return_alignments
+
+
+@dataclass(slots=True)
+class Segment:
+    """The unit of the search: a sentence, or a part of a sentence that is too long for the model."""
+
+    text: str
+    # [S], `</s>` last.
+    token_ids: list[int]
+    # [S] for each token the index of its word in the whole text, -1 for none; empty if unused.
+    words: list[int] = field(default_factory=list)
+    # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
+    generate: dict[str, Any] = field(default_factory=dict)
+    # The tokens that the translation must begin with.
+    prefix: list[int] = field(default_factory=list)
+    # The phrases that the translation must contain, as tokens and as texts.
+    phrases: list[list[int]] = field(default_factory=list)
+    phrase_texts: list[str] = field(default_factory=list)
+    # The texts of the prefix and of the phrases.
+    forced_text: str = ""
+
+
+@dataclass(slots=True)
+class Hypothesis:
+    """A translation of a segment, as the search returns it."""
+
+    # [T] without the start token; forced tokens first; `</s>` last if the search reached it.
+    token_ids: list[int]
+    # The number of tokens at the beginning that the search was forced to produce: target prefix and language.
+    num_forced: int = 0
+    # The number of forced tokens at the beginning that count as length in the score: the language.
+    num_counted: int = 0
+    # The number of tokens at the end that the search was forced to produce: `</s>` at the length limit.
+    num_ending: int = 0
+    # The text. The translator sets it.
+    text: str = ""
+    # The score of the search. Only the CTranslate2 backend sets it.
+    score: float = 0.0
+    # [T][S] the cross-attention. Only a backend whose `score` cannot compute the attention sets it.
+    attention: list[list[float]] | None = None
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a translation.
+
+    Attributes:
+        word (str): The word.
+        confidence (float): The product of the probabilities of the word's tokens; 1 if all tokens are forced.
+            On Multi30k the product separates words of the reference from other words better (area under the
+            curve 0.787) than the geometric mean (0.782) or the least likely token (0.785).
+    """
+
+    word: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation of a text. All fields except `text` are None if they are not requested.
+
+    Attributes:
+        text (str): The translation.
+        score (float): The score of beam search: the summed log-probability divided by the length penalty,
+            plus the weighted coverage. For a text that is translated in parts, the sum of the scores of the
+            parts.
+        log_prob (float): The summed log-probability (nats).
+        confidence (float): The geometric mean of the probabilities of the tokens.
+        tokens (list): The tokens (str), including `</s>`, without forced tokens.
+        token_log_probs (list): The log-probabilities of `tokens` (nats).
+        words (list): The words of the translation, separated by white space, each a `Word`.
+        alignment (str): For each word the source word with the highest attention, in Pharaoh format,
+            such as "0-0 1-2". Each pair is source word - target word, counted from 0.
+        alternatives (list): The other translations of the same text, each a `Translation`.
+        token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
+        error (str): The reason why the text was skipped. The translation is then empty.
+        unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because the
+            search found no translation with all phrases. None if the translation contains all phrases.
     """
 
     text: str
-    target_prefix: str = ""
-    must_contain: Sequence[str] = ()
+    score: float | None = None
+    log_prob: float | None = None
+    confidence: float | None = None
+    tokens: list[str] | None = None
+    token_log_probs: list[float] | None = None
+    words: list[Word] | None = None
+    alignment: str | None = None
+    alternatives: list["Translation"] | None = None
+    token_ids: list[int] | None = None
+    error: str | None = None
+    unmet_phrases: list[str] | None = None
 
-    def __post_init__(self):
-        check_text(self.text, "A text to translate")
-        if self.target_prefix != "":
-            check_text(self.target_prefix, "A target prefix")
-        for phrase in self.must_contain:
-            check_text(phrase, "A phrase of `must_contain`")
-            if not phrase.strip():
-                raise ValueError("A phrase of `must_contain` must have at least one character, but is empty.")
-
-
-@dataclass(frozen=True)
-class InvalidInput:
-    """A line that cannot be read, in place of its text or its request."""
-
-    error: Exception
-
-
-def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """What a call that reads a line returns, or the error that it raises, as an `InvalidInput`."""
-    try:
-        return read(*args)
-    except LINE_ERRORS as error:
-        return InvalidInput(error)
-
-
-def unwrap(line: T | InvalidInput) -> T:
-    """The line, if it could be read; raises the error of an `InvalidInput`."""
-    if isinstance(line, InvalidInput):
-        raise line.error
-    return line
-
-
-def has_text(request: Any) -> bool:
-    """True for a request with something to translate; False for a blank one and for an `InvalidInput`."""
-    return isinstance(request, Request) and not request.text.isspace() and request.text != ""
-
-
-def results_of_lines(
-    lines: Sequence[Any],
-    first_line: int,
-    read: Callable[[Any, int], Any],
-    find: Callable[[list[Any]], Sequence[Any]],
-    on_error: str,
-) -> Iterator[Any]:
-    """The result of each line of a window. All results are found at once, and a bad line costs no other line.
-
-    `read` makes what `find` needs from a line and its number, and `find` gives the results of a list of them.
-    With "skip" a bad line gives a `Translation` with an `error`. With "fail" its error is raised after the
-    results of the lines before it, with the number of the line as `line_number`.
-    """
-    good: list[tuple[int, Any]] = []
-    errors: dict[int, Exception] = {}
-    for number, line in enumerate(lines, first_line):
-        try:
-            good.append((number, read(line, number)))
-        except LINE_ERRORS as error:
-            errors[number] = error
-            if on_error == "fail":
-                break
-    found = _results(good, find, on_error)
-    for number in range(first_line, first_line + len(good) + len(errors)):
-        yield _failed(errors[number], number, on_error) if number in errors else next(found)
-
-
-def _results(
-    lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
-) -> Iterator[Any]:
-    """The results of lines. After an error, which does not name its line, each half of the lines is tried."""
-    try:
-        found = find([line for _, line in lines]) if lines else []
-    except LINE_ERRORS as error:
-        if len(lines) == 1:
-            yield _failed(error, lines[0][0], on_error)
-            return
-        half = len(lines) // 2
-        yield from _results(lines[:half], find, on_error)
-        yield from _results(lines[half:], find, on_error)
-    else:
-        yield from found
-
-
-def _failed(error: Exception, number: int, on_error: str) -> Translation:
-    if on_error == "skip":
-        return Translation("", error=" ".join(str(error).split()))
-    error.line_number = number  # type: ignore[attr-defined]
-    raise error
-
-
-def refuse_one_text(name: str, texts: Any) -> None:
-    """Refuse a text, or anything else that is no iterable of texts."""
-    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-        raise TypeError(
-            f"`{name}` must be a list or another iterable of texts, but is of type {type(texts).__name__}."
-        )
-
-
-def pairs_of(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """Texts with their translations; refuses columns of different lengths."""
-    missing = object()
-    for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
-        if missing in pair:
-            fewer, more = ("sources", "targets") if pair[0] is missing else ("targets", "sources")
-            raise ValueError(
-                f"`{fewer}` must hold as many texts as `{more}`, but ends before number {number:,}."
-            )
-        yield pair
-
-
-def requests_of(
-    lines: Iterable[str],
-    target_prefixes: Iterable[str | None] | None,
-    must_contain: Iterable[Sequence[str] | None] | None,
-) -> Iterator[Request | InvalidInput]:
-    """Lines with the constraints of their translations; refuses columns of different lengths."""
-    missing = object()
-    prefixes = repeat(None) if target_prefixes is None else iter(target_prefixes)
-    phrases = repeat(None) if must_contain is None else iter(must_contain)
-    number = 0
-    for number, line in enumerate(lines, 1):
-        prefix = next(prefixes, missing)
-        of_line = next(phrases, missing)
-        for name, value in (("target_prefixes", prefix), ("must_contain", of_line)):
-            if value is missing:
-                raise ValueError(f"`{name}` must hold one entry per line, but ends before line {number:,}.")
-        yield try_parse(_request, number, line, prefix, of_line)
-    for name, given, rest in (
-        ("target_prefixes", target_prefixes, prefixes),
-        ("must_contain", must_contain, phrases),
-    ):
-        if given is not None and next(rest, missing) is not missing:
-            raise ValueError(
-                f"`{name}` must hold one entry per line, but has more than the {number:,} lines."
-            )
-
-
-def _request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """The request of a line of `translate`; None is no constraint."""
-    phrases = () if phrases is None else phrases
-    if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
-        raise TypeError(
-            f"`must_contain` must hold a list of phrases per line, but for line {number:,} it is of type "
-            f"{type(phrases).__name__}."
-        )
-    try:
-        return Request(line, "" if prefix is None else prefix, tuple(phrases))
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"Line {number:,}: {error}") from error
-
-
-def check_text(text: Any, name: str) -> None:
-    """Refuse what is no str, and what UTF-8 cannot write; `name` is the name of the text in the message."""
-    if not isinstance(text, str):
-        raise TypeError(f"{name} must be a str, but is of type {type(text).__name__}.")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{name} must hold text, but holds {text[error.start]!r}, half a character, which UTF-8 cannot write."
-        ) from None
+    def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
+        """The entries of a record of the pipeline, except the text."""
+        record: dict[str, Any] = {}
+        if with_scores:
+            record["score"] = self.score
+            record["confidence"] = self.confidence
+            record["words"] = [asdict(word) for word in self.words or ()]
+        if with_alignment:
+            record["alignment"] = self.alignment
+        return record
 
 
 class BaseTranslator:
-    """A model, or several, with the tokenizers.
+    """Translates texts with a model, or several, and its tokenizers.
 
-    A subclass for other outputs than texts overrides `split`, `cut`, `decode` and `backend_class`.
+    A subclass whose outputs are not texts overrides `split`, `cut`, `decode` and `make_backend`.
 
     Args:
         model (PreTrainedModel or Backend): An encoder-decoder model, or another backend.
-        source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the language that is translated.
-        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the other language; may be the same
-            object.
-        ensemble (sequence): More models of the same vocabulary, whose probabilities are averaged with the
-            first one's.
-        prefix (str): A text that is put before each text, as T5 needs it.
-        task_settings (mapping): Settings of `generate` that the checkpoint has for its task.
+        source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
+        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language. It may be the same
+            object as `source_tokenizer`.
+        ensemble (sequence): Further models with the same vocabulary. The probabilities of all models are
+            averaged.
+        prefix (str): A text that is put before each source text, such as the task prefix of T5.
+        task_settings (mapping): Settings of `generate` from the `task_specific_params` of the checkpoint.
     """
-
-    backend_class: type = PyTorchBackend
 
     def __init__(
         self,
@@ -277,21 +303,25 @@ class BaseTranslator:
         prefix: str = "",
         task_settings: Mapping[str, Any] | None = None,
     ):
-        is_model = isinstance(model, torch.nn.Module)
-        self.backend: Backend = self.backend_class(model, ensemble) if is_model else model
         self.source_tokenizer: Any = source_tokenizer
         self.target_tokenizer: Any = target_tokenizer
         self.prefix = prefix
         self.task_settings = dict(task_settings or {})
+        is_model = isinstance(model, torch.nn.Module)
+        self.backend: Backend = self.make_backend(model, ensemble) if is_model else model
+
+    def make_backend(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel]) -> "Backend":
+        """The backend for a model and its ensemble."""
+        return PyTorchBackend(model, ensemble)
 
     @property
     def model(self) -> Any:
-        """The first model."""
+        """The first model of the backend."""
         return self.backend.model  # type: ignore[attr-defined]
 
     @property
     def max_length(self) -> int:
-        """The largest number of tokens of a segment. Longer segments are cut."""
+        """The maximum number of tokens of a segment. `cut` divides longer segments."""
         if self.backend.max_positions is None:
             return _NO_LIMIT
         limits: list[Any] = [self.source_tokenizer.model_max_length, self.backend.max_positions]
@@ -309,29 +339,29 @@ class BaseTranslator:
         must_contain: Iterable[Sequence[str] | None] | None = None,
         **options: Any,
     ) -> Iterator[Any]:
-        """Translations in the order of the lines.
+        """Translate lines, in their order.
 
-        A line of white space has an empty translation, or, with `split_sentences`, the white space. A line
-        that is longer than the model permits is cut at word boundaries. The translations of its pieces are
-        joined by spaces, and a warning says so.
+        A line of white space has an empty translation, or with `split_sentences` the white space itself. A
+        line that is longer than the model permits is cut between words, and its translated pieces are joined
+        by spaces. A warning reports the cut.
 
         Args:
-            lines (Iterable): Texts. A window of them is read at a time.
-            target_prefixes (Iterable, optional): For each line the text that its translation begins with, or
-                None.
-            must_contain (Iterable, optional): For each line the phrases that its translation contains, or
-                None. A phrase is tokenized as it is inside a sentence, after a space. If the other settings
-                permit no translation with all phrases, the translation has as many of them as possible. A
-                warning names the line and the other phrases, and a `Translation` has them as `unmet_phrases`.
-            **options: The fields of `TranslationOptions`. All other options go to `generate`.
+            lines (Iterable): Texts. One window of texts is read at a time.
+            target_prefixes (Iterable, optional): For each line the text that the translation must begin with,
+                or None.
+            must_contain (Iterable, optional): For each line a list of phrases that the translation must
+                contain, or None. If the search finds no translation with all phrases, the translation
+                contains as many phrases as possible. A warning names the line and the missing phrases, and
+                the field `unmet_phrases` of a `Translation` contains them.
+            **options: The fields of `TranslationOptions`. All other options are passed to `generate`.
 
         Returns:
-            Iterator: A str for each line; a `Translation` if `return_scores`, `return_alignments` or a
-            `num_return_sequences` above 1 is given; a `Translation` with an `error` for a line that is
-            skipped.
+            Iterator: A str for each line. If `return_scores`, `return_alignments` or a `num_return_sequences`
+                above 1 is given, a `Translation` for each line. With `on_error="skip"` a bad line has a
+                `Translation` with an `error`.
 
         Raises:
-            TypeError: If a text is given where several are due, or a line is no str.
+            TypeError: If an argument is a single text, or a line is not a str.
             ValueError: If an option is impossible, or a line cannot be translated.
         """
         for name, texts in (
@@ -340,18 +370,18 @@ class BaseTranslator:
             ("must_contain", must_contain),
         ):
             if texts is not None or name == "lines":
-                refuse_one_text(name, texts)
+                check_iterable_of_texts(name, texts)
         chosen = TranslationOptions.of(**options)
         if _gives_records(chosen):
             chosen = replace(chosen, return_scores=True)
-        return self.translate_requests(requests_of(lines, target_prefixes, must_contain), chosen)
+        return self.translate_requests(make_requests(lines, target_prefixes, must_contain), chosen)
 
     def translate_requests(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[Any]:
-        """For each request its translation: a str, or a `Translation` if scores or several are asked for.
+        """For each request a str, or a `Translation` if the options request scores or several translations.
 
-        `first_line` is the number of the first request, for warnings and for the seed.
+        `first_line` is the line number of the first request. Warnings and the seed use it.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -363,46 +393,50 @@ class BaseTranslator:
     def translations(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Translation]]:
-        """For each request its translations, best first; there may be fewer than `num_return_sequences`."""
+        """For each request at most `num_return_sequences` translations, best first."""
         completed = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # A continued run, or one of several processes, draws the same translations for a line.
+                # Seed by the line number, so that resumed runs and parallel processes draw the same.
                 self.backend.seed(options.seed + first_line)
+            # `_translate_lines` translates the window. `results_of_lines` isolates lines that raise errors.
             find = partial(self._translate_lines, options=completed)
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Does nothing. It is called before each window, so that a subclass may choose its backend."""
+        """Called before each window, so that a subclass may choose its dtype. Does nothing here."""
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """The translations of each of some numbered requests."""
+        """Steps 1 to 7: for each (line number, request) its translations, best first."""
         requests = [request for _, request in lines]
+        # Steps 1 to 3: split, tokenize, cut, and attach constraints.
         layouts = self.layouts(requests, [number for number, _ in lines], options)
         segments: list[Segment] = []
         for of_text, _ in layouts:
             segments += of_text
         if options.warn_of_limit:
             self._warn_of_limit(segments, options)
+        # Steps 4 and 5: search, and search again for loops.
         hypotheses = self._search(segments, options)
         if options.repetition_guard and "streamer" not in options.generate:
-            self._mend_loops(segments, hypotheses, options)
+            self._search_loops_again(segments, hypotheses, options)
+        # Steps 6 and 7: score, and join the segments of each text.
         if options.is_scored:
-            of_segments = iter(self._scored(segments, hypotheses, options))
+            of_segments = iter(self._score_hypotheses(segments, hypotheses, options))
         else:
-            of_segments = map(_unscored, segments, hypotheses)
+            of_segments = map(_without_scores, segments, hypotheses)
         results = []
         for (number, request), (of_text, separators) in zip(lines, layouts, strict=True):
             if of_text:
                 translations = _joined(list(islice(of_segments, len(of_text))), separators)
             else:
-                translations = self._blank(request, separators, options)
+                translations = self._translate_blank_text(request, separators, options)
             if unmet := translations[0].unmet_phrases:
                 logger.warning(
                     f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with that "
@@ -416,8 +450,9 @@ class BaseTranslator:
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[tuple[list[Segment], list[str]]]:
-        """For each numbered request the N segments of its text, and the N + 1 separators of their
-        translations.
+        """Steps 1 to 3: for each request its N segments, and N + 1 separators between their translations.
+
+        The translation of a text is `separators[0] + translation[0] + separators[1] + … + separators[N]`.
         """
         texts = [self.split(request.text, options) for request in requests]
         sentences: list[str] = []
@@ -431,6 +466,7 @@ class BaseTranslator:
             if options.return_alignments and len(of_request) > 1:
                 self._count_words_of_text(of_request)
             pieces: list[Segment] = []
+            # The separators between the pieces.
             between = separators[:1]
             for segment, separator in zip(of_request, separators[1:], strict=True):
                 of_segment = self.cut(segment, number, max_length)
@@ -439,33 +475,33 @@ class BaseTranslator:
             if pieces and (request.target_prefix or request.must_contain):
                 self._constrain(pieces, request)
             elif request.target_prefix:
-                # The translation of a blank text is its prefix.
+                # The translation of a blank text is the target prefix.
                 between = [request.target_prefix.strip()]
             layouts.append((pieces, between))
         return layouts
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """The N parts of a text that are translated separately, and N + 1 separators of white space."""
+        """The N parts of a text that are translated separately, and the N + 1 white spaces around them."""
         stripped = text.strip()
         tag = self._tag_of(stripped)
         if stripped == tag:
-            # White space, or a direction and nothing to translate.
+            # The text is white space, or only a tag without a text.
             return [], [text if options.split_sentences and not tag else ""]
         if not options.split_sentences:
             return [stripped], ["", ""]
         if not tag:
             return split_sentences(text)
-        # The direction of a text is the direction of each of its sentences.
+        # Repeat the tag before each sentence, because each sentence is translated separately.
         sentences, separators = split_sentences(text.lstrip().removeprefix(tag).lstrip())
         return [f"{tag} {sentence}" for sentence in sentences], separators
 
     def _tag_of(self, text: str) -> str:
-        """The tag of the direction that a text begins with, such as ">>en<<"; empty if there is none."""
+        """The tag of the target language at the beginning of a text, such as ">>en<<", or an empty str."""
         tag = _TAG.match(text)
         return tag[0] if tag and tag[0] in self._tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Texts as segments. They have `words` if they are cut or aligned, and the tokenizer is fast."""
+        """Step 2: texts as segments. `words` are set only if alignment or cutting needs them."""
         if not texts:
             return []
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
@@ -473,7 +509,7 @@ class BaseTranslator:
         prefixed = [self.prefix + text for text in texts]
         tokenizer = self.source_tokenizer
         if hasattr(tokenizer, "_build_translation_inputs"):
-            # A tokenizer of several languages, such as that of mBART.
+            # Tokenizers of multilingual models, such as mBART, need the languages.
             settings = {"return_tensors": None, **languages, **settings}
             tokenizer = tokenizer._build_translation_inputs
         with TOKENIZING:
@@ -489,7 +525,7 @@ class BaseTranslator:
         return segments
 
     def _source_words(self, text: str, encoding: Any) -> list[int]:
-        """For each token the word of the text without the prefix of the task, -1 for none."""
+        """For each token the index of its word in the text without the task prefix, -1 for none."""
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
             starts.append(-1 if is_special else start)
@@ -497,7 +533,7 @@ class BaseTranslator:
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
     def _count_words_of_text(self, segments: list[Segment]) -> None:
-        """Makes words of sentences count from the beginning of their text, which has the tag only once."""
+        """Number the words of all sentences from the beginning of the text."""
         num_words = 0
         for number, segment in enumerate(segments):
             repeats_tag = number > 0 and segment.token_ids[0] in self._tags.values()
@@ -508,7 +544,7 @@ class BaseTranslator:
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """A segment of line `number` in pieces of at most `max_length` tokens, each with the segment's tag."""
+        """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with its tag."""
         if len(segment.token_ids) <= max_length:
             return [segment]
         *ids, end_id = segment.token_ids
@@ -520,7 +556,7 @@ class BaseTranslator:
         while start < len(ids):
             stop = min(start + max_length - 1 - len(tag_ids), len(ids))
             if stop < len(ids):
-                # The piece ends at its last word boundary, unless one word fills it.
+                # End the piece between two words, unless a single word fills the piece.
                 boundaries = (i for i in range(stop, start, -1) if words[i] != words[i - 1])
                 stop = next(boundaries, stop)
             piece = replace(
@@ -539,7 +575,7 @@ class BaseTranslator:
         return pieces
 
     def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Gives the target prefix to the first segment of a text, and each phrase to one of the segments."""
+        """Step 3: the first segment gets the target prefix, and each phrase goes to one segment."""
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].forced_text = request.target_prefix
         if not request.must_contain:
@@ -553,7 +589,7 @@ class BaseTranslator:
     # Steps 4 and 5: from segments to hypotheses.
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
-        """The hypotheses of each segment, best first, with their texts."""
+        """Step 4: for each segment its hypotheses with their texts, best first."""
         hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
         token_ids = [segment.token_ids for segment in segments]
         for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
@@ -565,34 +601,34 @@ class BaseTranslator:
         return hypotheses
 
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
-        """The text of a hypothesis of a segment."""
+        """The text of a hypothesis."""
         text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
-        # A line stays a line.
+        # The translation of one line must be one line.
         return text if "\n" in segment.text else text.replace("\n", " ")
 
-    def _mend_loops(
+    def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Replaces loops by the results of a second search without repetition, if these are no loops."""
+        """Step 5: search looping segments again without repetition, and keep results without loops."""
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
             size = ngram_size_without_loops(segment.text)
             may_mend = not any(repeated_ngram(phrase, size) for phrase in segment.phrases)
-            if may_mend and _loops(segment, found[0]):
+            if may_mend and _is_looping(segment, found[0]):
                 rows_of_size.setdefault(size, []).append(row)
         for size, rows in rows_of_size.items():
             generate = {**options.generate, "no_repeat_ngram_size": size}
             mended = self._search([segments[row] for row in rows], replace(options, generate=generate))
             for row, found in zip(rows, mended, strict=True):
-                if not _loops(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
+                if not _is_looping(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
                     hypotheses[row] = found
 
     # Steps 6 and 7: from hypotheses to translations of texts.
 
-    def _scored(
+    def _score_hypotheses(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """The translations of each segment, with scores."""
+        """Step 6: for each segment its translations with scores."""
         config = scoring_config(self.backend.generation_config, options.generate)
         num_layers = num_layers_for(config, options.return_alignments)
         pairs: list[tuple[Segment, Hypothesis]] = []
@@ -617,10 +653,10 @@ class BaseTranslator:
         in_order = iter([scored[i] for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
 
-    def _blank(
+    def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """The translations of a text without words: its target prefix, or its white space."""
+        """The translations of a text without words: the target prefix, or the white space of the text."""
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
         if prefix or request.must_contain:
@@ -634,33 +670,34 @@ class BaseTranslator:
         return [translation] * (number or 1)
 
     def score(self, sources: Iterable[str], targets: Iterable[str], **options: Any) -> Iterator[Translation]:
-        """Scores of given translations, in their order.
+        """Score given translations, in their order.
 
-        A translation of the model itself gets the score that the search reported, if the tokenizer splits it
-        into the tokens of the search, and it ended by itself.
+        The score of a translation equals the score that the search reports, if the tokenizer splits the text
+        into the same tokens and the search ended the translation by `</s>`.
 
         Args:
-            sources (Iterable): Texts. A window of them is read at a time.
-            targets (Iterable): Their translations.
-            **options: `return_alignments`, `window`, `tokens_per_batch` (source and target positions, each half
-                on the average) and `on_error` of `TranslationOptions`; and `length_penalty`,
-                `length_penalty_type` and `coverage_penalty`, also in a `generation_config`.
+            sources (Iterable): Texts. One window of texts is read at a time.
+            targets (Iterable): The translations of the texts.
+            **options: `return_alignments`, `window`, `tokens_per_batch` and `on_error` of
+                `TranslationOptions`, and `length_penalty`, `length_penalty_type`, `coverage_penalty` and
+                `generation_config` of `generate`. A batch has at most twice `tokens_per_batch` positions,
+                source and target together.
 
         Returns:
             Iterator: A `Translation` for each pair.
 
         Raises:
-            TypeError: If there is no such option, or a text is given where several are due.
-            ValueError: If an option is impossible, or there are not equally many sources and targets.
+            TypeError: If an option does not exist, or an argument is a single text.
+            ValueError: If an option is impossible, or the numbers of sources and targets differ.
         """
         unknown = options.keys() - {*SCORE_SETTINGS, *_SCORE_OPTIONS}
         if unknown:
             raise TypeError(f"`score` takes no argument `{min(unknown)}`.")
-        refuse_one_text("sources", sources)
-        refuse_one_text("targets", targets)
+        check_iterable_of_texts("sources", sources)
+        check_iterable_of_texts("targets", targets)
         given = {name: value for name, value in options.items() if value is not None}
         chosen = TranslationOptions.of(return_scores=True, **given)
-        return self._score_pairs(pairs_of(sources, targets), chosen)
+        return self._score_pairs(zip_pairs(sources, targets), chosen)
 
     def _score_pairs(
         self, pairs: Iterator[tuple[Any, Any]], options: TranslationOptions
@@ -690,13 +727,13 @@ class BaseTranslator:
                     f"but has {length}."
                 )
             hypotheses.append([Hypothesis(ids, text=target)])
-        return [translation for (translation,) in self._scored(segments, hypotheses, options)]
+        return [translation for (translation,) in self._score_hypotheses(segments, hypotheses, options)]
 
     def _warn_of_limit(self, segments: list[Segment], options: TranslationOptions) -> None:
         given = (options.generate, self.backend.generation_config)
         limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
         longest = max((len(segment.token_ids) for segment in segments), default=0)
-        # transformers 4 warns at this share too.
+        # transformers 4 warns at the same 90 %.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(
                 f"A text has {longest} tokens, its translation at most {limit}; if it is cut off, give a larger "
@@ -704,25 +741,19 @@ class BaseTranslator:
             )
 
     def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Settings of `generate`, completed by those of the task and by `DEFAULT_SEARCH`."""
+        """Settings of `generate`, completed by `task_settings` and by `DEFAULT_SEARCH`."""
         if settings.get("generation_config") is not None:
             return settings
-        defaults = _unset(
+        defaults = _without_set_names(
             DEFAULT_SEARCH, {**self.backend.generation_config.to_diff_dict(), **self.task_settings}
         )
         if self.backend.max_positions is not None:
             defaults.pop("max_new_tokens", None)
-        return {**_unset({**self.task_settings, **defaults}, settings), **settings}
-
-
-def _unset(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of what is not set. One maximum length stands for both: `generate` refuses two of them."""
-    names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
-    return {name: value for name, value in defaults.items() if name not in names}
+        return {**_without_set_names({**self.task_settings, **defaults}, settings), **settings}
 
 
 def _gives_records(options: TranslationOptions) -> bool:
-    """True if a text gives a `Translation` and not a str."""
+    """True if the result for a text is a `Translation`, False if it is a str."""
     config = options.generate.get("generation_config")
     number = (
         options.generate.get("num_return_sequences") or getattr(config, "num_return_sequences", None) or 1
@@ -730,15 +761,85 @@ def _gives_records(options: TranslationOptions) -> bool:
     return options.is_scored or number > 1
 
 
-def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """The translations of a text from those of its segments: the best of each, the second best of each, …"""
-    if len(parts) == 1 and not any(separators):
-        return parts[0]
-    number = min(len(part) for part in parts)
-    return [join_translations([part[rank] for part in parts], separators) for rank in range(number)]
+def _numbered_request(request: Request | InvalidInput, number: int) -> tuple[int, Request]:
+    return number, unwrap(request)
 
 
-def _unscored(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
+def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
+    source, target = unwrap(pair[0]), unwrap(pair[1])
+    check_text(source, f"Line {number:,} of `sources`")
+    check_text(target, f"Line {number:,} of `targets`")
+    return number, source.strip(), target.strip()
+
+
+def results_of_lines(
+    lines: Sequence[Any],
+    first_line: int,
+    read: Callable[[Any, int], Any],
+    find: Callable[[list[Any]], Sequence[Any]],
+    on_error: str,
+) -> Iterator[Any]:
+    """The result of each line of a window. A bad line does not affect the results of other lines.
+
+    `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. With
+    "skip" the result of a bad line is a `Translation` with an `error`. With "fail" its error is raised after
+    the results of the lines before it, with the number of the line as `line_number`.
+    """
+    good: list[tuple[int, Any]] = []
+    errors: dict[int, Exception] = {}
+    for number, line in enumerate(lines, first_line):
+        try:
+            good.append((number, read(line, number)))
+        except LINE_ERRORS as error:
+            errors[number] = error
+            if on_error == "fail":
+                break
+    found = _find_or_bisect(good, find, on_error)
+    for number in range(first_line, first_line + len(good) + len(errors)):
+        yield _skip_or_raise(errors[number], number, on_error) if number in errors else next(found)
+
+
+def _find_or_bisect(
+    lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
+) -> Iterator[Any]:
+    """The results of lines. If `find` raises an error, try each half of the lines to isolate the bad line."""
+    try:
+        found = find([line for _, line in lines]) if lines else []
+    except LINE_ERRORS as error:
+        if len(lines) == 1:
+            yield _skip_or_raise(error, lines[0][0], on_error)
+            return
+        half = len(lines) // 2
+        yield from _find_or_bisect(lines[:half], find, on_error)
+        yield from _find_or_bisect(lines[half:], find, on_error)
+    else:
+        yield from found
+
+
+def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
+    if on_error == "skip":
+        return Translation("", error=" ".join(str(error).split()))
+    error.line_number = number  # type: ignore[attr-defined]
+    raise error
+
+
+def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults that `settings` does not set. `max_length` and `max_new_tokens` exclude each other."""
+    names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
+    return {name: value for name, value in defaults.items() if name not in names}
+
+
+def batches_by_length(
+    pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
+) -> Iterator[list[int]]:
+    """Batches of indices, longest pieces first, each with at most `tokens_per_batch` tokens."""
+    longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
+    for i in longest_first:
+        size = max(1, tokens_per_batch // max(1, len(pieces[i])))
+        yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
+
+
+def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
     """The translations of a segment, without scores."""
     translations = []
     for hypothesis in hypotheses:
@@ -748,7 +849,7 @@ def _unscored(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translatio
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """The phrases of a segment that a hypothesis lacks; None if it has all."""
+    """The phrases of a segment that a hypothesis lacks; None if it contains all phrases."""
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
         if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:
@@ -756,21 +857,132 @@ def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None
     return unmet or None
 
 
-def _loops(segment: Segment, hypothesis: Hypothesis) -> bool:
+def _is_looping(segment: Segment, hypothesis: Hypothesis) -> bool:
     return is_loop(hypothesis.text, f"{segment.text} {segment.forced_text}")
 
 
+def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
+    """The translations of a text, from the translations of its parts with the same rank."""
+    if len(parts) == 1 and not any(separators):
+        return parts[0]
+    number = min(len(part) for part in parts)
+    return [join_translations([part[rank] for part in parts], separators) for rank in range(number)]
+
+
+def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
+    """The checkpoint's generation config, with the settings of a call that affect scores."""
+    config = copy.copy(generation_config)
+    for name in SCORE_SETTINGS:
+        setattr(config, name, setting_of(name, settings, generation_config))
+    if config.length_penalty is None:
+        config.length_penalty = 1.0
+    validate_search_fields(config)
+    return config
+
+
+def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
+    """The number of last decoder layers whose attention the scores need."""
+    return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
+
+
+def scored_translation(
+    hypothesis: Hypothesis,
+    log_probs: list[float],
+    attention: torch.Tensor | None,
+    source_words: Sequence[int] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    config: GenerationConfig,
+) -> Translation:
+    """A hypothesis with its scores, from the log-probabilities (nats) of the tokens that were not forced.
+
+    The attention [N, T, S] is needed for the alignment and the coverage. `source_words` [S], needed for the
+    alignment only, contains for each source token the index of its word, -1 for none.
+    """
+    own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
+    # The search gives a forced language and a forced `</s>` probability 1, but counts them in the length.
+    length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
+    score = sum(log_probs) / length_penalty(max(1, length), config)
+    if config.coverage_penalty and attention is not None:
+        score += config.coverage_penalty * coverage_score(attention[-1].sum(dim=0), None).item()
+    words, word_of_token = target_word_indices(hypothesis.token_ids, tokenizer)
+    word_log_probs = [0.0] * len(words)
+    for word, log_prob in zip(word_of_token[hypothesis.num_forced :], log_probs, strict=False):
+        if word >= 0:
+            word_log_probs[word] += log_prob
+    alignment = None
+    if source_words is not None and attention is not None:
+        alignment = to_pharaoh(align_words(attention.mean(dim=0), source_words, word_of_token))
+    log_prob_sum = math.fsum(log_probs)
+    return Translation(
+        hypothesis.text,
+        score=score,
+        log_prob=log_prob_sum,
+        confidence=math.exp(log_prob_sum / max(1, len(log_probs))),
+        tokens=tokenizer.convert_ids_to_tokens(own_ids),
+        token_log_probs=log_probs,
+        words=[Word(word, math.exp(value)) for word, value in zip(words, word_log_probs, strict=True)],
+        alignment=alignment,
+        token_ids=hypothesis.token_ids,
+    )
+
+
+def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
+    """The translation of a text from the translations of its N parts and N + 1 separators.
+
+    Either all parts have scores, or none. The score of the text is the sum of the scores. The alignments of
+    the parts already count source words from the beginning of the text.
+    """
+    if len(parts) == 1 and not any(separators):
+        return parts[0]
+    text = join_sentences([part.text for part in parts], separators)
+    token_ids: list[int] = []
+    unmet: list[str] = []
+    for part in parts:
+        token_ids += part.token_ids or []
+        unmet += part.unmet_phrases or []
+    if any(part.score is None for part in parts):
+        return Translation(text, token_ids=token_ids, unmet_phrases=unmet or None)
+    log_probs: list[float] = []
+    tokens: list[str] = []
+    words: list[Word] = []
+    alignments: list[str] = []
+    for part in parts:
+        log_probs += part.token_log_probs or []
+        tokens += part.tokens or []
+        alignments.append(shift_alignment(part.alignment or "", len(words)))
+        words += part.words or []
+    is_aligned = all(part.alignment is not None for part in parts)
+    return Translation(
+        text,
+        score=math.fsum(part.score or 0.0 for part in parts),
+        log_prob=math.fsum(log_probs),
+        confidence=math.exp(math.fsum(log_probs) / max(1, len(log_probs))),
+        tokens=tokens,
+        token_log_probs=log_probs,
+        words=words,
+        alignment=" ".join(filter(None, alignments)) if is_aligned else None,
+        token_ids=token_ids,
+        unmet_phrases=unmet or None,
+    )
+
+
+def with_alternatives(translations: Sequence[Translation]) -> Translation:
+    """The first translation, with the other translations as its `alternatives`."""
+    first, *others = translations
+    return replace(first, alternatives=others) if others else first
+
+
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens of the beginning of a translation, without `</s>` and the white space around it."""
+    """The token ids of a target prefix, without `</s>` and without surrounding white space."""
     return _target_token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
 
 
 def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens of a phrase inside a sentence, after a space.
+    """The token ids of a phrase inside a sentence, after a space.
 
-    Many tokenizers have different tokens for a word after a space and for the same letters elsewhere.
+    Many tokenizers produce different tokens after a space and at the beginning of a text.
     """
-    # Put the phrase after some word, and take the tokens of the word away.
+    # Tokenize a word before the phrase, and remove the tokens of the word.
     word = _target_token_ids("a", tokenizer)
     with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)
     if with_word[: len(word)] == word:
@@ -786,7 +998,8 @@ def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
     """For each part of a text the phrases that its translation must contain.
 
-    A phrase goes to the first part that has it in its text, such as a name, or else to the longest part.
+    A phrase goes to the first part that contains the phrase itself, such as a name. Otherwise it goes to the
+    longest part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))
@@ -796,18 +1009,8 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
     return assigned
 
 
-def batches_by_length(
-    pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
-) -> Iterator[list[int]]:
-    """Batches of indices of pieces, longest first, each within the budget of tokens or a single piece."""
-    longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
-    for i in longest_first:
-        size = max(1, tokens_per_batch // max(1, len(pieces[i])))
-        yield [i, *islice(longest_first, min(size, batch_size or size) - 1)]
-
-
 def tags_of(tokenizer: Any) -> dict[str, int]:
-    """The tags of directions that a tokenizer knows, such as ">>en<<", with their ids."""
+    """The tags of target languages in a tokenizer's vocabulary, such as ">>en<<", with their token ids."""
     tags = {}
     for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
         if not token.special and _TAG.fullmatch(token.content):
@@ -815,19 +1018,8 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
     return tags
 
 
-def _numbered_request(request: Request | InvalidInput, number: int) -> tuple[int, Request]:
-    return number, unwrap(request)
-
-
-def _numbered_pair(pair: tuple[Any, Any], number: int) -> tuple[int, str, str]:
-    source, target = unwrap(pair[0]), unwrap(pair[1])
-    check_text(source, f"Line {number:,} of `sources`")
-    check_text(target, f"Line {number:,} of `targets`")
-    return number, source.strip(), target.strip()
-
-
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Refuse tokenizers that do not fit a Vaswani model. The model may have spare classes."""
+    """Raise an error if tokenizers do not fit a Vaswani model. Spare classes are permitted."""
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
     sides = {
@@ -848,3 +1040,302 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
                 fault = f"its `{token}` has the id {token_id}, and that of the model {ids[0]}"
         if fault:
             raise ValueError(f"The {side} tokenizer {fitting}, but {fault}; take both from one checkpoint.")
+
+
+class Backend(Protocol):
+    """What the translator needs of a model: search and scores for batches of segments.
+
+    The implementations are `PyTorchBackend` and `CTranslate2Backend` of the package.
+    """
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The generation settings of the checkpoint."""
+        ...
+
+    @property
+    def max_positions(self) -> float | None:
+        """The maximum number of source tokens; infinite if there is no limit.
+
+        None for models other than Vaswani models, because the translator does not cut their texts.
+        """
+        ...
+
+    def seed(self, seed: int) -> None:
+        """Set the seed of sampling."""
+
+    def search(
+        self, segments: list[Segment], with_attention: bool = False, **settings: Any
+    ) -> list[list[Hypothesis]]:
+        """For each of B segments of similar lengths its hypotheses, best first.
+
+        `settings` are arguments of `generate`. `with_attention` asks for hypotheses with attention, if
+        `score` cannot compute the attention. A `SentenceError` names the text that cannot be searched.
+        """
+        ...
+
+    def score(
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+    ) -> list[tuple[list[float], torch.Tensor | None]]:
+        """For each of B hypotheses, one per segment: its log-probabilities, and its attention or None.
+
+        The log-probabilities (nats) exclude forced tokens. The attention [N, T, S] float32 is the
+        cross-attention of the last `num_layers` layers, averaged over heads. A `NotFiniteError` names the
+        text whose logits are not finite.
+        """
+        ...
+
+
+class PyTorchBackend:
+    """Search and scores with a PyTorch model, or with an ensemble whose probabilities are averaged.
+
+    Args:
+        model (PreTrainedModel): An encoder-decoder model that has `generate`.
+        ensemble (sequence): Further models with the same vocabulary.
+    """
+
+    def __init__(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel] = ()):
+        self.model: Any = model
+        self.ensemble = checked_models(ensemble)
+        self._is_vaswani = self.model.config.model_type == "vaswani"
+        if self.ensemble and not self._is_vaswani:
+            raise ValueError(
+                f"`ensemble` needs a Vaswani model as the first one, but that is a {type(model).__name__}; change their "
+                "order."
+            )
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The generation config of the model."""
+        return self.model.generation_config
+
+    @property
+    def max_positions(self) -> float | None:
+        """The maximum number of source tokens, see `Backend.max_positions`."""
+        if not self._is_vaswani:
+            return None
+        config = self.model.config
+        return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
+
+    def seed(self, seed: int) -> None:
+        """Set the seed of PyTorch."""
+        torch.manual_seed(seed)
+
+    def search(
+        self, segments: list[Segment], with_attention: bool = False, **settings: Any
+    ) -> list[list[Hypothesis]]:
+        """For each segment its hypotheses, see `Backend.search`. `with_attention` has no effect."""
+        prefix_lengths = {len(segment.prefix) for segment in segments}
+        if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
+            return self._search_by_prefix_length(segments, settings)
+        prompts = _prompts_of(segments)
+        arguments = self._generate_arguments(segments, prompts, settings)
+        finite = FiniteLogits()
+        if not self._is_vaswani:
+            # Other models do not check their logits.
+            arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
+        try:
+            sequences = self.model.generate(**arguments)
+            finite.raise_for_marked_row(len(segments))
+        except ValueError as error:
+            _name_text(error, segments)
+            raise
+        found = self._hypotheses(sequences, prompts)
+        self._note_forced_tokens(found, max(map(len, prompts)), arguments)
+        return found
+
+    def _counts_padding(self, given: Mapping[str, Any]) -> bool:
+        """True if padding before a shorter target prefix would use up the length limit of its translation."""
+        if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
+            return True
+        has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
+        return has_fixed_length or self.max_positions != math.inf
+
+    def _search_by_prefix_length(
+        self, segments: list[Segment], settings: dict[str, Any]
+    ) -> list[list[Hypothesis]]:
+        """Search once for each length of target prefixes."""
+        rows_of: dict[int, list[int]] = {}
+        for row, segment in enumerate(segments):
+            rows_of.setdefault(len(segment.prefix), []).append(row)
+        found: list[list[Hypothesis]] = [[] for _ in segments]
+        for rows in rows_of.values():
+            of_rows = self.search([segments[row] for row in rows], **settings)
+            for row, hypotheses in zip(rows, of_rows, strict=True):
+                found[row] = hypotheses
+        return found
+
+    def _generate_arguments(
+        self, segments: list[Segment], prompts: list[list[int]], settings: dict[str, Any]
+    ) -> dict[str, Any]:
+        arguments = {**self._inputs(segments), **segments[0].generate}
+        if any(prompts):
+            self._refuse_forbidden_prefixes(segments, settings)
+            arguments |= self._prompt_arguments(prompts)
+        if any(segment.phrases for segment in segments):
+            if not self._is_vaswani:
+                raise ValueError(
+                    f"`must_contain` must be left out for a model of type {self.model.config.model_type!r}, whose search "
+                    "does not support phrases."
+                )
+            arguments["must_contain"] = [segment.phrases for segment in segments]
+            # The translator warns of unmet phrases, because it knows the number of the line.
+            arguments["warn_of_unmet_phrases"] = False
+        # transformers warns of checkpoint settings without effect. Override them to avoid the warnings.
+        idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
+        if settings.get("num_beams") == 1:
+            idle |= {"length_penalty": 1.0, "early_stopping": False}
+        for name, value in idle.items():
+            if getattr(self.generation_config, name, None) is not None:
+                arguments[name] = value
+        if self.ensemble:
+            arguments["ensemble"] = self.ensemble
+        return {**arguments, **settings, "return_dict_in_generate": False}
+
+    def _inputs(self, segments: list[Segment]) -> dict[str, torch.Tensor]:
+        """`input_ids` and `attention_mask` [B, S] int64, on the model's device."""
+        ids, mask = _pad_rows(
+            [segment.token_ids for segment in segments], self.model.config.pad_token_id or 0
+        )
+        return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
+
+    def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
+        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask."""
+        start: Any = decoder_start_token_id(self.generation_config)
+        rows = [[start, *prompt] for prompt in prompts]
+        ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, on_the_left=True)
+        arguments = {"decoder_input_ids": ids.to(self.model.device)}
+        if not bool(mask.all()):
+            arguments["decoder_attention_mask"] = mask.to(self.model.device)
+        return arguments
+
+    def _refuse_forbidden_prefixes(self, segments: list[Segment], settings: dict[str, Any]) -> None:
+        given = {**segments[0].generate, **settings}
+        config = GenerationConfig()
+        for name in ("bad_words_ids", "suppress_tokens"):
+            setattr(config, name, setting_of(name, given, self.generation_config))
+        for segment in segments:
+            forbidden = forbidden_tokens(segment.prefix, config)
+            if forbidden is not None:
+                raise ValueError(
+                    f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, but {forbidden}; "
+                    "leave one of them out."
+                )
+
+    def _hypotheses(self, sequences: torch.Tensor, prompts: list[list[int]]) -> list[list[Hypothesis]]:
+        """The hypotheses of each of B segments from the sequences [B * R, 1 + T] that `generate` returned."""
+        rows = sequences.tolist()
+        num_rows = len(rows) // len(prompts)
+        first = 1 + max(map(len, prompts))
+        end_ids = eos_token_ids(self.generation_config)
+        pad_token_id = self.model.config.pad_token_id
+        found = []
+        for number, prompt in enumerate(prompts):
+            of_segment = []
+            for row in rows[number * num_rows : (number + 1) * num_rows]:
+                token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
+                of_segment.append(Hypothesis(token_ids, len(prompt)))
+            # Ignore rows that contain nothing but the prompt: the search found fewer translations.
+            existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
+            found.append(existing or of_segment[:1])
+        return found
+
+    def _note_forced_tokens(
+        self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
+    ) -> None:
+        """Record forced tokens other than the prompt: the language, and `</s>` at the length limit."""
+        language = setting_of("forced_bos_token_id", arguments, self.generation_config)
+        end = setting_of("forced_eos_token_id", arguments, self.generation_config)
+        if language is None and end is None:
+            return
+        end_ids = end if isinstance(end, list) else [end]
+        limit = setting_of("max_new_tokens", arguments, self.generation_config)
+        if limit is None:
+            max_length = setting_of("max_length", arguments, self.generation_config)
+            # transformers counts the start token and the prompt. Its default is 20 tokens.
+            limit = 20 if max_length is None else max_length - 1 - prompt_length
+        for hypotheses in found:
+            for hypothesis in hypotheses:
+                own = hypothesis.token_ids[hypothesis.num_forced :]
+                if language is not None and prompt_length == 0 and own[:1] == [language]:
+                    hypothesis.num_counted = 1
+                    hypothesis.num_forced += 1
+                if len(own) == limit and own[-1] in end_ids:
+                    hypothesis.num_ending = 1
+
+    @torch.inference_mode()
+    def score(
+        self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
+    ) -> list[tuple[list[float], torch.Tensor | None]]:
+        """For each hypothesis its log-probabilities and attention, see `Backend.score`."""
+        labels, _ = _pad_rows([hypothesis.token_ids for hypothesis in hypotheses], 0)
+        labels = labels.to(self.model.device)  # [B, T]
+        start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
+        decoder_input_ids = torch.cat([start, labels[:, :-1]], dim=1)
+        models = [self.model, *self.ensemble]
+        log_probs, attention = token_log_probs(
+            models, self._inputs(segments), decoder_input_ids, labels, num_layers
+        )
+        scores = []
+        for row, (segment, hypothesis) in enumerate(zip(segments, hypotheses, strict=True)):
+            num_tokens = len(hypothesis.token_ids)
+            own = log_probs[row, hypothesis.num_forced : num_tokens - hypothesis.num_ending].tolist()
+            if any(map(math.isnan, own)):
+                raise NotFiniteError(row, segment.text)
+            of_row = None if attention is None else attention[row, :, :num_tokens, : len(segment.token_ids)]
+            scores.append((own, of_row))
+        return scores
+
+
+def _prompts_of(segments: list[Segment]) -> list[list[int]]:
+    """For each segment the tokens that its translation begins with: language and target prefix."""
+    if not any(segment.prefix for segment in segments):
+        return [[] for _ in segments]
+    language = segments[0].generate.get("forced_bos_token_id")
+    # `generate` forces the language only if the call has no prefix.
+    first = [] if language is None else [language]
+    return [[*first, *segment.prefix] for segment in segments]
+
+
+def _pad_rows(
+    rows: list[list[int]], fill: int, on_the_left: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
+    longest = max(map(len, rows))
+    padding = [[fill] * (longest - len(row)) for row in rows]
+    lengths = torch.tensor([len(row) for row in rows])[:, None]
+    columns = torch.arange(longest)
+    if on_the_left:
+        ids = torch.tensor(
+            [[*before, *row] for before, row in zip(padding, rows, strict=True)], dtype=torch.int64
+        )
+        return ids, (columns >= longest - lengths).long()
+    ids = torch.tensor([[*row, *after] for row, after in zip(rows, padding, strict=True)], dtype=torch.int64)
+    return ids, (columns < lengths).long()
+
+
+def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
+    """The tokens up to and including `</s>`. Without `</s>`, the tokens without padding at the end."""
+    ends = [token_ids.index(end_id) for end_id in end_ids if end_id in token_ids]
+    if ends:
+        return token_ids[: min(ends) + 1]
+    length = len(token_ids)
+    while length > 0 and token_ids[length - 1] == pad_token_id:
+        length -= 1
+    return token_ids[:length]
+
+
+def _name_text(error: Any, segments: list[Segment]) -> None:
+    """Add the text of the sentence, and the texts of the phrases concerned, to an error of a sentence.
+
+    Test for attributes, because transformers may load a class of errors twice: for the model and for the
+    pipeline.
+    """
+    number = getattr(error, "sentence", None)
+    if number is None:
+        return
+    segment = segments[number]
+    error.text = segment.text
+    if hasattr(error, "phrases"):
+        texts = zip(segment.phrases, segment.phrase_texts, strict=True)
+        error.phrase_texts = [text for phrase, text in texts if phrase in error.phrases]

@@ -1,4 +1,4 @@
-"""How a step changes the weights: the tables of optimizers, learning rate schedules and regularisers.
+"""The tables of optimizers, learning rate schedules and regularisers.
 
-An entry declares its keys in its own file. The section `training` of a recipe (section.py) has the keys of all entries.
+Each entry declares its keys. The section `training` of a recipe (section.py) has the keys of all entries.
 """

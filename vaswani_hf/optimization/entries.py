@@ -1,7 +1,8 @@
-"""The classes of the entries of the tables.
+"""The classes of the entries of the tables of optimizers, schedules and regularisers.
 
-An entry declares its keys as a class of settings. The fields become keys of the recipe's section `training` (see
-section.py). Two entries that share a key inherit it from one class.
+An entry declares its keys as the fields of a settings class. These fields become keys of the section
+`training` of a recipe (see section.py). If two entries share a key, their settings classes inherit the key
+from one class.
 """
 
 from collections.abc import Callable
@@ -19,10 +20,10 @@ from ..settings.sections import ModelSettings
 
 
 class BuildOptimizer(Protocol):
-    """The function that makes an optimizer for a model; its learning rate does not matter, because the
-    schedule sets it.
+    """A function that makes an optimizer for a model.
 
-    `bf16` is True if the run computes in bfloat16.
+    `settings` is the section `training` of a recipe. `bf16` is True if the run computes in bfloat16. The
+    function need not set the learning rate, because the schedule sets it before each step.
     """
 
     def __call__(self, model: nn.Module, settings: Any, *, bf16: bool) -> torch.optim.Optimizer: ...
@@ -34,10 +35,10 @@ class Optimizer:
 
     Attributes:
         name (str): The value of `training.optimizer`.
-        build (BuildOptimizer): Makes the optimizer.
-        settings (type): The class with the keys that the optimizer has in the section `training`.
-        needs_whole_weights (bool): The optimizer does not work if FSDP or DeepSpeed shards weights or
-            gradients.
+        build (BuildOptimizer): Makes the optimizer for a model.
+        settings (type): The class with the keys of the optimizer in the section `training`.
+        needs_whole_weights (bool): True if the optimizer does not work when FSDP or DeepSpeed shards weights
+            or gradients.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Optimizer:
 
 
 class Rate(Protocol):
-    """The function that gives the learning rate of a step, which is counted from 1."""
+    """A function that computes the learning rate of a step. The first step is 1."""
 
     def __call__(
         self, step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int
@@ -60,11 +61,11 @@ class Schedule:
 
     Attributes:
         name (str): The value of `training.lr_scheduler_type`.
-        rate (Rate): Gives the learning rate of a step.
-        settings (type): The class with the keys that the schedule has in the section `training`.
-        rate_key (str): The key that makes all rates smaller; a run that diverges advises to lower it.
-        depends_on_length (bool): The rates depend on the number of steps of the run, so that a run cannot be
-            made longer.
+        rate (Rate): Computes the learning rate of a step.
+        settings (type): The class with the keys of the schedule in the section `training`.
+        rate_key (str): The key that scales all rates. If a run diverges, its error advises to lower the key.
+        depends_on_length (bool): True if the rates depend on the number of steps of the run. Then a finished
+            run cannot be continued for more steps.
     """
 
     name: str
@@ -75,10 +76,11 @@ class Schedule:
 
 
 class RegularizedLoss(Protocol):
-    """The loss that a run computes in place of the loss of the model.
+    """The loss that a run computes instead of the loss of the model.
 
-    `wrapped` is the model as it is called in training, `num_items_in_batch` divides all sums, and `batch` has
-    `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T] int64.
+    `wrapped` is the model with its wrappers for distributed training. All sums over tokens are divided by
+    `num_items_in_batch`. `batch` has `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T]
+    int64.
     """
 
     def __call__(
@@ -87,9 +89,9 @@ class RegularizedLoss(Protocol):
 
 
 class BuildLoss(Protocol):
-    """The function that makes a loss for a model.
+    """A function that makes a loss for a model.
 
-    `autocast` gives the context in which the model computes its own loss.
+    `autocast()` is the context manager under which the model computes its own loss.
     """
 
     def __call__(
@@ -98,7 +100,7 @@ class BuildLoss(Protocol):
 
 
 def accept_any_model(settings: Any, model: ModelSettings) -> None:
-    """Accept every recipe."""
+    """The check of a regulariser that works with every model."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +108,16 @@ class Regularizer:
     """An entry of `REGULARIZERS`.
 
     Attributes:
-        name (str): The name in messages.
-        build (BuildLoss): Makes the loss.
-        settings (type): The class with the keys that the regulariser has in the section `training`.
+        name (str): The name of the regulariser in messages.
+        build (BuildLoss): Makes the loss for a model.
+        settings (type): The class with the keys of the regulariser in the section `training`.
         strength (str): The key that turns the regulariser on if its value is not 0.
-        num_passes (int): Forward passes over a batch that are computed at once.
-        needs_whole_weights (bool): The regulariser does not work if FSDP or DeepSpeed shards weights or
-            gradients.
-        needs_encoder_decoder (bool): Only the tasks that train an encoder and a decoder have the keys.
-        check (Callable): Receives the section `training` and the section `model` of a recipe in which the
-            regulariser is on, and raises a ValueError if the regulariser has no effect with them.
+        num_passes (int): The number of forward passes over a batch that are computed at the same time.
+        needs_whole_weights (bool): True if the regulariser does not work when FSDP or DeepSpeed shards
+            weights or gradients.
+        needs_encoder_decoder (bool): True if only tasks with an encoder and a decoder have the keys.
+        check (Callable): Receives the sections `training` and `model` of a recipe that turns the regulariser
+            on. Raises a ValueError if the regulariser has no effect with these settings.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The learning rate of each step, a pure function of the recipe, and the scheduler over it.
+"""The learning rate schedules, and the scheduler that applies a schedule to an optimizer.
 
-A schedule is short, so that all of them are in this file. A new one is a function and an entry of
-`SCHEDULES`.
+The learning rate of a step depends only on the recipe and the number of the step. All schedules are in this
+file, because each schedule is short. A new schedule is a function and an entry of `SCHEDULES`.
 """
 
 import math
@@ -17,24 +17,22 @@ from .entries import Schedule
 
 
 class PaperSettings(Settings):
-    """The key of the paper's schedule, whose rates follow from the width and the warmup (Section 5.3)."""
+    """The key of the paper's schedule (Section 5.3)."""
 
     learning_rate_factor: float = Field(1.0, ge=0)
-    """Multiplies the learning rates of the paper's schedule."""
+    """A factor for all learning rates of the paper's schedule, which follow from `d_model` and
+    `warmup_steps`."""
 
 
 class HighestRateSettings(Settings):
-    """The key of the schedules that rise to a rate, which they reach at the last step of the warmup."""
+    """The key of the schedules that rise to a given learning rate during the warm-up."""
 
     learning_rate: float = Field(gt=0)
-    """The highest learning rate, which the schedule reaches at the last step of the warmup."""
+    """The highest learning rate. It is reached at the last step of the warm-up."""
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """The learning rate factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
-
-    It is Eq. (3) of Section 5.3.
-    """
+    """factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5), which is Eq. (3) of Section 5.3."""
     for name, value in (("step", step), ("warmup_steps", warmup_steps)):
         if value < 1:
             raise ValueError(f"`{name}` must be a positive integer, but is {value}.")
@@ -46,7 +44,7 @@ def _paper(step: int, settings: PaperSettings, *, warmup_steps: int, max_steps: 
 
 
 def _inverse_sqrt(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
-    """The rate falls with the inverse square root of the step."""
+    """After the warm-up the rate is proportional to the inverse square root of the step."""
     highest = settings.learning_rate
     if step <= warmup_steps:
         return highest * step / warmup_steps
@@ -54,11 +52,14 @@ def _inverse_sqrt(step: int, settings: Any, *, warmup_steps: int, max_steps: int
 
 
 def _cosine(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
-    """The rate falls as half a period of a cosine (Loshchilov and Hutter 2017, Eq. (5), without restarts)."""
+    """After the warm-up the rate falls like the first half of a cosine period.
+
+    It is Eq. (5) of Loshchilov and Hutter 2017, without restarts.
+    """
     highest = settings.learning_rate
     if step <= warmup_steps:
         return highest * step / warmup_steps
-    # The rate would be 0 after the last step.
+    # Add 1, so that the rate of the last step is above 0.
     share = min(1.0, (step - warmup_steps) / (max_steps + 1 - warmup_steps))
     return highest * (1 + math.cos(math.pi * share)) / 2
 
@@ -82,7 +83,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def scheduled_rate(step: int, training: Any, d_model: int, max_steps: int) -> float:
-    """The learning rate of a step of a run."""
+    """The learning rate of a step of a run. The first step is 1."""
     schedule = SCHEDULES[training.lr_scheduler_type]
     return schedule.rate(
         step, training, warmup_steps=training.warmup_steps, max_steps=max_steps, d_model=d_model
@@ -94,8 +95,8 @@ def _rate_after(completed_steps: int, training: Any, d_model: int, max_steps: in
 
 
 def scheduler_of(optimizer: Optimizer, training: Any, d_model: int, max_steps: int) -> LambdaLR:
-    """A scheduler that gives `optimizer` the learning rates of a run, whatever rate it was made with."""
-    # LambdaLR multiplies the rate that the optimizer was made with.
+    """A scheduler that sets the learning rates of a run in `optimizer`."""
+    # LambdaLR multiplies the initial rate of the optimizer by our rate, so set the initial rate to 1.
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] = 1.0
     return LambdaLR(optimizer, partial(_rate_after, training=training, d_model=d_model, max_steps=max_steps))

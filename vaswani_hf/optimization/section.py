@@ -1,4 +1,4 @@
-"""The section `training` of a recipe: its own keys, and the keys of all optimizers, schedules and regularisers."""
+"""The section `training` of a recipe. It includes the keys of all optimizers, schedules and regularisers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -14,7 +14,10 @@ from .schedules import SCHEDULES
 
 
 def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -> Any:
-    """A class with the fields of all entries. A required field may be null, because another entry may be selected."""
+    """A class with the fields of all entries.
+
+    Required fields are optional here, because another entry may be selected.
+    """
     fields: dict[str, Any] = {}
     for entry in entries:
         for key, field in entry.settings.model_fields.items():
@@ -32,82 +35,91 @@ _EncoderDecoderKeys: Any = _keys_of("_EncoderDecoderKeys", REGULARIZERS.values()
 
 
 class TrainingSettings(_EntryKeys):
-    """Optimisation; names are those of `TrainingArguments` where it has them.
+    """The settings of the training.
+
+    If `TrainingArguments` of transformers has a setting, the key has its name.
 
     Code outside an entry must not read the keys of the entry, because another entry may be selected.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    # The keys with the size of a batch.
+    # The keys that set the size of a batch.
     batch_keys: ClassVar[tuple[str, ...]] = ()
 
     max_steps: int | None = Field(None, gt=0)
-    """The number of optimizer steps. Either this or `num_train_epochs` is given."""
+    """The number of optimizer steps of the run. Give either `max_steps` or `num_train_epochs`."""
     num_train_epochs: float | None = Field(None, gt=0)
-    """The number of passes over the corpus. Either this or `max_steps` is given."""
+    """The number of passes over the corpus. Give either `num_train_epochs` or `max_steps`."""
     gradient_accumulation_steps: int = Field(1, gt=0)
-    """The number of batches whose gradients make one step."""
+    """The number of batches whose gradients are summed for one optimizer step."""
     optimizer: str = "adam"
-    """The name of an optimizer. Adam is the paper's."""
+    """The name of the optimizer. The paper uses Adam (Section 5.3)."""
     lr_scheduler_type: str = "paper"
-    """The name of a learning rate schedule. "paper" is Section 5.3, Eq. (3)."""
+    """The name of the learning rate schedule. "paper" is Eq. (3) of Section 5.3."""
     warmup_steps: int = Field(4000, gt=0)
-    """The number of steps in which the learning rate rises."""
+    """The number of steps of the warm-up, in which the learning rate rises."""
     max_grad_norm: float = Field(0.0, ge=0)
-    """Scale larger gradients down to this norm. 0 leaves gradients as they are."""
+    """The largest norm of the gradient. A larger gradient is scaled down to this norm. 0 turns this off."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
-    """The decay of an exponential moving average of the weights, such as 0.999. The run validates the average and ends
-    with it."""
+    """The decay of an exponential moving average of the weights, such as 0.999. The validations and the final
+    checkpoint use the average. Null computes no average."""
     frozen: list[str] = []
-    """Parts of the model that are not trained, such as encoder or decoder.layers.0."""
+    """The parts of the model that are not trained, such as `encoder` or `decoder.layers.0`."""
     bf16: bool | Literal["auto"] = "auto"
-    """Compute in bfloat16. "auto" does so if the processor or GPU multiplies bfloat16 and the model is large enough to
-    gain by it. The run records the decision, true or false."""
+    """Compute in bfloat16. "auto" computes in bfloat16 if the processor or GPU multiplies bfloat16 in
+    hardware and the model is large enough for a faster step. The run records the decision as true or
+    false."""
     torch_compile: bool = False
-    """Compile the model."""
+    """Compile the model with `torch.compile`."""
     gradient_checkpointing: bool = False
-    """Compute the layers again in the backward pass to save memory."""
+    """Save memory: do not store the activations of the layers, but compute them again in the backward pass.
+    """
     logging_steps: int = Field(50, gt=0)
-    """The number of steps from one line of the log to the next."""
+    """The number of steps between two lines of the log."""
     eval_steps: int = Field(500, gt=0)
-    """The number of steps from one validation to the next."""
+    """The number of steps between two validations."""
     save_steps: int = Field(500, gt=0)
-    """The number of steps from one checkpoint to the next."""
+    """The number of steps between two checkpoints."""
     save_total_limit: int = Field(5, gt=0)
-    """The number of checkpoints that are kept."""
+    """The number of checkpoints that are kept. Older checkpoints are deleted."""
     average_checkpoints: int = Field(0, ge=0)
-    """The final weights are the average of this number of the last checkpoints (Section 6.1). 0 takes the last one."""
+    """The final weights are the average of this number of last checkpoints (Section 6.1). With 0, they are
+    the weights of the last step."""
     early_stopping_patience: int | None = Field(None, gt=0)
-    """Stop after this number of validations without an improvement, and end with the best checkpoint."""
+    """Stop after this number of validations without an improvement. The final weights are those of the best
+    checkpoint. Null turns this off."""
     metric_for_best_model: str = "loss"
-    """What improves: the validation loss, or a score of the validation such as bleu (with `evaluation.validation_bleu`)."""
+    """The score that decides which checkpoint is the best: `loss`, or another score of the validation, such
+    as `bleu` with `evaluation.validation_bleu: true`."""
     dataloader_num_workers: int | None = Field(None, ge=0)
-    """The number of processes that prepare batches. Null takes none for a processor and some for an accelerator."""
+    """The number of processes that prepare batches. Null uses no such process on a CPU and several for an
+    accelerator."""
     report_to: list[str] = []
-    """Tools that receive the log, such as tensorboard."""
+    """The tools that also receive the log, such as `tensorboard`."""
     resume: bool = False
-    """Continue the run in `output_dir`."""
+    """Continue the run in `output_dir` after its last checkpoint."""
 
     def check_length(self) -> None:
-        """Refuse a run without a length; not all uses of this section need one."""
+        """Refuse a section that sets no length of the run, or two lengths."""
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise ValueError(
-                "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but they are "
-                f"{self.max_steps} and {self.num_train_epochs}."
+                "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
+                f"they are {self.max_steps} and {self.num_train_epochs}."
             )
 
     @model_validator(mode="after")
     def _check_checkpoints(self) -> Self:
         if self.average_checkpoints > self.save_total_limit:
             raise ValueError(
-                f"`training.average_checkpoints` is {self.average_checkpoints}, but only `training.save_total_limit` = "
-                f"{self.save_total_limit} checkpoints are kept; raise the limit."
+                f"`training.average_checkpoints` is {self.average_checkpoints}, but only "
+                f"`training.save_total_limit` = {self.save_total_limit} checkpoints are kept; raise the "
+                "limit."
             )
         if self.early_stopping_patience and self.average_checkpoints:
             raise ValueError(
-                "`training.early_stopping_patience` ends with the best checkpoint and `training.average_checkpoints` "
-                "with an average of the last ones; give only one of them."
+                "`training.early_stopping_patience` ends with the best checkpoint and "
+                "`training.average_checkpoints` with an average of the last ones; give only one of them."
             )
         if self.early_stopping_patience and self.save_steps % self.eval_steps:
             raise ValueError(
@@ -124,7 +136,7 @@ class TrainingSettings(_EntryKeys):
         return self
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
-        """Refuse a name that the table of a key does not have, and the keys of entries that are not selected."""
+        """Refuse a name that is not in the table, and keys of entries that are not selected."""
         selected = getattr(self, key)
         if selected not in table:
             names = " or ".join(repr(name) for name in table)
@@ -145,26 +157,27 @@ class TrainingSettings(_EntryKeys):
                     continue
                 owners = [owner for owner, other in table.items() if name in other.settings.model_fields]
                 raise ValueError(
-                    f"`training.{name}` belongs to `training.{key}: {' or '.join(owners)}`, but is {value} with "
-                    f"`training.{key}: {selected}`; leave one of them out."
+                    f"`training.{name}` belongs to `training.{key}: {' or '.join(owners)}`, but is {value} "
+                    f"with `training.{key}: {selected}`; leave one of them out."
                 )
 
     def _check_regularizers(self) -> None:
-        """Refuse two regularisers, and the keys of a regulariser that is off."""
+        """Refuse two regularisers at once, and keys of a regulariser that is off."""
         selected = regularizer_of(self)
         for entry in REGULARIZERS.values():
             strength = getattr(self, entry.strength, 0)
             if strength and selected is not None and entry is not selected:
                 raise ValueError(
-                    f"`training.{selected.strength}: {getattr(self, selected.strength)}` and `training.{entry.strength}: "
-                    f"{strength}` turn on two regularisers, but a run has one; set one of them to 0."
+                    f"`training.{selected.strength}: {getattr(self, selected.strength)}` and "
+                    f"`training.{entry.strength}: {strength}` turn on two regularisers, but a run has one; "
+                    "set one of them to 0."
                 )
             for name in entry.settings.model_fields.keys() & type(self).model_fields.keys():
                 value = getattr(self, name)
                 if not strength and value != type(self).model_fields[name].default:
                     raise ValueError(
-                        f"`training.{name}: {value}` needs `training.{entry.strength}`, but that is {strength}; set it "
-                        f"to a positive number, or leave `{name}` out."
+                        f"`training.{name}: {value}` needs `training.{entry.strength}`, but that is "
+                        f"{strength}; set it to a positive number, or leave `{name}` out."
                     )
 
 
@@ -182,7 +195,7 @@ class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
 
 
 class TextTraining(TrainingSettings):
-    """The training of a language model, which has one side."""
+    """The training of a language model, whose examples have one side."""
 
     batch_keys = ("text_tokens_per_batch",)
 
@@ -196,12 +209,12 @@ class TextTraining(TrainingSettings):
 
     @property
     def source_tokens_per_batch(self) -> int:
-        """The size of a batch on the side of the source, which is the text."""
+        """The largest number of source tokens of a batch. The source of a language model is the text."""
         return self.text_tokens_per_batch
 
     @property
     def target_tokens_per_batch(self) -> int:
-        """The size of a batch on the side of the target, which is the text."""
+        """The largest number of target tokens of a batch. The target of a language model is the text."""
         return self.text_tokens_per_batch
 
 
@@ -209,5 +222,5 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """The class of the section `training` for a model with these parts of an encoder-decoder."""
+    """The class of the section `training` for a model that has these parts of an encoder-decoder."""
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

@@ -1,6 +1,6 @@
-"""Constituency parsing (Section 6.3): the same model gives sentences their trees, and the trees are scored.
+"""Constituency parsing (Section 6.3): a translation model writes trees, and the trees are scored.
 
-`data/trees.py` reads trees. `tasks/parsing.py` makes them targets for training.
+`data/trees.py` reads trees. `tasks/parsing.py` converts trees to targets for the training.
 """
 
 from .parser import Parser

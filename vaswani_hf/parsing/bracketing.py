@@ -1,10 +1,11 @@
-"""Labelled bracketing: precision, recall and F1 of trees by the rules of evalb (Sekine and Collins 1997).
+"""Labelled bracketing scores: precision, recall and F1 of trees by the rules of evalb (Sekine and Collins
+1997).
 
-The rules are those of evalb's parameter file COLLINS.prm, with the labels that new.prm adds. Function tags
-are cut off, ADVP and PRT are the same label, and TOP, punctuation and traces are deleted. Constituents are
-compared as a multiset of label, first and last word, over all sentences together. Parts of speech are not
-compared. The tags of the gold tree decide which words are punctuation, in both trees, so that a parser needs
-no tags.
+The rules are those of evalb's parameter files COLLINS.prm and new.prm. Function tags are removed, ADVP and
+PRT are the same label, and TOP, punctuation and traces are deleted. A constituent is its label with its first
+and last word. The constituents of all sentences are counted together. Part-of-speech tags are not compared.
+The tags of the gold tree decide which words are punctuation, also in the predicted tree, because a predicted
+tree may have no tags.
 """
 
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from ..data.trees import WORD, WRAPPERS, Tree, tree_over
+from ..data.trees import WORD, WRAPPERS, Tree, tree_from_symbols
 from .parser import Parser
 
 logger = logging.get_logger(__name__)
@@ -25,10 +26,11 @@ _SAME_LABEL = {"PRT": "ADVP"}
 
 
 def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[str, Any]:
-    """The scores of trees for the same sentences, in the same order.
+    """The scores of predicted trees. Both sequences have the trees of the same sentences in the same order.
 
-    `precision`, `recall`, `f1` and `exact_match`, the share of sentences whose constituents are all right,
-    are in percent. The numbers are `sentences`, `gold_brackets`, `predicted_brackets` and `matched_brackets`.
+    `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the share of sentences
+    whose constituents are all correct. `sentences`, `gold_brackets`, `predicted_brackets` and
+    `matched_brackets` are counts.
     """
     num_gold = 0
     num_predicted = 0
@@ -60,28 +62,34 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 
 
 def _punctuation_of(tree: Tree) -> list[bool]:
-    """For each word whether it is punctuation. The tag decides, or the word if there is no tag."""
+    """For each word of a tree, True if the word is punctuation.
+
+    Its tag decides, or the word itself if it has no tag.
+    """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]
 
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
-    """Label, start and end of the constituents that count. Start and end count only the kept words."""
+    """The label, start and end of each constituent that is scored.
+
+    Start and end are positions among the kept words.
+    """
     # The number of kept words before each word, and before the end of the sentence.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
     for label, start, end in tree.constituents:
-        # A constituent of punctuation alone has no kept words.
+        # Leave out a constituent that has only punctuation.
         if label not in WRAPPERS and places[start] < places[end]:
             brackets[_SAME_LABEL.get(label, label), places[start], places[end]] += 1
     return brackets
 
 
 def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dict[str, Any]:
-    """The scores of a parser on the sentences of gold trees. The options are those of `Parser.parse`.
+    """Parse the sentences of gold trees and score the trees. The options are those of `Parser.parse`.
 
-    The dict has what `bracketing_scores` gives, `seconds`, `sentences_per_second`, and the list `trees` with
-    one entry for each gold tree, None for a gold tree without words.
+    The result has the entries of `bracketing_scores`, `seconds`, `sentences_per_second`, and the list `trees`
+    with one entry for each gold tree. The entry is None for a gold tree without words.
     """
     from tqdm.auto import tqdm
 
@@ -90,9 +98,10 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
     # disable=None shows no bar if stderr is not a terminal.
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
-    # `Tree.sentence` replaces some characters of the words of a treebank.
+    # Put the words of the gold tree into the predicted tree, because `Tree.sentence` replaces some characters
+    # of words.
     trees = [
-        tree_over(gold_tree.words, tree.symbols, tree.tags)
+        tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)
         if tree is not None
     ]
@@ -105,7 +114,10 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
 
 
 def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
-    """The gold trees that can be scored. A tree of traces alone has no words; a warning counts such trees."""
+    """The gold trees that have words.
+
+    A tree that has only traces cannot be scored; a warning counts such trees.
+    """
     found = [tree for tree in gold if tree.words]
     if len(found) < len(gold):
         logger.warning(
@@ -114,8 +126,8 @@ def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
     return found
 
 
-def lines_of(trees: Iterable[Tree | None]) -> str:
-    """Trees one a line, with an empty line for None."""
+def trees_as_lines(trees: Iterable[Tree | None]) -> str:
+    """One line of brackets for each tree, and an empty line for None."""
     return "".join("\n" if tree is None else f"{tree}\n" for tree in trees)
 
 

@@ -1,25 +1,32 @@
-"""`Parser`: a translator from sentences to trees, and the constraint that makes every output a tree."""
+"""`Parser`: a translator from sentences to trees.
+
+A constraint of the search makes each output a well-formed tree.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging
 
-from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_of, tree_over, unescaped
-from ..model.backend_vaswani import Hypothesis, PyTorchBackend, Segment
-from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most
-from ..model.options_vaswani import TranslationOptions, setting_of
-from ..model.scoring_vaswani import Translation
+from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
+from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
+from ..model.translator_vaswani import Hypothesis, PyTorchBackend, Segment, Translation, TranslationOptions
 from ..translation.translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# The smallest tree over N words has N + 3 symbols: an opening bracket, the words, a closing bracket, `</s>`.
+# The smallest tree over N words has N + 3 symbols: an opening bracket, N words, a closing bracket and `</s>`.
 NUM_OTHER_SYMBOLS = 3
-# Settings of `generate` that may forbid a symbol where the tree needs it.
+# Settings of `generate` that can forbid a symbol that the tree needs.
 _FORBIDDING_SETTINGS = (
     "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size",
@@ -35,17 +42,19 @@ _FORBIDDING_SETTINGS = (
 
 
 class WellFormedTrees(LogitsProcessor):
-    """Allows only symbols after which a tree over the words of the sentence is possible within its limit.
+    """Allows only symbols after which a well-formed tree over all words is still possible within the length
+    limit.
 
-    The processor counts the symbols of each beam. It needs no grammar and keeps no state between steps.
+    The processor counts the symbols of each beam at each step. It needs no grammar and keeps no state between
+    steps.
 
     Letters of shapes: B sentences, K beams, T symbols of a beam so far, V target vocabulary.
 
     Args:
         tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
         num_words (sequence): The number of words of each of the B sentences.
-        limits (sequence): The maximum number of symbols of each tree, `</s>` included; at least its number of
-            words plus `NUM_OTHER_SYMBOLS`.
+        limits (sequence): The maximum number of symbols of each of the B trees, `</s>` included. It must be
+            at least the number of words plus `NUM_OTHER_SYMBOLS`.
         device (torch.device): The device of the scores.
     """
 
@@ -68,13 +77,16 @@ class WellFormedTrees(LogitsProcessor):
                 tag_ids.append(token_id)
         self.eos_token_id = tokenizer.eos_token_id
         self.opening_ids = torch.tensor(opening_ids, device=device)
-        # Each tag stands for a word.
+        # In the output of the model, each tag stands for the next word of the sentence.
         self.tag_ids = torch.tensor(tag_ids, device=device)
         self.num_words = torch.tensor(num_words, device=device)
         self.limits = torch.tensor(limits, device=device)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The scores [B * K, V], with -inf for forbidden symbols, after `input_ids` [B * K, 1 + T] int64."""
+        """The scores [B * K, V] with -inf for forbidden symbols.
+
+        `input_ids` [B * K, 1 + T] int64 are the symbols so far.
+        """
         num_beams = len(scores) // len(self.num_words)
         num_words = self.num_words.repeat_interleave(num_beams)  # [B * K], as all tensors below
         limits = self.limits.repeat_interleave(num_beams)
@@ -88,10 +100,10 @@ class WellFormedTrees(LogitsProcessor):
         has_words_left = num_words_left > 0
         is_begun = num_opening > 0
         is_inside = depth > 0
-        # The last symbol is an opening bracket. There is no last symbol at first.
+        # True if the last symbol is an opening bracket. In the first step there is no last symbol.
         is_empty = is_opening[:, -1:].any(dim=1)
-        # After one more opening bracket the tree needs at least the words that are left, a closing bracket
-        # for each open one, and `</s>`.
+        # After one more opening bracket, the tree needs at least the remaining words, a closing bracket for
+        # each open bracket, and `</s>`.
         num_needed = num_words_left + (depth + 1) + 1
         has_room = num_symbols + 1 + num_needed <= limits
 
@@ -100,22 +112,22 @@ class WellFormedTrees(LogitsProcessor):
         allowed[:, self.opening_ids] = may_open.unsqueeze(1)
         may_write_word = is_inside & has_words_left
         allowed[:, self.tag_ids] = may_write_word.unsqueeze(1)
-        # The outermost bracket is closed after all words.
+        # The outermost bracket may be closed only after all words.
         allowed[:, self.close_id] = is_inside & ~is_empty & ((depth > 1) | ~has_words_left)
         allowed[:, self.eos_token_id] = is_begun & ~is_inside
         return scores.masked_fill(~allowed, -torch.inf)
 
 
 class TreeBackend(PyTorchBackend):
-    """The models of a parser as a backend, whose search finds only trees over the words of each segment."""
+    """A PyTorch backend whose search finds only well-formed trees over the words of each segment."""
 
-    # The tokenizer of trees, which `Parser` sets.
+    # The tokenizer of trees. `Parser` sets this attribute.
     tokenizer: PreTrainedTokenizerFast
 
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """For each sentence of a batch its linearised trees, best first."""
+        """For each sentence of a batch, its linearised trees. The best tree is the first one."""
         for name in _FORBIDDING_SETTINGS:
             if setting_of(name, settings, self.generation_config):
                 raise ValueError(
@@ -123,7 +135,8 @@ class TreeBackend(PyTorchBackend):
                 )
         if any(segment.prefix for segment in segments):
             raise ValueError(
-                "`target_prefixes` must be left out for a parser, whose trees begin as their sentences ask for."
+                "`target_prefixes` must be left out for a parser, whose trees begin as their sentences ask "
+                "for."
             )
         num_words = [len(segment.text.split()) for segment in segments]
         limits = self._limits(segments, settings)
@@ -131,9 +144,9 @@ class TreeBackend(PyTorchBackend):
             smallest = number + NUM_OTHER_SYMBOLS
             if limit < smallest:
                 raise ValueError(
-                    f"A tree over {number:,} words has at least {smallest:,} symbols, but no more than {limit:,} "
-                    f"are allowed for {segment.text!r:.60}; raise `max_new_tokens`, `max_length` or "
-                    "`max_length_b`."
+                    f"A tree over {number:,} words has at least {smallest:,} symbols, but no more than "
+                    f"{limit:,} are allowed for {segment.text!r:.60}; raise `max_new_tokens`, `max_length` "
+                    "or `max_length_b`."
                 )
         constraint = WellFormedTrees(self.tokenizer, num_words, limits, self.model.device)
         processors = LogitsProcessorList([constraint, *(settings.pop("logits_processor", None) or ())])
@@ -147,93 +160,118 @@ class TreeBackend(PyTorchBackend):
             lengths["max_length_a"], lengths["max_length_b"] = PAPER_MAX_LENGTH
         fixed = [lengths["max_new_tokens"]]
         if lengths["max_length"] is not None:
-            # `max_length` counts the start of the decoder.
+            # `max_length` includes the start token of the decoder.
             fixed.append(lengths["max_length"] - 1)
         if self.max_positions != math.inf:
-            # The start of the decoder has a position, but the last symbol needs none.
+            # The start token needs a position. The last symbol needs none, because the decoder does not read
+            # it.
             fixed.append(self.max_positions)
         by_source = GenerationConfig(
             max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]
         )
         limits = []
         for segment in segments:
-            of_segment = [*fixed, tokens_at_most(by_source, len(segment.token_ids))]
+            of_segment = [*fixed, max_tokens_by_source(by_source, len(segment.token_ids))]
             limits.append(min(int(limit) for limit in of_segment if limit is not None))
         return limits
 
 
 class Parser(Translator):
-    """A model that gives sentences their constituency trees (Section 6.3).
+    """A model that writes the constituency trees of sentences (Section 6.3).
 
-    The words of a sentence are what white space separates. The sentence has to be tokenized as the treebank
-    of the training is, with punctuation as words of their own. The tree is over exactly these words, whatever
-    they are.
+    White space separates the words of a sentence. Punctuation marks must be separate words, as in the
+    treebank of the training. The leaves of a tree are exactly the words of its sentence.
+    `Parser.from_pretrained` loads a checkpoint.
 
-        parser = Parser.from_pretrained("checkpoints/parsing")
-        print(parser("the dog sees the cat ."))
+    Example:
+        >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+        >>> from vaswani_hf.data.tokenizer_training import train_tokenizer
+        >>> from vaswani_hf.tasks.parsing import train_tree_tokenizer
+        >>> words = train_tokenizer(["the dog sees the cat ."], 270)
+        >>> trees = train_tree_tokenizer(["(S (NP (DT the) (NN dog)) (VP (VBZ sees)))"])
+        >>> config = VaswaniConfig(
+        ...     vocab_size=len(words), decoder_vocab_size=len(trees), share_encoder_decoder_embeddings=False,
+        ...     d_model=16, encoder_layers=1, decoder_layers=1
+        ... )
+        >>> parser = Parser(VaswaniForSeq2SeqLM(config).eval(), words, trees)
+        >>> parser("the dog sees the cat .").words
+        ('the', 'dog', 'sees', 'the', 'cat', '.')
 
     Args:
         model (PreTrainedModel): A sequence-to-sequence model of this package.
         source_tokenizer (PreTrainedTokenizerFast): The tokenizer of sentences.
         target_tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
-        ensemble (sequence): More models of the same vocabulary. The probabilities of all models are averaged.
+        ensemble (sequence): More models with the same vocabulary. The probabilities of all models are
+            averaged.
         **kwargs: The other arguments of `Translator`.
     """
 
     backend: Any
-    backend_class = TreeBackend
     makes_trees = True
 
-    def __init__(self, model, source_tokenizer, target_tokenizer, ensemble=(), **kwargs):
-        super().__init__(model, source_tokenizer, target_tokenizer, ensemble, **kwargs)
-        self.backend.tokenizer = target_tokenizer
+    def make_backend(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel]) -> TreeBackend:
+        backend = TreeBackend(model, ensemble)
+        backend.tokenizer = self.target_tokenizer
+        return backend
 
     def __call__(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """The tree of a sentence, or a list with the tree of each sentence.
+        """Parse one sentence or several sentences.
 
         Args:
             sentences (str or sequence): One sentence or several.
             **options: The options of `parse`.
 
         Returns:
-            Tree or list: A `Tree`, or None for a sentence without words; a list of them for several
-                sentences.
+            Tree or list: The tree of the sentence, or None for a sentence without words. For several
+                sentences, a list with one such entry for each sentence.
+
+        Raises:
+            ValueError: If a sentence is longer than the model accepts, or if an option has an impossible
+                value.
+            NotFiniteError: If the model's logits are NaN or infinite.
         """
         if isinstance(sentences, str):
             return next(self.parse([sentences], **options))
         return list(self.parse(sentences, **options))
 
     def parse(self, sentences: Iterable[str], **options: Any) -> Iterator[Tree | None]:
-        """The trees of sentences, in their order.
+        """Parse sentences lazily, in their order.
 
         Args:
-            sentences (iterable): Words with white space between them. The sentences are read a window at a
-                time.
+            sentences (iterable): Each sentence is words with white space between them. `window` sentences are
+                read at a time.
             **options: `window`, `tokens_per_batch` and `on_error` as in `Translator.translate`. With
-                `on_error="skip"` a bad sentence has no tree. All others are passed to `generate`, such as
-                `num_beams`.
+                `on_error="skip"`, a sentence that cannot be parsed has the tree None. All other options, such
+                as `num_beams`, are passed to `generate`.
 
         Yields:
-            Tree: The tree of each sentence, whose `str` is one line of brackets; None for a sentence without
-                words.
+            Tree: The tree of each sentence, or None for a sentence without words. `str(tree)` is one line of
+                brackets.
+
+        Raises:
+            ValueError: If a sentence is longer than the model accepts, or if an option has an impossible
+                value.
+            NotFiniteError: If the model's logits are NaN or infinite.
         """
         options["num_return_sequences"] = 1
         for translation in self.translate(sentences, **options):
             text = translation.text if isinstance(translation, Translation) else translation
-            yield tree_of(text) if text else None
+            yield tree_from_text(text) if text else None
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
         words = [unescaped(word) for word in text.split()]
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """The whole sentence, because trees of its parts do not make a tree of the sentence."""
+        """The sentence as one segment, because the trees of its parts cannot be joined to a tree of the
+        sentence.
+        """
         length = len(segment.token_ids)
         positions = self.backend.max_positions
         if length > positions:
             raise ValueError(
-                f"Line {number:,} must have at most {positions:,} tokens, as many as the model has positions, "
-                f"but has {length:,}."
+                f"Line {number:,} must have at most {positions:,} tokens, as many as the model has "
+                f"positions, but has {length:,}."
             )
         if length > max_length:
             logger.warning(
@@ -247,7 +285,7 @@ class Parser(Translator):
 
 
 def decode_tree(tokenizer: PreTrainedTokenizerFast, token_ids: list[int], words: list[str]) -> Tree:
-    """The tree over the words of a sentence that a parser wrote; special tokens are left out."""
+    """The tree that the token ids mean, over the words of the sentence. Special tokens are left out."""
     symbols = []
     tags = []
     for token in tokenizer.convert_ids_to_tokens(token_ids, skip_special_tokens=True):
@@ -256,4 +294,4 @@ def decode_tree(tokenizer: PreTrainedTokenizerFast, token_ids: list[int], words:
         else:
             symbols.append(WORD)
             tags.append(token)
-    return tree_over(words, symbols, tags)
+    return tree_from_symbols(words, symbols, tags)

@@ -1,1 +1,1 @@
-"""Checkpoints for others: the card, the push, and the record that a run keeps of itself."""
+"""Publishing checkpoints: the model card, and the push to the Hub."""

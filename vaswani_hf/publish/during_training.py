@@ -1,7 +1,7 @@
 """Pushing the checkpoints of a run during training, and continuing the run on another machine.
 
-push.py pushes the finished checkpoint. `publishing.hub_strategy`, with the values of transformers, says what is
-pushed before that:
+push.py pushes the finished checkpoint. `publishing.hub_strategy`, with the values of transformers, says what
+is pushed before that:
 
 - "end": nothing.
 - "every_save": the model, at each save.
@@ -40,16 +40,16 @@ from .push import REPLACED_FILES, Destination, check_destination, refuse_tokens,
 LAST_CHECKPOINT = "last-checkpoint"
 _STAGING = ".publishing"
 _STATE = re.compile(rf"({LAST_CHECKPOINT}|checkpoint-\d+)/{re.escape(STATE_FILE)}")
-# Files of a checkpoint that a resumed run does not need: a pickle with local paths, and what the root of the
-# repository has.
+# Files of a checkpoint that a resumed run does not need: a pickle with local paths, and files that the root
+# of the repository has too.
 _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 
 
 class PushCheckpointsCallback(TrainerCallback):
     """Push each save in the background.
 
-    If a save comes while another one is being pushed, "all_checkpoints" waits; the other strategies skip the save,
-    unless it is the last one.
+    If a save comes while another one is being pushed, "all_checkpoints" waits; the other strategies skip the
+    save, unless it is the last one.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):
@@ -60,7 +60,7 @@ class PushCheckpointsCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            # A killed run has left it.
+            # Delete the folder of a killed run.
             shutil.rmtree(self.folder / _STAGING, ignore_errors=True)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -113,7 +113,7 @@ class PushCheckpointsCallback(TrainerCallback):
             self.pushed_step = step
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
-            # A failed push must not end the training. The next push contains what this one lacks.
+            # A failed push must not end the training. The next push contains the same files.
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
         finally:
             shutil.rmtree(repository, ignore_errors=True)

@@ -1,6 +1,7 @@
-"""The model card: the README.md of a repository, from the record of a run in the folder of its checkpoint.
+"""The model card, the README.md of a repository, made from the record of a run in the folder of its
+checkpoint.
 
-The card of a checkpoint as a file of its own:
+Write the card of a checkpoint to a file:
 
     from vaswani_hf.publish.model_card import model_card
     model_card("FOLDER", "user/name").save("model_cards/name.md")
@@ -27,12 +28,11 @@ from ..checkpoint.files import (
     weight_files,
 )
 from ..model.configuration_vaswani import TARGET_FOLDER
-from ..model.options_vaswani import DECODING_SETTINGS
-from ..recipe.licenses import RESEARCH_ONLY, check_license
+from ..model.generation_vaswani import DECODING_SETTINGS
+from ..recipe.licenses import RESEARCH_ONLY, check_license, data_license
 from ..recipe.published import is_folder_of_base, published_yaml, recorded_recipe
-from ..settings.data import last_part
+from ..settings.data import CorpusData, DataSettings, is_on_hub, last_part
 from ..tasks import TASKS, CardWords, Task
-from .record import data_facts, read_record
 
 
 def model_card(
@@ -84,7 +84,7 @@ def model_card(
             f"The record '{folder / RESULTS_FILE}' must hold what `vaswani train` writes, but does not "
             f"({error}); restore it or remove it."
         ) from error
-    # A part of the template that is left out leaves its empty lines.
+    # Parts of the template that are left out leave empty lines.
     card.text = re.sub(r"\n{3,}", "\n\n", card.text).rstrip() + "\n"
     return card
 
@@ -116,7 +116,7 @@ def check_card(path: Path) -> None:
 
 
 def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The recipe, the results and the facts of the data, as far as they are recorded."""
+    """The recorded recipe, results and facts of the data; None or empty if there is no record."""
     recipe = recorded_recipe(folder)
     results = read_record(folder / RESULTS_FILE)
     data = data_facts(recipe.data) if recipe else results.get("data") or {}
@@ -134,7 +134,7 @@ def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """The repositories among the models that a run began with, without their commits."""
+    """The repositories, without commits, among the models that a run started from."""
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:
         return names[0]
@@ -213,7 +213,7 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
 def _shape(config: dict[str, Any]) -> str:
     """The layers, sizes and kind of attention of a model in words."""
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
-    # A language model has only one of the two.
+    # A language model has either an encoder or a decoder.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))
     d_ff = config.get("encoder_ffn_dim", config.get("decoder_ffn_dim"))
     vocabularies = [config.get("vocab_size")]
@@ -241,3 +241,53 @@ def _count_parameters(folder: Path) -> int:
             for key in weights.keys():  # noqa: SIM118
                 total += math.prod(weights.get_slice(key).get_shape())
     return total
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a run; empty if there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"The record '{path}' must hold a JSON object, but does not; restore it or remove it."
+        )
+    return content
+
+
+def data_facts(data: DataSettings) -> dict[str, Any]:
+    """The data of a run for its card and its results.json, without the folders that the data lies in."""
+    # A task has one language or two.
+    return {
+        "source_language": getattr(data, "source_language", ""),
+        "target_language": getattr(data, "target_language", ""),
+        "language": getattr(data, "language", ""),
+        "license": data_license(data),
+        "attribution": data.attribution,
+        "train": _split_facts(data, "train"),
+        "validation": _split_facts(data, "validation"),
+        "test": _split_facts(data, "test"),
+    }
+
+
+def _split_facts(data: DataSettings, split: str) -> dict[str, Any] | None:
+    if data.corpus:
+        return {"name": data.corpus, "split": split}
+    files = [last_part(path) for path in data.files(split)]
+    if files:
+        facts: dict[str, Any] = {"name": files[0], "files": files}
+        weights = getattr(data, "train_weights", None)
+        if split == "train" and weights:
+            facts["weights"] = weights
+        return facts
+    name = getattr(data, f"{split}_split", None)
+    if not isinstance(data, CorpusData) or not data.dataset or not name:
+        return None
+    facts = {"name": last_part(data.dataset)}
+    if is_on_hub(data.dataset):
+        facts = {"name": data.dataset, "dataset": data.dataset, "revision": data.dataset_revision}
+    facts |= {"config": data.dataset_config, "split": name}
+    return {key: value for key, value in facts.items() if value}

@@ -41,8 +41,7 @@ from ..checkpoint.files import (
     weight_files,
 )
 from ..checkpoint.hub import HubError, explained, has_token, sentence_of, with_retries
-from ..checkpoint.kinds import KINDS
-from ..checkpoint.loading import check_config, load_model
+from ..checkpoint.loading import KINDS, check_config, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model import configuration_vaswani
 from ..model.configuration_vaswani import TARGET_FOLDER
@@ -74,16 +73,7 @@ _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14
 
 @dataclass(frozen=True)
 class Destination:
-    """A place on the Hub to push to.
-
-    Attributes:
-        repo_id: user/name.
-        private: Create the repository as a private one. An existing public repository is refused.
-        revision: A branch or refs/pr/N, main by default. A branch that does not exist is created from main.
-        create_pr: Open a pull request instead of changing the branch.
-        tag: The name of a new tag for the commit.
-        token: The default is the token in HF_TOKEN or the one stored by `hf auth login`.
-    """
+    """A place on the Hub to push to. The arguments of `push` explain the fields."""
 
     repo_id: str
     private: bool = False
@@ -113,9 +103,9 @@ def push(
 ) -> str:
     """Push a checkpoint in one commit, download it again, and compare the two.
 
-    The repository is created if it does not exist. The checkpoint and the rights of the user are checked before
-    that; huggingface_hub validates the metadata of the card before it uploads anything. A push that fails leaves
-    the branch as it was and can be repeated. The folder of the checkpoint is only read.
+    The repository is created if it does not exist. The checkpoint and the rights of the user are checked
+    before that; huggingface_hub validates the metadata of the card before it uploads anything. A push that
+    fails leaves the branch as it was and can be repeated. The folder of the checkpoint is only read.
 
     Args:
         checkpoint (str or Path): A folder as `vaswani train` or `save_pretrained` writes it, with its tokenizers. If it
@@ -360,8 +350,8 @@ def upload(
 ) -> tuple[CommitInfo, bool]:
     """Push a folder in one commit; create the repository and the branch if they do not exist.
 
-    The commit deletes files of the repository that match `replaced` and that the folder does not have. The second
-    result is False if nothing has changed; the first one is then the newest commit.
+    The commit deletes files of the repository that match `replaced` and that the folder does not have. The
+    second result is False if nothing has changed; the first one is then the newest commit.
     """
     api = HfApi(token=destination.token)
     repo_id = destination.repo_id
@@ -428,7 +418,9 @@ def _check_arrived(
 
 @torch.inference_mode()
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """The tokens and logits of sample texts, and a translation if the model translates. Equal copies have equal ones."""
+    """The tokens and logits of sample texts, and a translation if the model translates. Equal copies have
+    equal ones.
+    """
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)
     check_tokenizers(model, *tokenizers, str(folder))
     translator = Translator(model, *tokenizers) if model.config.is_encoder_decoder else None

@@ -1,30 +1,31 @@
-"""The licence of the training data, and the licences that it excludes for the model."""
+"""The licence of the training data, and a check that the licence of the model does not permit more."""
 
 import re
 
 from ..settings.data import DataSettings
 
-# The licence of data for which nothing is stated except that research may use it. The Hub has no such
-# identifier.
+# A licence for data that may be used for research only, without any other statement. The Hub has no
+# identifier for such a licence.
 RESEARCH_ONLY = "research-only"
 
-# Identifiers of the Hub that exclude commercial use, such as cc-by-nc-4.0,
-# fair-noncommercial-research-license and intel-research. "other" and "unknown" may exclude it too.
+# Identifiers of the Hub for licences that exclude commercial use, such as cc-by-nc-4.0,
+# fair-noncommercial-research-license and intel-research.
 _NON_COMMERCIAL = re.compile(r"-nc\b|noncommercial|research")
+# Licences with these identifiers may exclude commercial use.
 _UNDECIDED = ("other", "unknown")
 
 
 def data_license(data: DataSettings) -> str | None:
-    """The licence of the training data, an identifier of the Hub or "research-only"; None if not known."""
-    # The package generates the corpora of `data.corpus` itself.
+    """The licence of the training data: an identifier of the Hub, "research-only", or None if unknown."""
+    # The package generates the corpora of `data.corpus`, so that they have the licence of the package.
     return data.license or ("apache-2.0" if data.corpus else None)
 
 
 def check_license(license: str | None, of_data: str | None, key: str = "publishing.license") -> None:
-    """Refuse to publish a model under a licence that permits more than the licence of its training data.
+    """Refuse a licence of the model that permits more than the licence of the training data.
 
-    A share-alike or no-derivatives licence of the data excludes nothing here, because it is not settled whether it
-    applies to a model. `key` is the key or option of the licence, for the message.
+    Share-alike and no-derivatives licences of the data are accepted, because it is legally open whether they
+    apply to a model. `license` is the licence of the model, and `key` is its key or option in the message.
     """
     if license is None or of_data is None:
         return

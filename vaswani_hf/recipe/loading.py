@@ -1,4 +1,8 @@
-"""Loading a recipe: YAML over the YAML that it extends, and keys of the command line over both."""
+"""Loading a recipe from YAML files and from the command line.
+
+A recipe can extend another recipe. The keys of the file replace the keys of the extended recipe. The keys of
+the command line replace the keys of all files.
+"""
 
 import os
 import re
@@ -10,14 +14,16 @@ from typing import Any
 import yaml
 
 from ..model.configuration_vaswani import nearest_name
-from ..settings.base import Settings, shown
+from ..settings.base import Settings, as_yaml
 from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that reads 7e-4 as a number, which YAML 1.1 reads as text, and refuses keys that are given twice."""
+    """Reads YAML with two differences: 7e-4 is a number (YAML 1.1 reads it as text), and repeated keys are
+    refused.
+    """
 
-    # The words that name a file which another file extends.
+    # Names the file in the error about a repeated key, if another file extends the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -25,7 +31,8 @@ class _Loader(yaml.SafeLoader):
         for key in keys:
             if keys.count(key) > 1:
                 raise ValueError(
-                    f"`{key}` stands twice in line {node.start_mark.line + 1} and after{self.of_file}; keep one of them."
+                    f"`{key}` stands twice in line {node.start_mark.line + 1} and after{self.of_file}; keep "
+                    "one of them."
                 )
         return super().construct_mapping(node, deep)
 
@@ -38,39 +45,47 @@ _Loader.add_implicit_resolver(
 def load_recipe(
     path: str | Path, overrides: list[str] | None = None, *, needs_data: bool = True, is_record: bool = False
 ) -> Recipe:
-    """A recipe from a file, over the recipe that it extends, with keys of the command line over both.
+    """Load and check a recipe.
+
+    Example:
+        >>> recipe = load_recipe("configuration/numbers.yaml", ["--max_steps", "500"])
+        >>> recipe.task, recipe.training.max_steps
+        ('translation', 500)
 
     Args:
-        path (str or Path): A YAML file; its key `extends`, if it has one, names another file, relative to this one.
-        overrides (list, optional): `["--key", "value", …]`; a key is `section.key`, or the key alone.
-        needs_data (bool): The recipe must say what it is trained on.
-        is_record (bool): A run has recorded the recipe. Keys of other tasks are ignored, and the tokenizer of BLEU may
-            be missing on this machine.
+        path (str or Path): A YAML file. Its key `extends` can name another YAML file, relative to the first
+            file.
+        overrides (list, optional): Keys and values that replace those of the file: `["--key", "value", …]`. A
+            key is `section.key`, or `key` if only one section has the key.
+        needs_data (bool): Require training data. Only an estimate of the cost needs no data.
+        is_record (bool): The file is the record of a run. Then keys of other tasks are ignored, and the
+            tokenizer of BLEU may be missing on this machine.
 
     Returns:
-        Recipe: Of the class of its task; checked.
+        Recipe: The recipe. Its class depends on its task.
 
     Raises:
-        ValueError: If the file cannot be read, or a key or its value is not possible. The message is one sentence.
+        ValueError: If the file cannot be read, if a key is unknown, or if a value is impossible. The message
+            is one sentence.
     """
     content = _extended(Path(path), ())
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
-    # A section without keys is null in YAML.
+    # YAML reads a section without keys as null.
     content = {key: {} if value is None and key in SECTIONS else value for key, value in content.items()}
     _refuse_unknown_keys(content, task_of(content), is_record=is_record)
     recipe = make_recipe(content)
     if needs_data:
         recipe.data.require_source()
     if not is_record:
-        recipe.evaluation.check_tokenizer()
+        recipe.evaluation.check_dependencies()
     return recipe
 
 
 def readable_record(path: Path | None) -> Recipe | None:
-    """The recipe that the run of a model has recorded; None if there is none, or none that can be read.
+    """The recipe that a run recorded.
 
-    Another version of the package may have written the record.
+    None without a file, or if this version of the package cannot read the file.
     """
     try:
         return load_recipe(path, needs_data=False, is_record=True) if path else None
@@ -79,7 +94,10 @@ def readable_record(path: Path | None) -> Recipe | None:
 
 
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
-    """The keys of a file over those of the file that it extends. Each file of `extending` extends the next one."""
+    """The keys of a file, merged with the keys of the file that it extends.
+
+    `extending` are the files that led to this file. Each file in `extending` extends the next file.
+    """
     content = read_mapping(path, extending[-1] if extending else None)
     for section in SECTIONS if extending else ():
         if not isinstance(content.get(section, {}), dict | None):
@@ -91,9 +109,11 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     name = content.pop("extends")
     if not isinstance(name, str):
         raise ValueError(
-            f"`extends` must be text, the name of a recipe relative to '{path}', where it stands, but is {name!r}."
+            f"`extends` must be text, the name of a recipe relative to '{path}', where it stands, but is "
+            f"{name!r}."
         )
-    base, files = path.parent / name, (*extending, path)
+    base = path.parent / name
+    files = (*extending, path)
     if base.resolve() in [file.resolve() for file in files]:
         circle = " extends ".join(f"'{file}'" for file in (*files, base))
         raise ValueError(f"`extends: {name}` in '{path}' closes a circle, {circle}; leave one of them out.")
@@ -101,11 +121,14 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool = True) -> dict[str, Any]:
-    """Two mappings as one: mappings are merged key by key, and all else is that of `content`."""
+    """Both mappings as one.
+
+    Values of `content` replace values of `base`; nested mappings are merged key by key.
+    """
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
-        # A section without keys, which YAML reads as null, changes nothing.
+        # YAML reads a section without keys as null. Such a section changes nothing.
         own = {} if has_sections and value is None and isinstance(earlier, dict) else value
         if isinstance(earlier, dict) and isinstance(own, dict):
             own = _merged(earlier, own, has_sections=False)
@@ -114,7 +137,7 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """The keys of one YAML file, none of which may stand twice in a mapping."""
+    """The content of one YAML file. `extending` is the file that extends this file, for errors."""
     remedy = f"; write into '{extending}' what `extends` means, relative to its folder" if extending else ""
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
@@ -141,7 +164,9 @@ def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
 
 
 def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
-    """The type of each key of the recipes of a task, by its place, `section.key`."""
+    """The type of each key of a class of recipes, by the place of the key: `section.key`, or `key` at the
+    top.
+    """
     sections = _sections_of(recipe)
     places = {name: field.annotation for name, field in recipe.model_fields.items() if name not in sections}
     for section, kind in sections.items():
@@ -153,12 +178,12 @@ SECTIONS = ("data", "tokenizer", "model", "training", "decoding", "evaluation", 
 
 
 def _places_of_tasks() -> dict[str, dict[str, Any]]:
-    """The type of each key, by the task and the place of the key."""
+    """For each task the type of each key, by the place of the key."""
     return {task: _places_of(recipe) for task, recipe in recipe_classes().items()}
 
 
 def _places_of_all_tasks() -> dict[str, Any]:
-    """The type of each key of any task, by its place."""
+    """The type of each key of all tasks, by the place of the key."""
     places: dict[str, Any] = {}
     for of_task in _places_of_tasks().values():
         places |= of_task
@@ -166,9 +191,9 @@ def _places_of_all_tasks() -> dict[str, Any]:
 
 
 def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool) -> None:
-    """Refuse unknown keys and keys of other tasks, and drop what is null or empty of other tasks.
+    """Refuse unknown keys and keys of other tasks.
 
-    In a record, drop all keys of other tasks.
+    Keys of other tasks are deleted if their value is null or empty, or if the recipe is the record of a run.
     """
     of_tasks = _places_of_tasks()
     places = of_tasks[task]
@@ -180,37 +205,37 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
                 continue
             owners = " and ".join(f"`task: {name}`" for name, of_task in of_tasks.items() if place in of_task)
             if not owners:
-                # A key with the same name in another section, or at the top.
-                elsewhere = " or ".join(f"`{found}`" for found in _named(str(key), places))
-                hint = (
-                    f"write {elsewhere}"
-                    if elsewhere
-                    else f"the nearest key is `{nearest_name(place, places)}`"
-                )
-                raise ValueError(
-                    f"`{place}` is no key of a recipe, given with the value {shown(keys[key])}; {hint}."
-                )
+                raise ValueError(_unknown_key(place, keys[key], places, places))
             if not is_record and keys[key] not in (None, "", []):
                 raise ValueError(
-                    f"`{place}` belongs to {owners}, but is {shown(keys[key])} in a recipe of `task: {task}`; leave it "
-                    "out."
+                    f"`{place}` belongs to {owners}, but is {as_yaml(keys[key])} in a recipe of `task: "
+                    f"{task}`; leave it out."
                 )
             del keys[key]
     for key in content.keys() - places.keys() - {*SECTIONS}:
-        elsewhere = " or ".join(f"`{found}`" for found in _named(str(key), places))
-        nearest = nearest_name(key, [*SECTIONS, "output_dir", "task", "seed", "extends"])
-        hint = f"write {elsewhere}" if elsewhere else f"the nearest key is `{nearest}`"
-        raise ValueError(
-            f"`{key}` is no key of a recipe, given with the value {shown(content[key])}; {hint}."
-        )
+        at_the_top = [*SECTIONS, "output_dir", "task", "seed", "extends"]
+        raise ValueError(_unknown_key(str(key), content[key], places, at_the_top))
+
+
+def _unknown_key(
+    place: str, value: Any, places: typing.Iterable[str], candidates: typing.Iterable[str]
+) -> str:
+    """The error for an unknown key.
+
+    The error names the same key in other sections, or the nearest candidate.
+    """
+    hint = " or ".join(f"`{found}`" for found in _named(place.split(".")[-1], places))
+    hint = f"write {hint}" if hint else f"the nearest key is `{nearest_name(place, candidates)}`"
+    return f"`{place}` is no key of a recipe, given with the value {as_yaml(value)}; {hint}."
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:
-    """The places of the keys with this name."""
+    """The places of all keys with this name."""
     return [place for place in places if place.split(".")[-1] == key]
 
 
 def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
+    """The keys and values of words such as `["--key", "value"]` and `["--key=value"]`."""
     words = [part for word in overrides for part in (word.split("=", 1) if word.startswith("--") else [word])]
     for name in words[::2]:
         if not name.startswith("--"):
@@ -224,7 +249,7 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
 
 
 def _place_of(key: str) -> str:
-    """The place that a key of the command line means."""
+    """The place, `section.key`, of a key that the command line names with or without its section."""
     places = _places_of_all_tasks()
     found = [key] if key in places else _named(key, places)
     if not found:
@@ -239,7 +264,7 @@ def _place_of(key: str) -> str:
 
 
 def _override(content: dict[str, Any], key: str, text: str) -> None:
-    """Put a value of the command line into the content of a recipe."""
+    """Set a key of the content of a recipe to a value of the command line."""
     place = _place_of(key)
     section, _, name = place.rpartition(".")
     target = content
@@ -251,7 +276,7 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
 
 
 def _value_of(key: str, text: str, kind: Any) -> Any:
-    """The value that a word of the command line means for a key of this type."""
+    """The value of a key of this type that a word of the command line means."""
     is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
     options = typing.get_args(kind) if is_union else (kind,)
     is_nullable = type(None) in options
@@ -260,7 +285,7 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
     lists = [option for option in options if typing.get_origin(option) is list]
     is_list = bool(lists) and ("," in text or (text.startswith("[") and text.endswith("]")))
     if str in options and not text.startswith("{") and (not is_list or os.path.exists(text)):
-        # A text may be the name of a file with a comma.
+        # The name of a file may have a comma.
         return text
     if lists and not text.startswith("[") and (is_list or len(options) == 1):
         parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -269,11 +294,11 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
 
 
 def _yaml_value(key: str, text: str) -> Any:
-    """The value of a word of the command line as YAML."""
+    """The value of a word of the command line that is read as YAML."""
     try:
         return yaml.load(text, Loader=_Loader)
     except ValueError as error:
-        # The loader says which key stands twice. YAML does not say enough about an impossible date.
+        # Our loader's error about a repeated key is clear. PyYAML's error about an impossible date is not.
         if str(error).startswith("`"):
             raise
     except yaml.YAMLError:

@@ -1,6 +1,8 @@
-"""The recipe that a run has recorded, and its published form.
+"""The recipe that a run recorded, and its published form.
 
-The published form has no folder of this machine and no repository of its owner. The card and the repository show it, and two machines compare it when a run is resumed.
+The published form names files without their folders, and no repository of its owner. The card and the
+repository show the published form. A resumed run compares the published forms of its recipe and of the
+recorded recipe, because the run may continue on another machine.
 """
 
 import os
@@ -17,7 +19,9 @@ from .recipe import Recipe
 
 
 def is_folder_of_base(recorded: str) -> bool:
-    """True if a recorded `model.init_from` is a folder: an absolute path, or its last part if published."""
+    """True if a recorded `model.init_from` is a folder: an absolute path, or the last part of a path if
+    published.
+    """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
 
@@ -30,7 +34,9 @@ def _published_base(name: str) -> str:
 
 
 def published_recipe(recipe: Recipe) -> Recipe:
-    """The recipe as others may see it: files and folders by their last part, and no repository to push to."""
+    """The recipe for publication: files and folders without the folders above them, and no repository to push
+    to.
+    """
     data = recipe.data
     places: dict[str, Any] = {}
     for key in data.file_keys:
@@ -53,7 +59,7 @@ def published_recipe(recipe: Recipe) -> Recipe:
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:
-    """The recipe that the run of a checkpoint has recorded; None if there is none."""
+    """The recipe that the run of a checkpoint recorded; None without a record."""
     path = recipe_file(folder)
     if path is None:
         return None
@@ -64,7 +70,7 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
-    """The recorded recipe as others may see it, with this licence if there is one; None without a record."""
+    """The published form of the recorded recipe, with `license` if it is given; None without a record."""
     recorded = recorded_recipe(folder)
     if recorded is None:
         return None

@@ -1,4 +1,7 @@
-"""`Recipe`, the settings of one run, and one class of recipes per task."""
+"""`Recipe`: all settings of one run.
+
+Each task has its own class of recipes, because the keys of the sections depend on the task.
+"""
 
 from functools import cache
 from typing import Any, Literal, Self
@@ -8,26 +11,22 @@ from pydantic import Field, create_model, model_validator
 
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining, training_settings
-from ..settings.base import NO_DOCSTRINGS, Settings, shown
-from ..settings.sections import (
-    ModelSettings,
-    PublishingSettings,
-    model_settings,
-)
+from ..settings.base import NO_DOCSTRINGS, Settings, as_yaml
+from ..settings.sections import ModelSettings, PublishingSettings, model_settings
 from ..tasks import TASKS, Task
 from .licenses import check_license, data_license
 
 
 class Recipe(Settings):
-    """One run, from a corpus to a scored checkpoint. The sections have the classes of the task."""
+    """All settings of one run, from the corpus to the scored checkpoint."""
 
     output_dir: str
-    """The folder of the run: its checkpoints, its log and its scores."""
+    """The folder for the checkpoints, the log and the scores of the run."""
     task: str = "translation"
-    """What the model is trained for, such as translation."""
+    """The task that the model is trained for."""
     seed: int = Field(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
-    # The classes of the next sections are those of the task, see `recipe_class`.
+    # `recipe_class` replaces the types of the next sections by the classes of the task.
     data: Any
     tokenizer: Any
     model: ModelSettings
@@ -37,21 +36,24 @@ class Recipe(Settings):
     publishing: PublishingSettings = PublishingSettings()
 
     def __reduce__(self) -> Any:
-        # The class of a task is not an attribute of this module, by which pickle would find it.
+        # pickle cannot find the class of the task's recipes, because the class is not an attribute of this
+        # module.
         return make_recipe, ({name: getattr(self, name) for name in self.model_fields_set},)
 
     def to_yaml(self) -> str:
-        """The recipe with every key of its task, as YAML that `load_recipe` reads."""
+        """The recipe with all keys of its task, as YAML for `load_recipe`."""
         return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
-        """The values of all keys by their places, `section.key`; of the model only the keys that are given."""
+        """The values of all keys by their places, `section.key`. The section `model` has only the given keys."""
         return flat(self._content())
 
     def check_training(self) -> list[str]:
-        """Refuse a validation without data, and find what may be a mistake.
+        """Refuse a recipe that needs a validation split and has none.
 
-        Only a run needs this check: other commands use a recipe for its training data or its shape.
+        Return warnings about possible mistakes.
+
+        Only a run calls this method, because other commands need no validation.
         """
         if not self.data.has_validation:
             patience = self.training.early_stopping_patience
@@ -60,14 +62,14 @@ class Recipe(Settings):
                 raise ValueError(
                     f"`training.early_stopping_patience: {patience}` {needs}, or leave the patience out."
                 )
-            if self.evaluation.scores_validation_outputs:
-                raise ValueError(f"`evaluation.validation_bleu: true` {needs}, or set it to false.")
+            if switch := self.evaluation.validation_switch:
+                raise ValueError(f"`evaluation.{switch}: true` {needs}, or set it to false.")
         return [*self.data.warnings(), *check_warmup(self.training, self.training.max_steps)]
 
     def _content(self) -> dict[str, Any]:
         content = self.model_dump()
         content["model"] = self.model.model_dump(exclude_unset=True)
-        # An empty section has keys in other tasks only.
+        # Leave out a section that has no keys in this task.
         return {name: value for name, value in content.items() if value != {} or name == "model"}
 
     @model_validator(mode="after")
@@ -80,32 +82,34 @@ class Recipe(Settings):
         metrics = ("loss", *TASKS[self.task].validation_metrics(self.evaluation))
         if metric not in metrics:
             raise ValueError(
-                f"`training.metric_for_best_model` must be what the validation measures ({', '.join(metrics)}), but is "
-                f"{metric!r}; turn its scores on in the section `evaluation`, or choose another metric."
+                "`training.metric_for_best_model` must be what the validation measures "
+                f"({', '.join(metrics)}), but is {metric!r}; turn its scores on in the section `evaluation`, "
+                "or choose another metric."
             )
         self.data.check_with(self.tokenizer, self.training)
         if not self.tokenizer.keep and self.model.init_from is None:
             raise ValueError(
-                "`tokenizer.keep: false` is for a run with `model.init_from`, but there is none; leave it out."
+                "`tokenizer.keep: false` is for a run with `model.init_from`, but there is none; leave it "
+                "out."
             )
         fields = {"max_position_embeddings": 1024, **self.model.config_fields()}
         longest = max(self.data.max_length, self.decoding.max_length or 0)
         if fields.get("position_embedding") == "learned" and fields["max_position_embeddings"] < longest:
             raise ValueError(
-                f"`model.max_position_embeddings` must be at least {longest}, the larger of `data.max_length` and "
-                f"`decoding.max_length`, but is {fields['max_position_embeddings']}."
+                f"`model.max_position_embeddings` must be at least {longest}, the larger of "
+                f"`data.max_length` and `decoding.max_length`, but is {fields['max_position_embeddings']}."
             )
         check_license(self.publishing.license, data_license(self.data))
         return self
 
 
 def check_warmup(training: AnyTraining, max_steps: int | None) -> list[str]:
-    """Find a warm-up that is longer than the run."""
+    """A warning if the warm-up is longer than the run."""
     if max_steps is None or training.warmup_steps <= max_steps:
         return []
     return [
-        f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so that the "
-        "learning rate never reaches its highest value; lower the number, or train for longer."
+        f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so that "
+        "the learning rate never reaches its highest value; lower the number, or train for longer."
     ]
 
 
@@ -147,7 +151,7 @@ def task_of(values: dict[str, Any]) -> str:
     """The task of a recipe with these values."""
     task = values.get("task", "translation")
     if not isinstance(task, str) or task not in TASKS:
-        raise ValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {shown(task)}.")
+        raise ValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {as_yaml(task)}.")
     return task
 
 

@@ -1,1 +1,1 @@
-"""The settings of a run: the class of all settings, and the sections of a recipe."""
+"""`Settings`, the base class of all settings of a user, and the sections of a recipe."""

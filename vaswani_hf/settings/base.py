@@ -1,4 +1,4 @@
-"""`Settings`, the class of all settings of a user, and the sentence that explains a wrong value.
+"""`Settings`, the base class of all settings of a user, and the errors about wrong values.
 
 pydantic checks the type and the range of each field. The string beneath a field is its help.
 """
@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-# What a value must be, by the type of pydantic's error.
+# For each type of pydantic's errors, the words that follow "must be" in our error.
 _EXPECTED = {
     "bool_type": "true or false",
     "int_type": "an integer",
@@ -32,14 +32,16 @@ _EXPECTED = {
 }
 
 
-# For `create_model`: pydantic would look for the strings beneath the fields of a class that has no source.
+# An argument of `create_model`. A class without source code has no strings beneath its fields, and pydantic
+# would search all modules for them.
 NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
 class Settings(BaseModel):
-    """A set of named values, which never change; `replace` makes another set.
+    """Named values that cannot be changed. `replace` makes a copy with other values.
 
-    Values have the type of their field: text is no number, and true is no integer. An integer is accepted as a float.
+    Each value must have the type of its field: the text "1" is not a number, and true is not an integer. An
+    integer is accepted as a float.
     """
 
     model_config = ConfigDict(
@@ -62,22 +64,25 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any], prefix: str = "") -> Self:
-        """The settings with these values."""
+        """Check the values and make the settings. `prefix` precedes the names of the fields in errors."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ValueError(sentence_of(error, prefix)) from None
+            raise ValueError(explain_invalid(error, prefix)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values of some fields. The copy is checked."""
+        """A copy in which some fields have other values. The copy is checked."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.load(given | changes)
 
 
-def sentence_of(error: ValidationError, prefix: str = "") -> str:
-    """The first fault of a set of values, in one sentence with the place, the value and what is expected."""
+def explain_invalid(error: ValidationError, prefix: str = "") -> str:
+    """The first error of a set of values in one sentence: the place, the value, and the values that are
+    possible.
+    """
     errors = error.errors(include_url=False)
-    # A union has one error for each of its types. An error inside a list or a mapping says more than the other types.
+    # pydantic reports one error for each type of a union. Prefer an error inside a list or a mapping, because
+    # the error names the wrong entry.
     start = _place_of(errors[0])
     same = [
         other
@@ -90,13 +95,13 @@ def sentence_of(error: ValidationError, prefix: str = "") -> str:
     if first["type"] == "unknown_key":
         section = f"{place}." if _place_of(first) else prefix
         return (
-            f"`{section}{context['key']}` is not a key, but has the value {shown(context['value'])}; the nearest key is "
-            f"`{section}{context['nearest']}`."
+            f"`{section}{context['key']}` is not a key, but has the value {as_yaml(context['value'])}; the "
+            f"nearest key is `{section}{context['nearest']}`."
         )
     if first["type"] == "missing":
         return f"`{place}` must be given, but is missing."
     if first["type"] == "value_error":
-        # A rule of a class of settings has written the sentence.
+        # A validator of a settings class raised this error. Its message is already a sentence.
         return str(context["error"])
     types = [other for other in same if _place_of(other) == _place_of(first)]
     expected = list(dict.fromkeys(_expected(other) for other in types))
@@ -106,11 +111,11 @@ def sentence_of(error: ValidationError, prefix: str = "") -> str:
     # YAML 1.1 reads the words no, off, yes and on as false and true.
     is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)
     remedy = "; put the word in quotes" if is_word else ""
-    return f"`{place}` must be {' or '.join(expected)}, but is {shown(value)}{remedy}."
+    return f"`{place}` must be {' or '.join(expected)}, but is {as_yaml(value)}{remedy}."
 
 
-def shown(value: Any) -> str:
-    """A value as YAML writes it, for messages."""
+def as_yaml(value: Any) -> str:
+    """A value for messages, with null, true and false as in YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return repr(value)
@@ -120,7 +125,7 @@ def _expected(error: ErrorDetails) -> str:
     words = _EXPECTED.get(error["type"])
     if words is None:
         return error["msg"]
-    # pydantic says 1.0 for a range that is declared as 1.
+    # pydantic converts the limit 1 of a float field to 1.0. Show 1.
     limits = {
         name: int(limit) if isinstance(limit, float) and limit.is_integer() else limit
         for name, limit in error.get("ctx", {}).items()
@@ -129,7 +134,9 @@ def _expected(error: ErrorDetails) -> str:
 
 
 def _place_of(error: ErrorDetails) -> str:
-    """The keys that lead to a value, without the names of a union's types, which pydantic inserts."""
+    """The keys that lead to a value, such as `data.train_weights[0]`, without the type names that pydantic
+    inserts.
+    """
     place = ""
     for part in error["loc"]:
         if isinstance(part, int):

@@ -1,4 +1,7 @@
-"""The section `data` of a recipe: what the tasks share. Each task has a class of its own in tasks/."""
+"""The keys of the section `data` of a recipe that several tasks share.
+
+Each file in tasks/ adds the keys of a task.
+"""
 
 import os
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -11,12 +14,13 @@ from .base import Settings
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
-# Limit a weight, because an epoch holds each pair that often in memory.
+# Limit the weight of a corpus, because the list of the examples of an epoch is in memory and has each example
+# of the corpus that many times.
 _LARGEST_WEIGHT = 1000
 
 
 def is_on_hub(dataset: str) -> bool:
-    """True if `data.dataset` can only be a repository of the Hub, because there is no folder of that name."""
+    """True if the value of `data.dataset` is a repository of the Hub and not a local folder."""
     try:
         validate_repo_id(dataset)
     except HFValidationError:
@@ -25,38 +29,41 @@ def is_on_hub(dataset: str) -> bool:
 
 
 def last_part(path: str) -> str:
-    """The name of a file or folder without the folders above it."""
+    """The last part of a path: the name of the file or folder."""
     return os.path.basename(os.path.abspath(path)) or "root"
 
 
 class DataSettings(Settings):
-    """The sources of the examples of a run, and which of the examples are used.
+    """The data of a run, and limits for the examples that are used.
 
-    A key that names a file accepts a list of files, and a name may be a pattern (`train-*.parquet`), whose files
-    are taken in the order of their names. Text files may be compressed (.gz).
+    A key that names a file also accepts a list of files. A name can be a pattern such as `train-*.parquet`.
+    The files of a pattern are read in the order of their names. Text files can be compressed (.gz).
     """
 
-    # The keys `train_KIND`, `validation_KIND` and `test_KIND` name the files of the splits.
+    # For each kind in this tuple, the keys `train_<kind>`, `validation_<kind>` and `test_<kind>` name files.
     file_kinds: ClassVar[tuple[str, ...]] = ()
     # Exactly one of these keys names the training data.
     source_keys: ClassVar[tuple[str, ...]] = ("corpus",)
 
     corpus: str | None = None
-    """A corpus that the package generates itself."""
+    """The name of a corpus that the package generates."""
     max_length: int = Field(256, gt=0)
-    """The largest number of tokens of a side, `</s>` included. Longer examples are dropped from training. They are
-    dropped before the tokenizer is trained if a side has more than 16 characters per token of `max_length`. The test
-    split is scored whole."""
+    """The largest number of tokens of a source or target, `</s>` included. Longer examples are not used for
+    training and validation. The test split is scored completely. If a side of an example has more than 16 *
+    `max_length` characters, the example is not used for the training of the tokenizer either."""
     num_proc: int = Field(1, gt=0)
     """The number of processes that tokenize the corpus."""
     license: str | None = None
-    """The licence of the training data: an identifier of the Hub, or "research-only". Null means that the licence is
-    unknown, or that the card of a dataset of the Hub states it."""
+    """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". With
+    null, the licence is that of the card of a dataset on the Hub, or unknown."""
     attribution: str | None = None
-    """Whom to credit for the data."""
+    """The people or projects to credit for the data. The model card names them."""
 
     def listed(self, key: str) -> list[str]:
-        """The files and patterns of a key such as "train_source"; empty if the key is not given, or is of another task."""
+        """The files and patterns of a key such as "train_source".
+
+        Empty if the recipe or the task does not have the key.
+        """
         given = getattr(self, key, None) or []
         return [given] if isinstance(given, str) else given
 
@@ -66,7 +73,7 @@ class DataSettings(Settings):
         return [f"{split}_{kind}" for split in SPLITS for kind in self.file_kinds]
 
     def files(self, split: str) -> list[str]:
-        """The files and patterns of a split, those of the source before those of the target."""
+        """The files and patterns of a split. Source files precede target files."""
         return [path for kind in self.file_kinds for path in self.listed(f"{split}_{kind}")]
 
     @property
@@ -76,31 +83,31 @@ class DataSettings(Settings):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of directions that the vocabulary needs."""
+        """The tags of target languages that the vocabulary needs, such as `>>en<<`."""
         return ()
 
     @property
     def validation_keys(self) -> str:
-        """The keys that would name a validation split, for messages."""
+        """The keys that can name a validation split for this training data, for messages."""
         kinds = [kind for kind in self.file_kinds if self.listed(f"train_{kind}")]
         return " with ".join(f"`data.validation_{kind}`" for kind in kinds)
 
     def warnings(self) -> list[str]:
-        """Sentences about what may be a mistake."""
+        """Warnings about possible mistakes."""
         return []
 
     def require_source(self) -> None:
-        """Refuse data without a source. Only a plan needs no source."""
+        """Refuse a section that names no training data. Only `vaswani plan` works without data."""
         if not any(getattr(self, key) for key in self.source_keys):
             raise ValueError(f"Exactly one of {self._sources_in_words()} must be given, but none is.")
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
-        """Check the data together with the sections `tokenizer` and `training`."""
+        """Check the keys that depend on the sections `tokenizer` and `training`."""
         for key in training.batch_keys:
             if getattr(training, key) < self.max_length:
                 raise ValueError(
-                    f"`training.{key}` must hold a sentence of `data.max_length` = {self.max_length} tokens, but is "
-                    f"{getattr(training, key)}."
+                    f"`training.{key}` must hold a sentence of `data.max_length` = {self.max_length} tokens, "
+                    f"but is {getattr(training, key)}."
                 )
 
     @model_validator(mode="after")
@@ -108,8 +115,8 @@ class DataSettings(Settings):
         given = [f"`data.{key}`" for key in self.source_keys if getattr(self, key)]
         if len(given) > 1:
             raise ValueError(
-                f"Exactly one of {self._sources_in_words()} must be given, but {' and '.join(given)} are; set the "
-                "others to null."
+                f"Exactly one of {self._sources_in_words()} must be given, but {' and '.join(given)} are; "
+                "set the others to null."
             )
         for split in SPLITS:
             kinds = [
@@ -127,30 +134,31 @@ class DataSettings(Settings):
 
 
 class CorpusData(DataSettings):
-    """Data whose splits are files of text, or splits of a dataset."""
+    """Data from text files or from the splits of a dataset."""
 
     corpus: Literal["numbers"] | None = None
-    """A corpus that the package generates itself: "numbers" has the number words of English and German."""
+    """The name of a corpus that the package generates. "numbers" has number words in English and German."""
     numbers_train_size: int = Field(30000, gt=0)
     """The number of training examples of `corpus: numbers`."""
     dataset: str | None = None
-    """A dataset of the Hub, or a folder, that `datasets` loads."""
+    """A dataset on the Hub, or a local folder, that the library `datasets` can load."""
     dataset_config: str | None = None
-    """The configuration of the dataset."""
+    """The name of the configuration of the dataset, if it has several."""
     dataset_revision: str | None = None
-    """The commit or the branch of the dataset. A run records the commit."""
+    """The commit or branch of the dataset on the Hub. A run records the commit."""
     train_split: str = "train"
-    """The split of the dataset that the run trains on."""
+    """The name of the dataset's split for training."""
     validation_split: str | None = "validation"
-    """The split of the dataset that the run validates on."""
+    """The name of the dataset's split for validation. Null means no validation."""
     test_split: str | None = "test"
-    """The split of the dataset that the run is scored on."""
+    """The name of the dataset's split for the scores at the end. Null means no scores."""
     train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = []
-    """A number for each entry of the list of training files: how often an epoch has each example of that corpus, on
-    average. With 0.25 an epoch has a quarter of the corpus, chosen at random. With 2.5 an epoch
-    has the corpus twice, and half of it a third time. The tokenizer is trained on each corpus once."""
+    """A weight for each entry of the list of training files: the number of times that an epoch has each
+    example of that corpus, on average. With 0.25, each epoch has a random quarter of the corpus. With 2.5,
+    each epoch has the corpus twice, and a random half of the corpus a third time. The tokenizer is trained on
+    each corpus once."""
     streaming: bool = False
-    """Read the training data while the run trains, instead of preparing all of it before."""
+    """Read and tokenize the training data during the training, instead of before the training."""
 
     @property
     def has_validation(self) -> bool:
@@ -159,11 +167,11 @@ class CorpusData(DataSettings):
 
     @property
     def validation_keys(self) -> str:
-        """The keys that would name a validation split, for messages."""
+        """The keys that can name a validation split for this training data, for messages."""
         return "`data.validation_split`" if self.dataset else super().validation_keys
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
-        """Check the data together with the sections `tokenizer` and `training`."""
+        """Check the keys that depend on the sections `tokenizer` and `training`."""
         super().check_with(tokenizer, training)
         if self.streaming and (
             training.dataloader_num_workers
@@ -185,13 +193,13 @@ class CorpusData(DataSettings):
         if not given:
             names = " or ".join(f"`data.{key}`" for key in keys)
             raise ValueError(
-                f"`data.train_weights: {weights}` needs files in {names}, but there are none; name the corpora "
-                "there, or leave the weights out."
+                f"`data.train_weights: {weights}` needs files in {names}, but there are none; name the "
+                "corpora there, or leave the weights out."
             )
         if self.streaming:
             raise ValueError(
-                f"`data.train_weights: {weights}` cannot be given with `data.streaming: true`, because the size of "
-                "a stream is unknown; leave one of them out."
+                f"`data.train_weights: {weights}` cannot be given with `data.streaming: true`, because the "
+                "size of a stream is unknown; leave one of them out."
             )
         if not any(weights):
             raise ValueError(f"`data.train_weights` must have a number above 0, but is {weights}.")
@@ -199,6 +207,7 @@ class CorpusData(DataSettings):
             if len(self.listed(key)) != len(weights):
                 raise ValueError(
                     f"`data.train_weights` must have a number for each entry of `data.{key}`, which has "
-                    f"{len(self.listed(key))}, but is {weights}; give a file or pattern and a weight for each corpus."
+                    f"{len(self.listed(key))}, but is {weights}; give a file or pattern and a weight for "
+                    "each corpus."
                 )
         return self

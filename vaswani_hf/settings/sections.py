@@ -9,25 +9,28 @@ from pydantic import Field, create_model, model_validator
 from ..model.configuration_vaswani import VaswaniConfig
 from .base import NO_DOCSTRINGS, Settings
 
-# Byte-level BPE has the 256 bytes and 4 special tokens.
+# The smallest vocabulary of byte-level BPE: 256 bytes and 4 special tokens.
 SMALLEST_VOCABULARY = 260
 
 
 class TokenizerSettings(Settings):
-    """The byte-level BPE that is trained on the training text, unless a run that begins with a model keeps its BPE."""
+    """The byte-level BPE tokenizers.
+
+    A run trains the tokenizers on the training text, or keeps the tokenizers of `model.init_from`.
+    """
 
     vocab_size: int = Field(37000, ge=SMALLEST_VOCABULARY)
-    """The largest number of tokens of the vocabulary. A small corpus may fill less."""
+    """The largest number of tokens of the vocabulary. A small corpus may give fewer tokens."""
     lowercase: bool = False
-    """Lowercase all text."""
+    """Convert all text to lowercase."""
     normalization: Literal["NFC", "NFKC"] | None = None
-    """The Unicode normalization of all text."""
+    """The Unicode normalization of all text. Null changes no text."""
     keep: bool = True
-    """Keep the tokenizers of the model in `model.init_from`. False trains new ones."""
+    """Keep the tokenizers of the model that `model.init_from` names. False trains new tokenizers."""
 
     @property
     def planned_target_size(self) -> int:
-        """The number of target classes of a plan."""
+        """The size of the target vocabulary that `vaswani plan` assumes."""
         return self.vocab_size
 
     @property
@@ -36,78 +39,85 @@ class TokenizerSettings(Settings):
         return True
 
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
-        """The recorded section of the run that continues, whose tokenizers are kept."""
+        """The settings of a run that keeps the tokenizers of an earlier run, which recorded the settings
+        `recorded`.
+        """
         return recorded
 
 
-# The parts of an encoder-decoder. Each of them may begin with the weights of another model.
+# The parts of an encoder-decoder. Each part can start from the weights of another model.
 STACKS = ("encoder", "decoder")
-# The fields of the config that follow from the tokenizer, or that training and decoding set by themselves.
+# Fields of the config that are not keys of a recipe, because the tokenizer, the training or the decoding sets
+# them.
 _FIELDS_OF_THE_RUN = """
     vocab_size decoder_vocab_size share_encoder_decoder_embeddings is_encoder_decoder use_cache bos_token_id
     pad_token_id eos_token_id decoder_start_token_id
 """.split()
-# All other fields of the config are keys of the recipe's section `model`.
+# All other fields of the config are keys of the section `model` of a recipe.
 MODEL_FIELDS = tuple(
     name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN
 )
-# The fields that change how a model is trained, and not what it computes.
+# Fields that change the training and not the outputs of a trained model.
 FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing label_smoothing_form".split()
 
 
 class InitFrom(Settings):
-    """A model for the encoder, for the decoder, or for each of them."""
+    """The models from whose weights the encoder and the decoder start."""
 
     encoder: str | None = None
-    """The model whose encoder the encoder begins with."""
+    """The model whose encoder weights the encoder starts from."""
     decoder: str | None = None
-    """The model whose decoder the decoder begins with."""
+    """The model whose decoder weights the decoder starts from."""
 
     @model_validator(mode="after")
     def _check_any(self) -> Self:
         if not self.by_stack():
             raise ValueError(
-                "`model.init_from` must name a model, or a model for `encoder`, for `decoder` or for each of them, but "
-                "names none."
+                "`model.init_from` must name a model, or a model for `encoder`, for `decoder` or for each "
+                "of them, but names none."
             )
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """The names of the models that are given, by "encoder" and "decoder"."""
+        """The names of the given models, by "encoder" and "decoder"."""
         return self.model_dump(exclude_none=True)
 
 
 class ModelSettings(Settings):
-    """The shape of the model: the fields of `VaswaniConfig`, and the models that the weights begin with."""
+    """The fields of `VaswaniConfig`, and the models from whose weights the training starts."""
 
     init_from: str | InitFrom | None = None
-    """The model that the run begins with: a folder, or a repository of the Hub, `user/name` or `user/name@revision`;
-    or a model for each part, `{encoder: …, decoder: …}`."""
+    """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
+    or `user/name@revision`. `{encoder: …, decoder: …}` names a model for each part. Null starts from random
+    weights."""
 
     def config_fields(self) -> dict[str, Any]:
-        """The fields of the config that the recipe gives."""
+        """The fields of the config that the recipe sets."""
         return {name: getattr(self, name) for name in MODEL_FIELDS if name in self.model_fields_set}
 
     @property
     def stacks(self) -> list[str]:
-        """The parts of the model of this task."""
+        """The parts of an encoder-decoder that the model of this task has."""
         return [stack for stack in STACKS if f"{stack}_layers" in type(self).model_fields]
 
     def bases(self) -> list[str]:
-        """The names of the models that the run begins with, each name once."""
+        """The names of the models from whose weights the training starts, each name once."""
         if isinstance(self.init_from, InitFrom):
             return list(dict.fromkeys(self.init_from.by_stack().values()))
         return [self.init_from] if self.init_from else []
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # The config checks the ranges of its fields, and the fields together.
+        # The config checks the range of each field, and the fields that depend on each other.
         VaswaniConfig(**self.config_fields())
         return self
 
 
 def _with_config_fields(name: str, excluded: str) -> Any:
-    """A class of model settings with the fields of the config, except those whose name matches a pattern."""
+    """A class of model settings with the fields of the config.
+
+    `excluded` is a pattern of names that are left out.
+    """
     docs = inspect.getdoc(VaswaniConfig) or ""
     defaults = VaswaniConfig()
     fields: dict[str, Any] = {}
@@ -115,7 +125,7 @@ def _with_config_fields(name: str, excluded: str) -> Any:
         if re.match(excluded, field):
             continue
         help = re.search(rf"^    {field} \(.*?\): (.*(?:\n        .*)*)", docs, re.MULTILINE)
-        # Python has no docstrings with the option -OO.
+        # `python -OO` removes docstrings.
         description = " ".join(help.group(1).split()) if help else ""
         annotation = inspect.get_annotations(VaswaniConfig)[field]
         default = getattr(VaswaniConfig, field, getattr(defaults, field))
@@ -130,76 +140,83 @@ _MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, 
 
 
 def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
-    """The class of the section `model` for a model with these parts of an encoder-decoder."""
+    """The class of the section `model` for a model that has these parts of an encoder-decoder."""
     return _MODEL_SETTINGS[stacks]
 
 
 class DecodingSettings(Settings):
-    """The search that is written to the generation_config.json of the checkpoint; Section 6.1 is the default."""
+    """The default search of the checkpoint, for its generation_config.json.
+
+    The defaults are those of Section 6.1.
+    """
 
     num_beams: int = Field(4, gt=0)
-    """The number of beams; 1 is greedy search."""
+    """The number of beams. 1 is greedy search."""
     length_penalty: float = 0.6
     """The exponent alpha of the length penalty."""
     length_penalty_type: Literal["gnmt", "power"] = "gnmt"
-    """The length penalty of a translation with n tokens: "gnmt" is ((5 + n) / 6)^alpha, "power" is n^alpha."""
+    """The length penalty of a translation with n tokens: "gnmt" is ((5 + n) / 6)^alpha, "power" is n^alpha.
+    """
     max_length_a: float = Field(1.0, ge=0)
-    """A translation has at most `max_length_a` * source tokens + `max_length_b` new tokens."""
+    """The factor a of the length limit: a translation of n source tokens has at most a * n + b new tokens."""
     max_length_b: int = Field(50, ge=0)
-    """A translation has at most `max_length_a` * source tokens + `max_length_b` new tokens."""
+    """The number b of the length limit: a translation of n source tokens has at most a * n + b new tokens."""
     max_length: int | None = Field(None, gt=0)
-    """The largest number of tokens of a translation."""
+    """The largest number of tokens of a translation, the start token included. Null sets no limit on the
+    number of tokens."""
     early_stopping: bool = False
-    """Stop as soon as there are `num_beams` complete translations."""
+    """Stop the search of a sentence as soon as it has `num_beams` complete translations."""
 
     def settings(self) -> dict[str, Any]:
-        """The fields of a GenerationConfig, without those of beam search if there is one beam."""
+        """The fields for the GenerationConfig. With one beam, the fields of beam search are left out."""
         settings = self.model_dump(exclude_none=True)
         if self.num_beams == 1:
-            # transformers refuses them.
+            # transformers refuses these fields with one beam.
             del settings["length_penalty"], settings["length_penalty_type"], settings["early_stopping"]
         return settings
 
 
 class NoDecoding(Settings):
-    """The tasks without translations search nothing."""
+    """The section `decoding` of a task without a search, such as language modelling. It has no keys."""
 
     max_length: ClassVar[None] = None
 
     def settings(self) -> dict[str, Any]:
-        """No fields."""
+        """The fields for the GenerationConfig: none."""
         return {}
 
 
 class EvaluationSettings(Settings):
-    """The scores at validation, and at the end on the test split."""
+    """The scores of the validations, and of the test split at the end of the run."""
 
     tokens_per_batch: int = Field(4096, gt=0)
-    """The number of tokens that are scored at once."""
+    """The largest number of tokens of a side of a batch in validations and on the test split, padding
+    included."""
 
     @property
-    def scores_validation_outputs(self) -> bool:
-        """True if each validation makes outputs and scores them."""
-        return False
+    def validation_switch(self) -> str | None:
+        """The key of this section that is true and makes each validation score outputs; None if no key does."""
+        return None
 
-    def check_tokenizer(self) -> None:
-        """Refuse a tokenizer of BLEU that this machine does not have."""
+    def check_dependencies(self) -> None:
+        """Refuse scores that need software that is not installed."""
 
 
 class PublishingSettings(Settings):
-    """The repository that a run is pushed to, and the licence of the model."""
+    """The repository on the Hub that the run is pushed to, and the licence of the model."""
 
     push_to_hub: bool = False
-    """Push the finished checkpoint to the Hub."""
+    """Push the final checkpoint to the Hub when the run ends."""
     hub_strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "end"
-    """What is pushed during training: "end" nothing, "every_save" the model, "checkpoint" also the newest checkpoint,
-    "all_checkpoints" also each checkpoint."""
+    """What is also pushed each time the run saves a checkpoint: "end": nothing; "every_save": the model;
+    "checkpoint": the model and the newest checkpoint, from which a run can be resumed; "all_checkpoints": the
+    model and all checkpoints."""
     hub_model_id: str | None = None
-    """The repository, such as user/name."""
+    """The name of the repository, such as user/name."""
     hub_private_repo: bool = False
-    """A new repository is private."""
+    """Create the repository as private, if it does not exist."""
     license: str | None = None
-    """The licence of the model; that of the training data by default."""
+    """The licence of the model, such as cc-by-4.0. Null uses the licence of the training data."""
 
     @model_validator(mode="after")
     def _check_push(self) -> Self:

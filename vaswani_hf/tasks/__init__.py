@@ -1,4 +1,4 @@
-"""The tasks of a recipe. `TASKS[recipe.task]` is all that other code knows of a task."""
+"""The tasks of a recipe: `TASKS[recipe.task]`, for example `Translation` in translation.py."""
 
 from .base import CardWords, Scores, Task
 from .language_modeling import CausalLanguageModeling, MaskedLanguageModeling

@@ -1,4 +1,4 @@
-"""Language modelling: plain text trains a decoder (causal) or an encoder (masked).
+"""Language modelling: a decoder (causal) or an encoder (masked) learns from plain text.
 
 Legend of shapes: B texts of a batch, L length of a text in tokens.
 """
@@ -22,24 +22,21 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..checkpoint.kinds import KINDS, TRANSLATION
-from ..checkpoint.loading import check_config, checkpoint_folder, load_model
+from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
 from ..data.corpus import (
     Corpus,
-    encode_corpus,
+    PairSource,
     join_corpora,
     load_dataset_split,
+    load_pairs,
     load_splits,
-    pin_dataset,
     refuse_unusable,
-    split_name,
 )
-from ..data.corpus_cache import write_tokenizers
+from ..data.dataset_hub import pin_dataset
 from ..data.lines import read_lines
-from ..data.reading import PairSource, load_pairs
-from ..data.tokenizer_training import TextForm, in_form, train_on_sides
+from ..data.tokenizer_training import TextForm, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import number_split
 from ..evaluation.evaluate import perplexity
 from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMaskedLM
@@ -52,10 +49,10 @@ from .base import CardWords, Scores, Task, Tokenizers, language_of
 
 logger = logging.get_logger(__name__)
 
-# Devlin et al. 2019, Section 3.1: 15 % of the tokens are predicted; 80 % of them are hidden, 10 % replaced at
-# random.
+# Devlin et al. 2019, Section 3.1: 15 % of the tokens are predicted. 80 % of these become `<mask>`, 10 % a
+# random token.
 PREDICTED_RATE = 0.15
-HIDDEN_RATE = 0.8
+MASKED_RATE = 0.8
 REPLACED_RATE = 0.1
 # The model types of language models.
 LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
@@ -64,8 +61,8 @@ LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
 class TextData(CorpusData):
     """Texts for a language model.
 
-    Each split is plain text with one text per line (`…_text`), the column `text_column` of a split of `dataset`, or
-    the number words of both languages (`corpus: numbers`).
+    Each split is plain text with one text per line (`…_text`), the column `text_column` of a split of
+    `dataset`, or the number words of both languages (`corpus: numbers`).
     """
 
     file_kinds = ("text",)
@@ -76,9 +73,9 @@ class TextData(CorpusData):
     train_text: Files = None
     """Text files with one text per line, for training."""
     validation_text: Files = None
-    """As `train_text`, for validation."""
+    """The same as `train_text`, for the validation split."""
     test_text: Files = None
-    """As `train_text`, for the scores at the end."""
+    """The same as `train_text`, for the test split, which is scored at the end."""
     text_column: str = "text"
     """The column of a dataset that has the texts."""
 
@@ -96,38 +93,34 @@ class TextTokenizer(TokenizerSettings):
 
 
 class LanguageModeling(Task):
-    """Plain text, each line or entry of which is one text. Source and target of a pair are the same text.
-
-    Attributes:
-        form: The marks that the tokenizer adds to a text.
-        hub_task: The task in the Hub's terms, and its pipeline.
-        hub_name: The task for people.
-        ability: What the model does with texts, for its card.
-        examples: Inputs for the snippets of the card: for the corpus of number words, and for other texts.
-        scored_tokens: What the scored tokens are, for the card.
-    """
+    """What causal and masked language modelling share. Source and target of a pair are the same text."""
 
     data_settings = TextData
     tokenizer_settings = TextTokenizer
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
+    # The special tokens that the tokenizer adds to a text.
     form: TextForm
+    # The name of the task on the Hub and of its pipeline, and the task in words.
     hub_task: str
     hub_name: str
+    # The ability of the model, for the sentence "… texts in LANGUAGE" of the model card.
     ability: str
+    # The example inputs of the model card: for the corpus of number words, and for other texts.
     examples: tuple[str, str]
+    # Words about the scored tokens for the model card.
     scored_tokens = ""
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-        """The tokenizer that encodes the texts of the corpus."""
+        """The tokenizer that encodes texts for training and scoring."""
         return tokenizer
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
-        """Pads texts and sets their labels."""
+        """The collator that pads texts and sets their labels. `seed` decides which tokens are masked."""
         raise NotImplementedError
 
     def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The labels and the logits [B, L, V] that predict them."""
+        """The labels, and the logits at the positions that predict these labels [B, L, V]."""
         return labels, logits
 
     def pin_data(self, data: TextData, earlier: TextData | None) -> TextData:
@@ -154,25 +147,28 @@ class LanguageModeling(Task):
             train = partial(_train_tokenizers, form=self.form)
             write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, task=self.name)
         own, _ = load_tokenizers(folder)
-        return encode_corpus(
-            texts,
-            (own, own),
-            (self.collator(own, seed), self.collator(own, 0)),
+        return Corpus(
+            texts=texts,
+            source_tokenizer=own,
+            target_tokenizer=own,
+            train_collator=self.collator(own, seed),
+            validation_collator=self.collator(own, 0),
             max_length=data.max_length,
             num_proc=data.num_proc,
             seed=seed,
-            text_encoder=self.training_encoder(own),
+            text_tokenizer=self.training_encoder(own),
             corpora=list(zip(data.listed("train_text"), data.train_weights, strict=False)),
         )
 
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        # The decoder of a translation model knows the target language, the encoder the source language.
+        # A decoder needs the tokenizer of the target, because the decoder of a translation model knows the
+        # target language.
         tokenizer = target if self.stacks == ("decoder",) else source
         if is_tree_tokenizer(tokenizer):
-            raise ValueError("is a parser, whose target vocabulary is of trees")
-        own = in_form(tokenizer, self.form)
+            raise ValueError("is a parser with a target vocabulary of trees")
+        own = with_form(tokenizer, self.form)
         return own, own
 
     def score_test_split(
@@ -207,13 +203,13 @@ class LanguageModeling(Task):
             ability=f"{self.ability} texts in {language_of(facts)}.",
             example=example_of_numbers if data is not None and data.corpus else example,
             toy_use=(
-                "It knows English number words below one million with the German ones behind them, to show "
-                "how the package works. It has seen\nnothing else and is good for nothing else."
+                "It knows English number words below one million, each followed by the German number word. It "
+                "shows how the package\nworks, and has no other use."
             ),
             work="reads texts",
             warning=(
-                "What it writes can be fluent and wrong. Nothing was done against what is offensive or "
-                "one-sided in the training data. Where a\n  mistake does harm, a person has to check."
+                "Its texts can be fluent and wrong. The training data were not filtered for offensive or one-sided "
+                "content. If a\n  mistake can do harm, a person must check the text."
             ),
             scored=f"{num_texts:,} texts and {num_tokens:,} predicted tokens{self.scored_tokens}",
             scores=scores,
@@ -223,7 +219,7 @@ class LanguageModeling(Task):
 
 
 class CausalLanguageModeling(LanguageModeling):
-    """A decoder predicts every token but the first, `<s>`, from the tokens before it."""
+    """A decoder predicts each token from the tokens before it. The first token, `<s>`, is not predicted."""
 
     name = "causal_lm"
     model_class = VaswaniForCausalLM
@@ -231,11 +227,11 @@ class CausalLanguageModeling(LanguageModeling):
     form = TextForm(begins_with_a_space=False, is_open=True)
     hub_task = "text-generation"
     hub_name = "Text generation"
-    ability = ", without its attention to a source, as a language model: it goes on with"
+    ability = ", without attention to a source, as a language model: it continues"
     examples = ("twenty-three =", "This is a")
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-        """A copy of the tokenizer that also ends a text, with `</s>`."""
+        """A copy of the tokenizer that ends a text with `</s>`, so that the model learns to end texts."""
         closed = copy.deepcopy(tokenizer)
         begin, end = tokenizer.bos_token, tokenizer.eos_token
         ids = [(begin, tokenizer.bos_token_id), (end, tokenizer.eos_token_id)]
@@ -252,17 +248,17 @@ class CausalLanguageModeling(LanguageModeling):
 
 
 class MaskedLanguageModeling(LanguageModeling):
-    """An encoder finds hidden tokens (Devlin et al. 2019, Section 3.1)."""
+    """An encoder predicts masked tokens (Devlin et al. 2019, Section 3.1)."""
 
     name = "masked_lm"
     model_class = VaswaniForMaskedLM
     stacks = ("encoder",)
     form = TextForm(begins_with_a_space=False, has_mask=True)
     hub_task = "fill-mask"
-    hub_name = "Filling in hidden tokens"
-    ability = " as a language model: it fills in hidden tokens of"
+    hub_name = "Filling in masked tokens"
+    ability = " as a language model: it fills in masked tokens of"
     examples = ("twenty-<mask> = dreiundzwanzig", "This is a <mask>.")
-    scored_tokens = ", 15 % of all, which were hidden"
+    scored_tokens = " (15 % of all tokens were masked and predicted)"
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
         return MaskingCollator(tokenizer, seed)
@@ -270,8 +266,7 @@ class MaskedLanguageModeling(LanguageModeling):
 
 def _check_split(texts: Dataset, data: TextData, split: str) -> None:
     fault = f"must hold text, but each of {len(texts):,} is empty."
-    max_length = None if split == "test" else data.max_length
-    refuse_unusable(texts, split_name(data, split), max_length, fault)
+    refuse_unusable(texts, data, split, fault)
 
 
 def _train_tokenizers(
@@ -282,24 +277,19 @@ def _train_tokenizers(
 
 
 class CausalCollator(PairCollator):
-    """Pads texts whose every token but the first, `<s>`, is a label."""
+    """Pads texts. All tokens except the first, `<s>`, are labels."""
 
     def _encode(self, example: dict[str, Any]) -> tuple[Any, Any]:
         ids = np.array(example["labels"])
-        # The number of labels is the number of predicted tokens.
+        # Ignore `<s>`, because the loss is a mean over the labels and `<s>` is not predicted.
         return ids, np.concatenate([[IGNORED_LABEL], ids[1:]])
 
 
 class MaskingCollator(PairCollator):
-    """Pads texts and hides some of their tokens, at least one of each text (Devlin et al. 2019, Section 3.1).
+    """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
 
-    Seed, epoch and text decide which tokens are hidden and what replaces them. A resumed run therefore sees
-    the same batches, and the number of workers does not matter. In validation there is no epoch, and the
-    hidden tokens are always the same.
-
-    Args:
-        tokenizer: A tokenizer with a `mask_token`.
-        seed: It decides what is hidden.
+    Seed, epoch and text decide which tokens are masked, so that the result does not depend on an interruption
+    or on the number of data workers. Validation has no epoch: it always masks the same tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
@@ -315,14 +305,14 @@ class MaskingCollator(PairCollator):
         ids = np.array(example["input_ids"])
         content = zlib.crc32(np.ascontiguousarray(ids, "<i4"))
         rng = np.random.default_rng([self._seed, example.get("epoch", 0), example.get("copy", 0), content])
-        places = np.flatnonzero(~np.isin(ids, self._special_ids))
+        candidates = np.flatnonzero(~np.isin(ids, self._special_ids))
         labels = np.full(len(ids), IGNORED_LABEL)
-        if len(places):
-            predicted = rng.permutation(places)[: max(1, round(PREDICTED_RATE * len(places)))]
+        if len(candidates):
+            predicted = rng.permutation(candidates)[: max(1, round(PREDICTED_RATE * len(candidates)))]
             labels[predicted] = ids[predicted]
             draw = rng.random(len(predicted))
-            ids[predicted[draw < HIDDEN_RATE]] = self._mask_token_id
-            replaced = predicted[(draw >= HIDDEN_RATE) & (draw < HIDDEN_RATE + REPLACED_RATE)]
+            ids[predicted[draw < MASKED_RATE]] = self._mask_token_id
+            replaced = predicted[(draw >= MASKED_RATE) & (draw < MASKED_RATE + REPLACED_RATE)]
             ids[replaced] = rng.choice(self._other_ids, len(replaced))
         return ids, labels
 
@@ -339,16 +329,12 @@ def evaluate_texts(
     *,
     tokens_per_batch: int = 4096,
 ) -> dict[str, Any]:
-    """The scores of a language model on texts; empty texts are left out, and a warning counts them.
+    """The scores of a language model on texts. Empty texts are left out with a warning.
 
-    A causal model predicts every token and the end. A masked model predicts its hidden tokens, 15 % of all
-    tokens, which are the same in every evaluation of the same texts.
-
-    Returns:
-        dict: `loss` (nats per predicted token), `perplexity`, `accuracy` (percent of the predicted tokens
-            whose most likely token is right), `tokens` predicted, `texts`, `seconds`. A causal model also has
-            `bits_per_byte` of the text with the end of each line, which can be compared between
-            vocabularies.
+    A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, the same tokens
+    in each evaluation. The scores are `loss` (nats per predicted token), `perplexity`, `accuracy` (percent of
+    the predicted tokens whose most likely token is right), the numbers of predicted `tokens` and of `texts`,
+    and `seconds`. A causal model also has `bits_per_byte`, which does not depend on the vocabulary.
     """
     task = _task_of(model)
     start = time.perf_counter()
@@ -364,7 +350,7 @@ def evaluate_texts(
         hits += int((logits.argmax(dim=-1) == labels).sum())
         tokens += int((labels != IGNORED_LABEL).sum())
         num_texts += len(of_batch)
-        # The end of a line is a byte.
+        # The line feed after a text is one byte.
         num_bytes += sum(len(text.encode()) + 1 for text in of_batch)
     model.train(was_training)
     if not tokens:
@@ -387,7 +373,7 @@ def _batches(
     texts: list[str],
     tokens_per_batch: int,
 ) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
-    """Batches of texts of similar lengths, and the texts of each batch."""
+    """Batches of texts of similar lengths, with the texts. Empty and too long texts are left out."""
     encoder = task.training_encoder(tokenizer)
     is_learned = model.config.position_embedding == "learned"
     longest = model.config.max_position_embeddings if is_learned else sys.maxsize
@@ -409,7 +395,7 @@ def _batches(
 def evaluate_text_file(
     name: str, path: str, *, device: str | None = None, dtype: str | None = None, tokens_per_batch: int = 4096
 ) -> dict[str, Any]:
-    """The scores of a language model on a file with one text per line; see `evaluate_texts`."""
+    """`evaluate_texts` for the model `name` and a file with one text per line."""
     texts = list(read_lines(path))
     if not any(text.strip() for text in texts):
         raise ValueError(f"{path} must hold texts, one a line, but is empty.")
@@ -427,7 +413,7 @@ def evaluate_text_file(
 
 
 def scores_of_texts_as_text(results: dict[str, Any]) -> str:
-    """The scores of `evaluate_texts`, one per line."""
+    """The scores of `evaluate_texts` as lines of text."""
     lines = [
         f"perplexity per token {results['perplexity']:.3f}",
         f"accuracy {results['accuracy']:.2f} % of {results['tokens']:,} predicted tokens",

@@ -1,4 +1,4 @@
-"""Constituency parsing (Section 6.3): sentences and their trees train an encoder and a decoder."""
+"""Constituency parsing (Section 6.3): the model translates a sentence into its linearised tree."""
 
 import os
 from collections import Counter
@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import datasets
-from datasets import Dataset, Features
-from datasets.exceptions import DatasetGenerationError
+from datasets import Dataset
 from pydantic import Field
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -16,23 +15,37 @@ from transformers import PreTrainedTokenizerFast
 from ..checkpoint.files import TREES_FILE, naming_the_folder
 from ..checkpoint.tokenizers import TREE_MARK, is_tree_tokenizer, load_tokenizers
 from ..data.batching import PairCollator
-from ..data.corpus import Corpus, encode_corpus, load_splits, refuse_unusable
-from ..data.corpus_cache import write_tokenizers
-from ..data.reading import CACHE_REMEDY, TEXT_FEATURES, PairSource, load_pairs
-from ..data.tokenizer_training import SPECIAL_TOKENS, texts_of, train_on_sides, with_transformers_interface
+from ..data.corpus import (
+    Corpus,
+    PairSource,
+    dataset_of_generator,
+    load_pairs,
+    load_splits,
+    refuse_unusable,
+)
+from ..data.corpus_cache import CACHE_REMEDY
+from ..data.tokenizer_training import (
+    SPECIAL_TOKENS,
+    train_on_sides,
+    training_texts,
+    with_transformers_interface,
+    write_tokenizers,
+)
 from ..data.toy_corpora import tree_split
-from ..data.trees import CLOSE, Tree, read_treebank, tree_files, tree_of
+from ..data.trees import CLOSE, Tree, read_treebank, tree_from_text, treebank_files
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..parsing.bracketing import evaluate_parser, lines_of
+from ..parsing.bracketing import evaluate_parser, trees_as_lines
 from ..parsing.parser import Parser
 from ..settings.data import DataSettings, Files
 from ..settings.sections import EvaluationSettings, TokenizerSettings
 from ..version import __version__
 from .base import CardWords, Scores, Task, Tokenizers, language_of
 
+# The symbols of the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent, 4 special
+# tokens.
 _WALL_STREET_JOURNAL_SYMBOLS = 76
-# The tokenizer reads `(NN dog)` as `NN`. These patterns match what it removes: the bracket before the tag,
-# and the word with the bracket after it.
+# The tokenizer turns `(NN dog)` into `NN`. The first pattern matches the bracket before the tag, the second
+# pattern matches the word and the bracket after it.
 _BEFORE_TAG = r"\((?=[^() ]+ [^() ]+\))"
 _AFTER_TAG = r" [^() ]+\)"
 
@@ -40,8 +53,8 @@ _AFTER_TAG = r" [^() ]+\)"
 class TreebankData(DataSettings):
     """Trees for a parser.
 
-    Each split is a treebank (`…_trees`): files of trees in brackets, one tree per line or as in Penn files, or folders
-    with .mrg files. `corpus: trees` has trees of a small grammar that the package has itself.
+    Each split is a treebank (`…_trees`): files of trees in brackets, one tree per line or as in Penn files,
+    or folders with .mrg files. `corpus: trees` generates trees from a small grammar.
     """
 
     file_kinds = ("trees",)
@@ -56,20 +69,17 @@ class TreebankData(DataSettings):
     train_trees: Files = None
     """Files or folders of trees, for training."""
     validation_trees: Files = None
-    """As `train_trees`, for validation."""
+    """The same as `train_trees`, for the validation split."""
     test_trees: Files = None
-    """As `train_trees`, for the scores at the end."""
+    """The same as `train_trees`, for the test split, which is scored at the end."""
 
 
 class TreebankTokenizer(TokenizerSettings):
-    """The tokenizer of the sentences. The symbols of trees have a vocabulary of their own."""
+    """The tokenizer of the sentences. The symbols of trees have a separate vocabulary."""
 
     @property
     def planned_target_size(self) -> int:
-        """The number of target classes of a plan: the symbols of a parser on the Wall Street Journal.
-
-        They are 26 labels, 45 parts of speech, the end of a constituent and 4 special tokens.
-        """
+        """The size of the target vocabulary that `vaswani plan` assumes."""
         return _WALL_STREET_JOURNAL_SYMBOLS
 
     @property
@@ -79,7 +89,7 @@ class TreebankTokenizer(TokenizerSettings):
 
 
 class Parsing(Task):
-    """Sentences and their constituency trees, each of which is one line of brackets."""
+    """Constituency parsing. The target of a sentence is its tree on one line of brackets."""
 
     name = "parsing"
     data_settings = TreebankData
@@ -109,12 +119,14 @@ class Parsing(Task):
             write_tokenizers(
                 _train_tokenizers, tokenizer, texts["train"], data.max_length, folder, task=self.name
             )
-        tokenizers = load_tokenizers(folder)
-        collator = PairCollator(tokenizers[0].pad_token_id)
-        return encode_corpus(
-            texts,
-            tokenizers,
-            (collator, collator),
+        source_tokenizer, target_tokenizer = load_tokenizers(folder)
+        collator = PairCollator(source_tokenizer.pad_token_id)
+        return Corpus(
+            texts=texts,
+            source_tokenizer=source_tokenizer,
+            target_tokenizer=target_tokenizer,
+            train_collator=collator,
+            validation_collator=collator,
             max_length=data.max_length,
             num_proc=data.num_proc,
             seed=seed,
@@ -124,21 +136,21 @@ class Parsing(Task):
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
         if not is_tree_tokenizer(target):
-            raise ValueError("has no vocabulary of trees")
+            raise ValueError("has no target vocabulary of trees")
         return source, target
 
     def score_test_split(
         self, folder: Path, test: Dataset, data: TreebankData, evaluation: EvaluationSettings, device: str
     ) -> Scores:
         parser = Parser.from_pretrained(str(folder), device=device)
-        gold = [tree_of(text) if text else Tree((), (), ()) for text in test["target"]]
+        gold = [tree_from_text(text) if text else Tree((), (), ()) for text in test["target"]]
         scores = evaluate_parser(parser, gold, tokens_per_batch=evaluation.tokens_per_batch)
         trees = scores.pop("trees")
         line = (
             f"test: F1 {scores['f1']:.2f} · precision {scores['precision']:.2f} · recall "
             f"{scores['recall']:.2f} · exact match {scores['exact_match']:.1f} %"
         )
-        return Scores(scores, [line], lines_of(trees))
+        return Scores(scores, [line], trees_as_lines(trees))
 
     def card_words(
         self, facts: dict[str, Any], data: TreebankData | None, test: dict[str, Any], repo_id: str
@@ -161,16 +173,15 @@ class Parsing(Task):
                 f'print(parser("{example}"))'
             ),
             snippet_note=(
-                "The parser keeps the trees well-formed and over exactly the words of the sentence. Words "
-                "are what white space separates, and\nhave to be tokenized as in the treebank, punctuation "
-                "by itself."
+                "The trees are always well-formed and have exactly the words of the sentence. White space "
+                "separates words. Tokenize\nsentences as in the treebank, with punctuation marks as "
+                "separate words."
             ),
             toy_use=(
-                "It parses the sentences of a small grammar, to show how the package works. It has seen "
-                "nothing else and is good for nothing else."
+                "It parses the sentences of a small grammar. It shows how the package works, and has no other use."
             ),
             work="parses sentence by sentence",
-            warning="A tree can be well-formed and wrong. Where a mistake does harm, a person has to check.",
+            warning="A tree can be well-formed and wrong. If a mistake can do harm, a person must check the tree.",
             scored=f"{test.get('sentences') or 0:,} sentences",
             scored_how=", labelled brackets by the rules of evalb",
             scores=scores,
@@ -184,48 +195,44 @@ def _pair_of(tree: Tree) -> dict[str, str]:
 
 def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
     fault = f"must hold a tree with words, but none of its {len(pairs):,} has any."
-    max_length = None if split == "test" else data.max_length
-    name = " and ".join(data.files(split)) or f"`data.corpus: {data.corpus}`"
-    refuse_unusable(pairs, name, max_length, fault)
+    refuse_unusable(pairs, data, split, fault)
 
 
 def load_treebank(names: list[str]) -> Dataset:
-    """The trees of files, which `tree_files` describes, as the columns `source` and `target`.
+    """The sentences and trees of files (see `treebank_files`) as columns `source` and `target`.
 
-    Both are empty for a tree of traces. The files are read once, into the cache of `datasets`.
+    Both are empty for a tree that has only traces. `datasets` reads the files into its cache once.
     """
-    files = tree_files(names)
+    files = treebank_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
-    # `datasets` splits lists into shards, but not tuples.
+    # Pass a tuple, because `datasets` would divide a list into shards.
     arguments = {"files": tuple(files), "cache_key": (__version__, *stamps)}
-    try:
-        with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
-            return Dataset.from_generator(_tree_pairs, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
-    except DatasetGenerationError as error:
-        # The cause names the file and the line, the error of `datasets` does not.
-        raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
+    with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
+        return dataset_of_generator(_tree_pairs, arguments)
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
-    """The pairs of files. The hash that `datasets` computes of the arguments changes with `cache_key`."""
+    """Yield the pairs of files. `datasets` reads them again if `cache_key` has changed."""
     for file in files:
         for tree in read_treebank(file):
             yield _pair_of(tree)
 
 
 def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_length: int) -> Tokenizers:
-    """Byte-level BPE for the sentences, and the symbols of the trees."""
+    """Train byte-level BPE for the sentences, and collect the symbols of the trees."""
     source = train_on_sides(section, pairs, ("source",), model_max_length)
-    return source, train_tree_tokenizer(texts_of(pairs, ("target",), model_max_length), model_max_length)
+    return source, train_tree_tokenizer(
+        training_texts(pairs, ("target",), model_max_length), model_max_length
+    )
 
 
 def train_tree_tokenizer(
     trees: Iterable[str], model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """The target tokenizer of a parser. Its vocabulary is the symbols of some trees, each on one line.
+    """The target tokenizer of a parser. Its vocabulary has the symbols of `trees`, each tree on one line.
 
-    It reads `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` and writes `(S (NP DT NN ) (VP VBZ ) )`, because
-    the words are known from the sentence. `</s>` ends every tree. An unknown label or tag is `<unk>`.
+    The tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`,
+    because the words are known from the sentence. An unknown label or tag is `<unk>`.
     """
     backend = Tokenizer(models.WordLevel({}, unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence(
@@ -242,13 +249,13 @@ def train_tree_tokenizer(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", token_ids["</s>"])]
     )
     tokenizer = with_transformers_interface(backend, model_max_length)
-    # transformers saves these arguments with a tokenizer and passes them to the tokenizer that it loads.
+    # transformers saves `init_kwargs` with the tokenizer, so that a loaded tokenizer also has the mark.
     tokenizer.init_kwargs[TREE_MARK] = True
     return tokenizer
 
 
 def _symbols_by_frequency(trees: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """All labels with their brackets, and all tags."""
+    """All labels with their brackets and all tags, the most frequent ones first."""
     counts: Counter[str] = Counter()
     for tree in trees:
         symbols = normalizer.normalize_str(tree)

@@ -1,4 +1,7 @@
-"""Translation: sentence pairs train an encoder and a decoder. BLEU and chrF score the translations."""
+"""Translation, the task of the paper: settings, corpus, BLEU and chrF scores, and model card.
+
+`Translation.load_corpus` is the beginning of the path from a corpus file to the loss.
+"""
 
 import math
 from functools import partial
@@ -16,28 +19,29 @@ from ..data.batching import PairCollator
 from ..data.bpe_dropout import BpeDropout
 from ..data.corpus import (
     Corpus,
-    encode_corpus,
+    PairSource,
     join_corpora,
     load_dataset_split,
+    load_pairs,
     load_splits,
-    pin_dataset,
     refuse_unusable,
     split_name,
 )
-from ..data.corpus_cache import write_tokenizers
+from ..data.corpus_cache import CACHE_REMEDY
+from ..data.dataset_hub import pin_dataset
 from ..data.lines import refuse_blank
-from ..data.reading import CACHE_REMEDY, PairSource, distillation_records, load_pairs
-from ..data.tokenizer_training import SENTENCE, in_form, train_on_sides
+from ..data.pair_files import distillation_records
+from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
-from ..evaluation.bleu import exact_match_by, score_translations
-from ..evaluation.evaluate import evaluate_translator
+from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
+from ..evaluation.evaluate import translate_and_measure
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..settings.data import SPLITS, CorpusData, Files
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
 from ..translation.translator import Translator
 from .base import CardWords, Scores, Task, Tokenizers
 
-# The sentences that the snippets of a card translate, by the source language; none is from a corpus.
+# The example sentence of a model card, by source language. No sentence is from a corpus.
 _EXAMPLES = {
     "en": "The model reads the whole sentence at once.",
     "de": "Das Modell liest den ganzen Satz auf einmal.",
@@ -50,8 +54,8 @@ _VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 class TranslationData(CorpusData):
     """Sentence pairs.
 
-    Each split is two aligned text files (`…_source` and `…_target`), one file of pairs (`…_pairs`), a split of
-    `dataset`, or a part of the corpus that the package generates (`corpus: numbers`).
+    Each split is two aligned text files (`…_source` and `…_target`), one file of pairs (`…_pairs`), a split
+    of `dataset`, or a part of the corpus that the package generates (`corpus: numbers`).
     """
 
     file_kinds = ("source", "target", "pairs")
@@ -68,31 +72,32 @@ class TranslationData(CorpusData):
     train_pairs: Files = None
     """Files of training pairs: JSON lines, CSV or Parquet with a `translation` column."""
     validation_source: Files = None
-    """As `train_source`, for validation."""
+    """The same as `train_source`, for the validation split."""
     validation_target: Files = None
-    """As `train_target`, for validation."""
+    """The same as `train_target`, for the validation split."""
     validation_pairs: Files = None
-    """As `train_pairs`, for validation."""
+    """The same as `train_pairs`, for the validation split."""
     test_source: Files = None
-    """As `train_source`, for the scores at the end."""
+    """The same as `train_source`, for the test split, which is scored at the end."""
     test_target: Files = None
-    """As `train_target`, for the scores at the end."""
+    """The same as `train_target`, for the test split, which is scored at the end."""
     test_pairs: Files = None
-    """As `train_pairs`, for the scores at the end."""
+    """The same as `train_pairs`, for the test split, which is scored at the end."""
     both_directions: bool = False
-    """Train on each pair as it is and reversed. The source of a reversed pair begins with a tag for its target
-    language, `>>en<<` if `source_language` is en. The tag is one token of the vocabulary. Pairs in the direction of
-    the recipe have no tag, so that validation, test and exports take plain text."""
+    """Train on each pair and on the reversed pair. The source of a reversed pair begins with a tag for its target
+    language, `>>en<<` if `source_language` is en. The tag is one token of the vocabulary. Pairs in the direction
+    of the recipe have no tag, so that validation, test and exports use plain text.
+    """
     max_length_ratio: float | None = Field(None, ge=1)
-    """Drop training pairs of which one side has more than this number of times the tokens of the other."""
+    """Drop a training pair if one side has more tokens than the other side times this number."""
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of directions that the vocabulary needs."""
+        """The tags that the vocabulary needs for `both_directions`."""
         return (direction_tag(self.source_language),) if self.both_directions else ()
 
     def warnings(self) -> list[str]:
-        """Sentences about what may be a mistake."""
+        """Warnings about possible mistakes."""
         if self.source_language != self.target_language:
             return []
         return [
@@ -162,15 +167,15 @@ class TranslationTokenizer(TokenizerSettings):
     """The tokenizers of source and target."""
 
     target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY)
-    """The size of the vocabulary of the target, if the two are not shared; `vocab_size` by default."""
+    """The size of the target vocabulary if it is not shared. Null means `vocab_size`."""
     shared_vocabulary: bool = True
-    """Source and target have one vocabulary (Section 5.1)."""
+    """Use one vocabulary for source and target (Section 5.1)."""
     bpe_dropout: float = Field(0.0, ge=0, lt=1)
-    """The rate at which BPE-dropout leaves out merges in training (Provilkov et al. 2020)."""
+    """The probability with which BPE-dropout leaves out a merge in training (Provilkov et al. 2020)."""
 
     @property
     def planned_target_size(self) -> int:
-        """The number of target classes of a plan."""
+        """The size of the target vocabulary that `vaswani plan` assumes."""
         return self.target_vocab_size or self.vocab_size
 
     @property
@@ -179,7 +184,7 @@ class TranslationTokenizer(TokenizerSettings):
         return self.shared_vocabulary
 
     def kept(self, recorded: Any) -> "TranslationTokenizer":
-        """The recorded section with the rate of BPE-dropout of this one, which does not change the tokenizers."""
+        """The recorded section with the BPE-dropout of this section."""
         return recorded.replace(bpe_dropout=self.bpe_dropout)
 
     @model_validator(mode="after")
@@ -195,30 +200,22 @@ class TranslationEvaluation(EvaluationSettings):
     tokenize: str = "13a"
     """The tokenizer of sacreBLEU."""
     lowercase: bool = False
-    """The scores ignore case."""
+    """Ignore upper and lower case in the scores."""
     validation_bleu: bool = False
     """Translate the validation split at each validation, and log its BLEU."""
 
     @property
-    def scores_validation_outputs(self) -> bool:
-        """True if each validation translates."""
-        return self.validation_bleu
+    def validation_switch(self) -> str | None:
+        """The key of this section that is true and makes each validation score outputs; None if no key does."""
+        return "validation_bleu" if self.validation_bleu else None
 
-    def check_tokenizer(self) -> None:
-        """Refuse a tokenizer of BLEU that this machine does not have."""
-        from sacrebleu.metrics.bleu import BLEU
-
-        try:
-            BLEU(tokenize=self.tokenize)
-        except (ValueError, ImportError, RuntimeError, KeyError):
-            raise ValueError(
-                "`evaluation.tokenize` must be a tokenizer of sacreBLEU that is installed, such as 13a, intl, char or "
-                f"none, but is {self.tokenize!r}."
-            ) from None
+    def check_dependencies(self) -> None:
+        """Refuse a BLEU tokenizer that is not installed."""
+        check_tokenizer(self.tokenize, "evaluation.tokenize")
 
 
 class Translation(Task):
-    """Sentence pairs: the task of the paper (Section 6.1)."""
+    """Machine translation (Section 6.1)."""
 
     name = "translation"
     data_settings = TranslationData
@@ -257,12 +254,17 @@ class Translation(Task):
         *,
         new_tokenizers: bool,
     ) -> Corpus:
+        # 1. The text of the splits.
         texts = load_splits(self.load_split, _check_split, data, seed)
+
+        # 2. The tokenizers.
         tags = data.tags
         if new_tokenizers:
             train = partial(train_tokenizers, tags=tags)
             write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, tags=tags)
         source_tokenizer, target_tokenizer = load_tokenizers(folder)
+
+        # 3. The token ids.
         for tag in tags:
             texts["train"] = in_both_directions(texts["train"], tag, data.num_proc)
         rate = tokenizer.bpe_dropout
@@ -270,13 +272,14 @@ class Translation(Task):
         if rate > 0:
             bpe_dropout = (BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate))
         pad_token_id = source_tokenizer.pad_token_id
-        train_collator = PairCollator(
-            pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=data.max_length
-        )
-        return encode_corpus(
-            texts,
-            (source_tokenizer, target_tokenizer),
-            (train_collator, PairCollator(pad_token_id)),
+        return Corpus(
+            texts=texts,
+            source_tokenizer=source_tokenizer,
+            target_tokenizer=target_tokenizer,
+            train_collator=PairCollator(
+                pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=data.max_length
+            ),
+            validation_collator=PairCollator(pad_token_id),
             max_length=data.max_length,
             num_proc=data.num_proc,
             seed=seed,
@@ -290,9 +293,9 @@ class Translation(Task):
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
         if is_tree_tokenizer(target):
-            raise ValueError("is a parser, whose target vocabulary is of trees")
-        own_source = in_form(source, SENTENCE)
-        return own_source, own_source if target is source else in_form(target, SENTENCE)
+            raise ValueError("is a parser with a target vocabulary of trees")
+        own_source = with_form(source, SENTENCE)
+        return own_source, own_source if target is source else with_form(target, SENTENCE)
 
     def validation_metrics(self, evaluation: TranslationEvaluation) -> tuple[str, ...]:
         return _VALIDATION_METRICS if evaluation.validation_bleu else ()
@@ -301,19 +304,17 @@ class Translation(Task):
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: TranslationEvaluation
     ) -> list[str]:
         translator = Translator(model.eval(), corpus.source_tokenizer, corpus.target_tokenizer)
-        # A greedy search is enough to compare the steps of a run.
+        # Greedy search is accurate enough to compare the steps of a run.
         return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
 
-    def validation_scores(
+    def score_outputs(
         self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
-    ) -> dict[str, float]:
-        scores = score_translations(
-            outputs,
-            [target.strip() for target in targets],
-            tokenize=evaluation.tokenize,
-            lowercase=evaluation.lowercase,
+    ) -> dict[str, Any]:
+        # Remove outer spaces, because a line of a corpus may end in spaces.
+        references = [target.strip() for target in targets]
+        return score_translations(
+            outputs, references, tokenize=evaluation.tokenize, lowercase=evaluation.lowercase
         )
-        return {name: float(scores[name]) for name in _VALIDATION_METRICS}
 
     def score_test_split(
         self,
@@ -325,15 +326,12 @@ class Translation(Task):
     ) -> Scores:
         translator = Translator.from_pretrained(str(folder), device=device)
         # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
-        scores = evaluate_translator(
-            translator,
-            list(test["source"]),
-            list(test["target"]),
-            tokenize=evaluation.tokenize,
-            lowercase=evaluation.lowercase,
-            tokens_per_batch=evaluation.tokens_per_batch,
+        targets = list(test["target"])
+        measured = translate_and_measure(
+            translator, list(test["source"]), targets, tokens_per_batch=evaluation.tokens_per_batch
         )
-        translations = scores.pop("translations")
+        translations = measured.pop("translations")
+        scores = self.score_outputs(translations, targets, evaluation) | measured
         lines = [
             f"test: BLEU {scores['bleu']:.2f} · chrF {scores['chrf']:.2f} · exact match "
             f"{scores['exact_match']:.1f} % · perplexity {scores['perplexity'] or math.nan:.3f}"
@@ -346,7 +344,7 @@ class Translation(Task):
             lines.append(
                 f"exact match per number of digits: {by_digits} (trained on all below {SMALLEST_HELD_OUT})"
             )
-        # A text of JSON or CSV may have several lines, and its translation too.
+        # A source from JSON or CSV may have several lines. Write its translation on one line.
         outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
         return Scores(scores, lines, "".join(outputs))
 
@@ -364,15 +362,16 @@ class Translation(Task):
                 else _EXAMPLES.get(facts.get("source_language") or "", _ANY_EXAMPLE)
             ),
             pipeline="translation",
+            is_translator=True,
             toy_use=(
-                "It turns English number words below one million into German ones, to show how the package "
-                "works. It has seen nothing else\nand is good for nothing else."
+                "It translates English number words below one million into German number words. It shows how the "
+                "package works,\nand has no other use."
             ),
             work="translates sentence by sentence",
             warning=(
-                "A translation can be fluent and wrong: words are left out, added, or turned into their "
-                "opposite, names and figures\n  included. Nothing was done against what is offensive or "
-                "one-sided in the training data. Where a mistake does harm, a person\n  has to check."
+                "A translation can be fluent and wrong: words, names and numbers can be missing, added, or changed. "
+                "The training\n  data were not filtered for offensive or one-sided content. If a mistake can do harm, a "
+                "person must check the translation."
             ),
             scored=f"{test.get('sentences') or 0:,} sentences",
             scores=_score_lines(test),
@@ -381,7 +380,7 @@ class Translation(Task):
 
 
 def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
-    """The section with credit for the teachers whose translations are in the files of `vaswani distill`."""
+    """The section with an `attribution` for the teachers of files that `vaswani distill` has written."""
     records = distillation_records(data.listed("train_pairs"))
     if not any(records):
         return data
@@ -402,7 +401,7 @@ def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """The first file and the weight of each training corpus; nothing if the corpora have no weights."""
+    """The first file and the weight of each training corpus; empty if the corpora have no weights."""
     if not data.train_weights:
         return []
     names = data.listed("train_source") or data.listed("train_pairs")
@@ -410,15 +409,14 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Refuse a split without text. The test split needs text on each side, because each line is scored."""
-    name = split_name(data, split)
+    """Refuse a split without usable pairs. A test split needs text on each side."""
     if split == "test":
         for side in ("source", "target"):
             files = " and ".join(data.listed(f"test_{side}"))
-            refuse_blank(pairs[side], f"the {side} side", files or name)
+            refuse_blank(pairs[side], f"the {side} side", files or split_name(data, split))
         return
     fault = f"must hold a pair with text on both sides, but a side of each of {len(pairs):,} is empty."
-    refuse_unusable(pairs, name, data.max_length, fault)
+    refuse_unusable(pairs, data, split, fault)
 
 
 def train_tokenizers(
@@ -427,7 +425,7 @@ def train_tokenizers(
     model_max_length: int,
     tags: tuple[str, ...],
 ) -> Tokenizers:
-    """The joint tokenizer of both languages twice, or one tokenizer for each language."""
+    """Train the source and the target tokenizer. They are the same object if the vocabulary is shared."""
     if section.shared_vocabulary:
         joint = train_on_sides(section, pairs, ("source", "target"), model_max_length, tags=tags)
         return joint, joint
@@ -440,28 +438,24 @@ def train_tokenizers(
 def in_both_directions(
     pairs: Dataset | IterableDataset, tag: str, num_proc: int = 1
 ) -> Dataset | IterableDataset:
-    """Twice as many pairs: each pair as it is, followed by the same pair turned round.
-
-    The source of a turned pair begins with `tag`, the tag of the language of its target. Pairs in the
-    direction of the recipe have no tag, so that programs for models of one direction can use the model.
-    """
+    """Each pair, followed by the reversed pair. The source of a reversed pair begins with `tag`."""
     options: dict[str, Any] = {"batched": True, "features": pairs.features, "fn_kwargs": {"tag": tag}}
     if isinstance(pairs, IterableDataset):
-        return pairs.map(_with_turned, **options)
+        return pairs.map(_add_reversed, **options)
     processes = num_proc if num_proc > 1 else None
     with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
-        return pairs.map(_with_turned, **options, num_proc=processes, desc="Turning sentence pairs round")
+        return pairs.map(_add_reversed, **options, num_proc=processes, desc="Reversing sentence pairs")
 
 
-def _with_turned(batch: dict[str, list], tag: str) -> dict[str, list]:
-    turned = {
-        # A side without text stays empty, so that cleaning drops the pair in both directions.
+def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
+    reversed_columns = {
+        # An empty side stays empty without a tag, so that cleaning drops the pair in both directions.
         "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
         "target": batch["source"],
     }
     columns = {}
     for name, values in batch.items():
-        both = zip(values, turned.get(name, values), strict=True)
+        both = zip(values, reversed_columns.get(name, values), strict=True)
         columns[name] = [value for pair in both for value in pair]
     return columns
 
@@ -469,7 +463,7 @@ def _with_turned(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """The exact match per number of digits: the test split, and the short numbers that no split holds out."""
+    """The exact match per number of digits, on the test split and on the numbers below 100."""
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]
     sources = [*short_sources, *test["source"]]

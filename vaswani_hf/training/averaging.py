@@ -1,6 +1,6 @@
-"""The average of the weights of several checkpoints; which ones a run ends with, is said in checkpoints.py.
+"""The average of the weights of several checkpoints. checkpoints.py selects the checkpoints of a run.
 
-Section 6.1: the paper averages the last 5 checkpoints of base models, and 20 of big ones.
+Section 6.1: the paper averages the last 5 checkpoints of base models, and the last 20 of big models.
 """
 
 import json
@@ -28,18 +28,17 @@ from ..checkpoint.files import (
     scores_by_step,
     write_whole,
 )
-from ..checkpoint.kinds import KINDS
-from ..checkpoint.loading import check_config, checkpoint_folder, load_model
+from ..checkpoint.loading import KINDS, check_config, checkpoint_folder, load_model
 from ..checkpoint.manifest import verify_manifest
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..recipe.loading import readable_record
 from ..settings.data import last_part
 from ..settings.sections import FREE_FIELDS, MODEL_FIELDS
-from .checkpoints import number_of, scheduled_checkpoints
+from .checkpoints import scheduled_checkpoints, step_in_name
 
 
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
-    """The mean of the weights of several checkpoints, summed in float32 with one checkpoint in memory at a time."""
+    """The mean of the weights of checkpoints, summed in float32, with one checkpoint in memory at a time."""
     if not folders:
         raise ValueError("`average_checkpoints` needs at least one checkpoint, but was given none.")
     files = [file] * len(folders) if isinstance(file, str) else file
@@ -60,19 +59,20 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
 def numbered_checkpoints(
     run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
 ) -> list[Path]:
-    """The last or the best checkpoints of a run, of those that an uninterrupted run has too."""
+    """The last or the best scheduled checkpoints of a run. `raw` uses scores without moving average."""
     if not run.is_dir():
         raise ValueError(f"'{run}' must be the folder of a run, but there is none.")
     found = checkpoints_in(run)
     if found:
         state = read_state(found[-1])
         scheduled = scheduled_checkpoints(found)
-        found = [path for path in found if path in scheduled or number_of(path) == state["max_steps"]]
+        found = [path for path in found if path in scheduled or step_in_name(path) == state["max_steps"]]
     if best is not None and found:
         history = state["log_history"]
         scores = (scores_by_step(history, f"raw_{metric}") if raw else {}) or scores_by_step(history, metric)
         found = sorted(
-            (path for path in found if number_of(path) in scores), key=lambda path: scores[number_of(path)]
+            (path for path in found if step_in_name(path) in scores),
+            key=lambda path: scores[step_in_name(path)],
         )
     wanted = (last if best is None else best) or 1
     if wanted > len(found):
@@ -86,10 +86,11 @@ def numbered_checkpoints(
 
 
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
-    """Writes the average of checkpoints of one model, with its tokenizers, where every command can use it.
+    """Write a checkpoint with the average of the weights of several checkpoints of one model.
 
-    The average has the recipe of the checkpoints if all have the same one, because they are of one run. Otherwise it has
-    the first recorded recipe, and results.json names all checkpoints.
+    The new folder has the recipe of the checkpoints if all have the same recipe. Otherwise the folder has the
+    first recorded recipe, and results.json names all checkpoints. `raw` averages the weights instead of the
+    moving averages.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
@@ -101,10 +102,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
         )
     files = [WEIGHTS_FILE] * len(folders) if raw else _averaged_files(folders, names)
     with new_folder(place) as folder:
-        model, tokenizers = (
-            load_model(folders[0], names[0], tuple(KINDS)),
-            load_tokenizers(folders[0], names[0]),
-        )
+        model = load_model(folders[0], names[0], tuple(KINDS))
+        tokenizers = load_tokenizers(folders[0], names[0])
         for one, name in zip(folders, names, strict=True):
             _refuse_another_model(one, name, model, tokenizers, names[0])
         model.load_state_dict(average_checkpoints(folders, files))
@@ -114,9 +113,9 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """For each checkpoint the file of its weights: that of the moving average if the checkpoint has one.
+    """The file of weights of each checkpoint: the moving average if the checkpoint has one.
 
-    The final checkpoint of a run has one file, which holds the average already if the run has a moving average.
+    The final checkpoint of a run has only one file. This file holds the moving average if the run has one.
     """
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):
@@ -129,7 +128,7 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
-    """Write the recipe that all checkpoints share, or the first recorded recipe and the names of the checkpoints."""
+    """Write the common recipe of the checkpoints, or the first recipe and the names of all checkpoints."""
     paths = [recipe_file(folder) for folder in folders]
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
         (output / RECIPE_FILE).write_bytes(cast(Path, paths[0]).read_bytes())
@@ -143,7 +142,7 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
 
 
 def _shown(name: str | Path) -> str:
-    """The published name of a checkpoint: the last part of a folder, and RUN/checkpoint-STEP for a numbered one."""
+    """The published name of a checkpoint: the name of its folder, or RUN/checkpoint-STEP."""
     if not Path(name).is_dir():
         return str(name)
     place = Path(os.path.abspath(name))
@@ -153,11 +152,12 @@ def _shown(name: str | Path) -> str:
 def _refuse_another_model(
     folder: Path, name: str | Path, model: PreTrainedModel, tokenizers: Sequence[Any], first: str | Path
 ) -> None:
-    # The files of a finished run may have been changed on purpose.
+    # Verify numbered checkpoints only, because a user may have changed the files of a finished run on
+    # purpose.
     is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
     fault = verify_manifest(folder) if is_numbered else None
     if fault:
-        raise ValueError(f"'{name}' cannot be averaged: {fault}; name others, without it.")
+        raise ValueError(f"'{name}' cannot be averaged: {fault}; leave it out.")
     check_config(folder, name, (model.config.model_type,))
     config = type(model.config).from_pretrained(folder)
     for field in MODEL_FIELDS:

@@ -1,7 +1,6 @@
-"""The callbacks of a run: the log, and the three reasons to end early.
+"""The callbacks of a run: the log, the end after a signal or a diverged loss, and early stopping.
 
-A run ends early after a signal, after a loss that is not finite or that explodes, and after too many validations
-without progress. The callback that pushes checkpoints is in publish/during_training.py.
+The callback that pushes checkpoints is in publish/during_training.py.
 """
 
 import json
@@ -18,15 +17,18 @@ from transformers import TrainerCallback, TrainerControl
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..checkpoint.manifest import metadata_of
 from ..optimization.section import AnyTraining
-from .checkpoints import delete_between, has_lost_patience, refuse_vanished
+from .checkpoints import delete_between, has_lost_patience, refuse_vanished_folder
 from .processes import say
 from .trainer import VaswaniTrainer
 
-# The mean over this many steps is the level that a run has reached. This many high losses in a row are no accident.
+# The number of steps over which the loss is averaged, and the number of consecutive high losses that end an
+# untrained run.
 NUM_STEPS = 10
-# If a loss is only higher than before, the run has a tenth of its steps to recover, but at most this many.
+# If the loss of a trained run is too high, the run has a tenth of its steps to recover, but at most this many
+# steps.
 MOST_STEPS = 100
-# A model has learned something if its loss is this far below the loss of a uniform guess (nats per token).
+# A model has learned something if its loss is at least this much below the loss of a uniform guess (nats per
+# token).
 LEARNED = 1.0
 
 
@@ -38,27 +40,30 @@ class RunLogCallback(TrainerCallback):
         self.path = Path(trainer.args.output_dir) / METRICS_FILE
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        # The rows after the checkpoint are logged again.
+        # Remove the rows after the checkpoint, because the resumed run logs these steps again.
         rows = [row for row in read_metrics(self.path) if row["step"] <= state.global_step]
         self.seconds_before = max((row.get("seconds", 0.0) for row in rows), default=0.0)
         self.first_step = self.last_step = state.global_step
         self.start = time.perf_counter()
-        self.last_tokens, self.last_time = int(self.trainer.target_tokens_seen), self.start
+        self.last_tokens = int(self.trainer.target_tokens_seen)
+        self.last_time = self.start
         if state.is_world_process_zero:
             write_whole(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         if not state.is_world_process_zero or "train_runtime" in logs:
             return
-        now, tokens = time.perf_counter(), int(self.trainer.target_tokens_seen)
+        now = time.perf_counter()
+        tokens = int(self.trainer.target_tokens_seen)
         progress = self._progress(args, state)
         own_logs = {name: value for name, value in logs.items() if name != "epoch"}
         row = {"step": state.global_step, **own_logs, **progress}
         if "loss" in logs:
             row["tokens_per_second"] = round((tokens - self.last_tokens) / max(now - self.last_time, 1e-9))
-            self.last_tokens, self.last_time = tokens, now
+            self.last_tokens = tokens
+            self.last_time = now
         else:
-            # The time of the validation is not training time.
+            # The speed does not include the time of the validation.
             self.last_time += logs.get("eval_seconds", 0.0)
         self._write(row)
         steps = state.global_step - self.first_step
@@ -82,7 +87,7 @@ class RunLogCallback(TrainerCallback):
 
     def _write(self, row: dict[str, Any]) -> None:
         self.last_step = row["step"]
-        refuse_vanished(self.path.parent)
+        refuse_vanished_folder(self.path.parent)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite(row)) + "\n")
 
@@ -104,7 +109,7 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, which may be missing. Damaged lines, and a line cut off by an interruption, are left out."""
+    """The rows of a metrics.jsonl without damaged lines; empty if the file is missing."""
     if not path.exists():
         return []
     rows = []
@@ -119,37 +124,34 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class DivergenceDetector:
-    """Decides from the loss of each step whether a run has exploded. All processes decide alike.
+    """Decides from the loss of each step whether the loss of a run has exploded. All processes decide alike.
 
     The loss of a uniform guess is log V nats per token for V classes, with and without label smoothing.
 
-    - If the model has learned something, the limit is the middle between its lowest loss and a uniform guess. The run has
-      exploded after a tenth of its steps in a row above the limit.
-    - Otherwise the limit is twice the larger of a uniform guess and the first loss, which may be high because of a bad
-      initialization. The run has exploded after 10 steps in a row above the limit.
+    - If the model has learned something, the limit is the middle between its lowest loss and the loss of a
+      uniform guess. The loss has exploded if it is above the limit for a tenth of the steps of the run in a
+      row.
+    - Otherwise the limit is twice the larger of the loss of a uniform guess and the first loss, because the
+      first loss may be high after a bad initialization. The loss has exploded if it is above the limit for 10
+      steps in a row.
 
-    Warm-up, small batches, single spikes and a change of the text stay below these limits.
-
-    Attributes:
-        lowest (float): The lowest mean of the losses of 10 steps in a row.
-        since (int or None): The first of the latest steps above the limit; None if the latest step is below.
-
-    Args:
-        uniform (float): The loss of a uniform guess, log V (nats per token).
-        max_steps (int): The number of steps of the run.
-        earlier (list): The mean losses that the run logged before it was resumed, oldest first.
+    Warm-up, small batches, single spikes and a change of the text stay below these limits. `uniform` is the
+    loss of a uniform guess. `earlier` are the mean losses that the run has logged before it was resumed,
+    oldest first.
     """
 
     def __init__(self, uniform: float, max_steps: int, earlier: list[float]):
         self.uniform = uniform
         self.patience = min(max(max_steps // 10, NUM_STEPS), MOST_STEPS)
         self.first = earlier[0] if earlier else None
+        # The lowest mean loss of 10 steps in a row.
         self.lowest = min(earlier, default=math.inf)
+        # The first of the latest steps above the limit; None if the latest step is below the limit.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
     def update(self, step: int, loss: float) -> bool:
-        """Add the loss of the next step (nats per token). Return True if the run has exploded."""
+        """Add the loss of the next step (nats per token). Return True if the loss has exploded."""
         if self.first is None:
             self.first = loss
         self._recent.append(loss)
@@ -168,8 +170,8 @@ class DivergenceDetector:
         patience = self.patience if has_learned else NUM_STEPS
         return step - self.since + 1 >= patience
 
-    def described(self, step: int) -> str:
-        """The explosion in words, after its last step."""
+    def message(self, step: int) -> str:
+        """The error message after the loss has exploded at `step`."""
         before = f", after {self.lowest:.2f} before" if math.isfinite(self.lowest) else ""
         return (
             f"The loss has exploded: it is too high since step {self.since:,}, and {self._recent[-1]:.2f} nats per token at "
@@ -177,29 +179,26 @@ class DivergenceDetector:
         )
 
 
-class NothingLeftError(Exception):
-    """The run ends at the checkpoint that it continues from."""
+class NoStepsLeftError(Exception):
+    """The run has no steps left after the checkpoint that it continues from."""
 
 
 class StopCallback(TrainerCallback):
-    """End the training after a SIGINT or SIGTERM to any process, or after a loss that is not finite or explodes.
+    """End the training after a SIGINT or SIGTERM, or after a loss that is not finite or explodes.
 
-    All processes decide alike, because the numbers are summed over all processes. The numbers of a step are read one
-    step later, so that a GPU always has a step to compute, but always before a save.
-
-    Args:
-        trainer (VaswaniTrainer): The trainer.
-        checkpoint (Path, optional): The checkpoint that the run continues from.
+    All processes decide alike, because the losses and signals are summed over all processes. The sums of a
+    step are read after the next step, so that a GPU does not wait, but always before a save.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # For each step that is not judged yet: the step, its numbers, and the event of their copy to the CPU.
+        # For each step whose sums are not read yet: the step, the sums [3], and the event of their copy to
+        # the CPU.
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Start to judge the losses, and validate if a signal prevented the validation of the checkpoint."""
+        """Create the detector, and validate if a signal prevented the validation of the checkpoint."""
         logged = [row["loss"] for row in state.log_history if "loss" in row]
         uniform = math.log(
             self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size
@@ -208,7 +207,7 @@ class StopCallback(TrainerCallback):
         if self.checkpoint is not None and not metadata_of(self.checkpoint).get("validated", True):
             self._validate_again(args, state, control)
             if state.global_step >= state.max_steps or control.should_training_stop:
-                raise NothingLeftError
+                raise NoStepsLeftError
 
     def _validate_again(self, args, state, control) -> None:
         trainer = self.trainer
@@ -223,7 +222,7 @@ class StopCallback(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         self._send(state.global_step)
-        while self.pending and (self._has_arrived() or self._must_be_judged(control)):
+        while self.pending and (self._can_be_read() or self._must_be_read(control)):
             step, numbers, arrival = self.pending.popleft()
             if arrival is not None:
                 arrival.synchronize()
@@ -231,7 +230,7 @@ class StopCallback(TrainerCallback):
             if is_not_finite:
                 self._end(f"The loss or the gradient of step {step:,} is not finite", step)
             if self.detector.update(step, loss / args.world_size):
-                self._end(self.detector.described(step), step)
+                self._end(self.detector.message(step), step)
             self.trainer.suspect_since = self.detector.since
             if signals:
                 control.should_save = True
@@ -243,12 +242,12 @@ class StopCallback(TrainerCallback):
             delete_between(Path(self.trainer.args.output_dir), first_bad, step)
         raise self.trainer.divergence(what, step, first_bad - 1)
 
-    def _has_arrived(self) -> bool:
-        """True if reading the oldest numbers does not keep the device waiting."""
+    def _can_be_read(self) -> bool:
+        """True if reading the oldest sums does not make the device wait."""
         _, _, arrival = self.pending[0]
         return len(self.pending) > 1 or arrival is None
 
-    def _must_be_judged(self, control: TrainerControl) -> bool:
+    def _must_be_read(self, control: TrainerControl) -> bool:
         return (
             control.should_save
             or control.should_evaluate
@@ -257,7 +256,7 @@ class StopCallback(TrainerCallback):
         )
 
     def _send(self, step: int) -> None:
-        """Sum the numbers of a step over all processes, and begin to copy them to the CPU."""
+        """Sum the losses and signals of a step over all processes, and start to copy the sums to the CPU."""
         losses = self.trainer.take_losses()  # [2]
         received = torch.full_like(losses[:1], self.trainer.stop.received)
         numbers = torch.cat([losses, received])  # [3]
@@ -274,7 +273,8 @@ class StopCallback(TrainerCallback):
 class EarlyStoppingCallback(TrainerCallback):
     """End the training at a scheduled checkpoint after too many validations without progress.
 
-    The callback of transformers counts by itself; this one counts in the log, so that a resumed run counts alike.
+    Differs from transformers' callback: the validations are counted in the log, so that a resumed run has the
+    same count.
     """
 
     def __init__(self, training: AnyTraining):

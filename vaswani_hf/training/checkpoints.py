@@ -1,6 +1,7 @@
-"""The numbered checkpoints of a run: written in a staging folder, moved to their place, found again, and rotated.
+"""The numbered checkpoints of a run: writing, selecting and deleting.
 
-A checkpoint is in its place only if it is complete. `.saving` in the output folder is the staging folder.
+A checkpoint is written into the staging folder `.saving` of the output folder, and moved to its place when it
+is complete.
 """
 
 import contextlib
@@ -33,10 +34,10 @@ STAGING_FOLDER = ".saving"
 _REPLACED = ".replaced"
 
 
-def refuse_vanished(folder: Path) -> None:
+def refuse_vanished_folder(folder: Path) -> None:
     """Raise a WriteError if somebody has deleted or replaced the output folder of a run.
 
-    Writing would make the folder again without the files that were in it, or write into the folder of another run.
+    Otherwise the run would write into a new empty folder or into the folder of another run.
     """
     if not (folder / RECIPE_FILE).is_file():
         raise WriteError(f"'{folder}' has vanished while the run wrote into it; start the run again.")
@@ -48,17 +49,17 @@ def refuse_vanished(folder: Path) -> None:
 
 @contextlib.contextmanager
 def naming_a_vanished_folder(folder: Path) -> Iterator[None]:
-    """If writing fails inside the block because the output folder has vanished, say so (see `refuse_vanished`)."""
+    """If writing fails in the block because the output folder has vanished, raise a WriteError."""
     try:
         yield
     except Exception as error:
         if isinstance(error, OSError | RuntimeError | SafetensorError):
-            refuse_vanished(folder)
+            refuse_vanished_folder(folder)
         raise
 
 
 def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:
-    """Write the manifest of a staged checkpoint with these facts, and move the checkpoint to its place in the run."""
+    """Write the manifest of a staged checkpoint, and move the checkpoint to its place in the run."""
     open_to_readers(staged)
     write_manifest(staged, facts)
     final = folder / staged.name
@@ -70,7 +71,7 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
 
 
 def put_back_replaced(folder: Path) -> None:
-    """Put back a checkpoint that was being replaced when the run was killed."""
+    """Move a checkpoint back to its place if the run was killed while it replaced the checkpoint."""
     for replaced in (folder / STAGING_FOLDER).glob(f"*{_REPLACED}"):
         place = folder / replaced.name.removesuffix(_REPLACED)
         if not place.exists():
@@ -78,15 +79,15 @@ def put_back_replaced(folder: Path) -> None:
 
 
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
-    """Delete the oldest checkpoints by step; the modification times of the folders do not matter.
+    """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best one.
 
-    The newest `save_total_limit` checkpoints stay, and the best one. A checkpoint that was saved because of a signal
-    stays in addition, until the next save. `state` is the state of the newest checkpoint.
+    A checkpoint that was saved because of a signal stays in addition, until the next save. `state` is the
+    state of the newest checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
     candidates = scheduled_checkpoints(earlier)
-    is_extra = not scheduled_checkpoints([newest]) and number_of(newest) < state.max_steps
+    is_extra = not scheduled_checkpoints([newest]) and step_in_name(newest) < state.max_steps
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
@@ -94,20 +95,20 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
-        # The end of the run names the checkpoints with a damaged manifest, so that they stay.
-        is_named_later = verify_manifest(checkpoint, []) is not None and number_of(checkpoint) > number_of(
-            kept[0]
-        )
+        # Keep checkpoints with a damaged manifest, because the end of the run reports them.
+        is_named_later = verify_manifest(checkpoint, []) is not None and step_in_name(
+            checkpoint
+        ) > step_in_name(kept[0])
         if checkpoint not in kept and not is_named_later:
             deleted.append(checkpoint)
     _delete(folder, deleted)
 
 
 def delete_between(folder: Path, first: int, last: int) -> None:
-    """Delete the checkpoints of the steps `first` to `last`, so that no run continues from them."""
+    """Delete the checkpoints of the steps `first` to `last`, because the loss exploded in these steps."""
     _delete(
         folder,
-        [checkpoint for checkpoint in checkpoints_until(folder, last) if number_of(checkpoint) >= first],
+        [checkpoint for checkpoint in checkpoints_until(folder, last) if step_in_name(checkpoint) >= first],
     )
 
 
@@ -123,17 +124,14 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 def best_checkpoint(
     checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
-    """The first checkpoint with the best validation; None without early stopping or without a validation.
-
-    `checkpoints` are sorted by step.
-    """
+    """The first checkpoint with the best validation score; None without early stopping or validation."""
     scores = _scores(training, log_history)
-    evaluated = [checkpoint for checkpoint in checkpoints if number_of(checkpoint) in scores]
-    return max(evaluated, key=lambda checkpoint: scores[number_of(checkpoint)], default=None)
+    evaluated = [checkpoint for checkpoint in checkpoints if step_in_name(checkpoint) in scores]
+    return max(evaluated, key=lambda checkpoint: scores[step_in_name(checkpoint)], default=None)
 
 
 def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
-    """True if the last `early_stopping_patience` validations were not better than an earlier one."""
+    """True if the last `early_stopping_patience` validations were not better than an earlier validation."""
     scores = list(_scores(training, state.log_history).values())
     if not scores:
         return False
@@ -142,14 +140,14 @@ def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
 
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
-    """The validation scores by step, higher is better; empty without early stopping."""
+    """The validation scores by step; higher is better. Empty without early stopping."""
     if training.early_stopping_patience is None:
         return {}
     return scores_by_step(log_history, training.metric_for_best_model)
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """The checkpoints that an uninterrupted run has, too, according to their manifests."""
+    """The checkpoints that an uninterrupted run also saves, according to their manifests."""
     found = []
     for checkpoint in checkpoints:
         try:
@@ -161,9 +159,9 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
 
 
 def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
-    """The checkpoints for the final weights: the last scheduled ones (averaging), the best (early stopping), or the last.
+    """The checkpoints for the final weights: the last ones (averaging), the best, or the last one.
 
-    `step` is the last step of the run. A damaged checkpoint is left out, and a line says so.
+    `step` is the last step of the run. A damaged checkpoint is left out, and a line reports it.
     """
     last = folder / f"checkpoint-{step}"
     # The manifest states whether a checkpoint was scheduled.
@@ -193,16 +191,16 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """The file of a numbered checkpoint that has the weights with which the run ends."""
+    """The file of a checkpoint from which the final weights come: moving averages if the run has them."""
     return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 
 
 def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
-    """The checkpoints up to a step, sorted by step. Later checkpoints are damaged: the run continues before them."""
-    return [checkpoint for checkpoint in checkpoints_in(folder) if number_of(checkpoint) <= step]
+    """The checkpoints up to a step, sorted by step."""
+    return [checkpoint for checkpoint in checkpoints_in(folder) if step_in_name(checkpoint) <= step]
 
 
-def number_of(checkpoint: Path) -> int:
+def step_in_name(checkpoint: Path) -> int:
     """The step in the name of a checkpoint, checkpoint-STEP."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
@@ -210,5 +208,5 @@ def number_of(checkpoint: Path) -> int:
 def _is_damaged(checkpoint: Path, names: list[str]) -> bool:
     fault = verify_manifest(checkpoint, names)
     if fault:
-        say(f"'{checkpoint}' takes no part in the final weights: {fault}")
+        say(f"'{checkpoint}' is not used for the final weights: {fault}")
     return fault is not None

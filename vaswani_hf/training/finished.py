@@ -1,7 +1,7 @@
-"""A finished run: the manifest of its final files, and making again what is damaged or missing.
+"""The final files of a finished run, their manifest, and the repair of damaged or missing files.
 
-The manifest of the output folder has the sizes and hashes of the final files, the whole text of recipe.yaml and results.json, and
-the digest of the training pairs. It is there from the end of the run until the run goes on, or is to end in another way.
+The manifest of the output folder has the sizes and hashes of the final files, the text of recipe.yaml and
+results.json, and the digest of the training pairs. A run that continues deletes the manifest.
 """
 
 import json
@@ -28,26 +28,26 @@ from ..checkpoint.manifest import describe, faults_of, read_manifest, verify_man
 from ..checkpoint.tokenizers import save_tokenizers
 from ..data.corpus import Corpus
 from ..tasks import TASKS
-from .checkpoints import refuse_vanished
+from .checkpoints import refuse_vanished_folder
 from .processes import say
 from .results import draw_curve
 
-# The checkpoint of a finished run is written into this folder of it first.
+# The final checkpoint is first written into this folder inside the output folder.
 FINAL_STAGING_FOLDER = ".staging"
 
 
 def _outputs_files() -> list[str]:
-    """The files for the outputs on a test set, of all tasks."""
+    """The names of the files for outputs on a test set, of all tasks."""
     return [task.outputs_file for task in TASKS.values() if task.outputs_file]
 
 
 def _final_files() -> list[str]:
-    """The files that the end of a run writes. A user may have other files in the folder."""
+    """Patterns of the files that the end of a run writes. A user may have other files in the folder."""
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 
-def write_end(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
-    """Writes the manifest of a finished run, and then its recipe.yaml and results.json, which the manifest can restore."""
+def write_final_record(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
+    """Write the manifest of a finished run, and then recipe.yaml and results.json, which it contains."""
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
     files |= {RECIPE_FILE: recipe.encode(), RESULTS_FILE: results.encode()}
@@ -56,8 +56,8 @@ def write_end(folder: Path, recipe: str, results: str, training_pairs: dict[str,
     write_whole(folder / RESULTS_FILE, results)
 
 
-def recorded_end(folder: Path) -> dict[str, Any]:
-    """What the manifest of a finished run says; nothing where there is none, or it is damaged."""
+def read_final_record(folder: Path) -> dict[str, Any]:
+    """The content of the manifest of a finished run; empty if the manifest is missing or damaged."""
     try:
         recorded = read_manifest(folder)
     except (OSError, ValueError):
@@ -66,8 +66,8 @@ def recorded_end(folder: Path) -> dict[str, Any]:
 
 
 def restore_records(folder: Path) -> None:
-    """Restores the recipe and the results of a finished run from its manifest, and draws its picture again."""
-    recorded = recorded_end(folder)
+    """Restore the recipe, the results and the training curve of a finished run from its manifest."""
+    recorded = read_final_record(folder)
     if not recorded:
         return
     texts = {RECIPE_FILE: recorded["recipe"], RESULTS_FILE: recorded["results"]}
@@ -81,14 +81,14 @@ def restore_records(folder: Path) -> None:
         say(f"restored in '{folder}': {'; '.join(restored)}")
 
 
-def fault_of_end(folder: Path) -> str:
-    """What is damaged or missing of a finished run."""
+def find_damage(folder: Path) -> str:
+    """What is damaged or missing in the files of a finished run, in words; empty if nothing is."""
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
         return fault
-    if recorded_end(folder):
+    if read_final_record(folder):
         raise ValueError(
-            f"The run in '{folder}' is finished, but {fault}; no whole checkpoint is left to make that again from, so restore it "
+            f"The run in '{folder}' is finished, but {fault}; no whole checkpoint is left to make these files again, so restore them "
             "from a copy, or choose another `--output_dir`."
         )
     say(f"the files in '{folder}' cannot be checked: {fault}")
@@ -96,9 +96,9 @@ def fault_of_end(folder: Path) -> str:
 
 
 def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
-    """Writes model and tokenizers of a run into a folder within its output folder."""
+    """Write model and tokenizers of a run into the staging folder inside its output folder."""
     staging = folder / FINAL_STAGING_FOLDER
-    refuse_vanished(folder)
+    refuse_vanished_folder(folder)
     shutil.rmtree(staging, ignore_errors=True)
     model.save_pretrained(staging)
     open_to_readers(staging)
@@ -106,8 +106,8 @@ def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
     return staging
 
 
-def put_in_place(staging: Path, folder: Path) -> None:
-    """Moves the files that `stage_model` has written to their places, each of them whole."""
+def move_into_place(staging: Path, folder: Path) -> None:
+    """Move the files of `stage_model` to their places. Each file is moved completely or not at all."""
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
         target = folder / path.relative_to(staging)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -115,16 +115,17 @@ def put_in_place(staging: Path, folder: Path) -> None:
     shutil.rmtree(staging)
 
 
-def mend_run(
+def repair_run(
     folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: dict[str, Any], score: Callable[[], Any]
 ) -> None:
-    """Makes the damaged and missing files of a finished run again. Its results stay, because its weights are the same."""
-    staging, faults = stage_model(model, corpus, folder), faults_of(folder)
+    """Make the damaged and missing files of a finished run again. Its weights and its results stay equal."""
+    staging = stage_model(model, corpus, folder)
+    faults = faults_of(folder)
     if WEIGHTS_FILE in faults and describe(staging / WEIGHTS_FILE) != recorded["files"][WEIGHTS_FILE]:
         shutil.rmtree(staging)
         raise ValueError(
             f"The run in '{folder}' is finished, but {'; '.join(faults.values())}, and its checkpoints give other weights than "
-            f"those that it had ended with; restore it from a copy, or delete {MANIFEST_FILE} to end the run with other weights."
+            f"the finished run had; restore them from a copy, or delete {MANIFEST_FILE} to end the run with the other weights."
         )
     for name in faults:
         if (staging / name).is_file():
@@ -135,5 +136,5 @@ def mend_run(
         score()
     others = faults_of(folder)
     if others:
-        say(f"made again, but not to the same bytes: {', '.join(others)}")
-    write_end(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])
+        say(f"made again, but with different bytes: {', '.join(others)}")
+    write_final_record(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])

@@ -1,4 +1,4 @@
-"""The hardware that a run is trained on: its name, and what is fast and safe on it."""
+"""The hardware of a run: its name, and the settings that suit it."""
 
 import os
 import platform
@@ -11,19 +11,20 @@ from torch import nn
 from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16
-from .trainer import NUMBERS_OF_A_PART
+from .trainer import MAX_PART_SIZE
 
-# Processes that prepare batches for an accelerator, which would wait for them; a processor has better things to do.
+# The number of processes that prepare batches for an accelerator. A CPU run has none, because they would take
+# its cores.
 WORKERS_OF_AN_ACCELERATOR = 2
-# More of them for each core could only be meant otherwise, and take all of the memory.
+# Limit the data workers per core, because a larger number is a mistake and would take all of the memory.
 WORKERS_OF_A_CORE = 16
 
 
 def resolve_defaults(
     training: AnyTraining, earlier: AnyTraining | None, model: nn.Module, *, streams: bool
 ) -> AnyTraining:
-    """The section `training` with decisions for this machine: bfloat16 if it pays, and processes that prepare batches."""
-    # A build for GPUs names an accelerator although there is none.
+    """The section `training` with the decisions for this machine: `bf16` and `dataloader_num_workers`."""
+    # A PyTorch build for GPUs names an accelerator even on a machine without one.
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = accelerator or torch.device("cpu")
     bf16, workers = training.bf16, training.dataloader_num_workers
@@ -42,23 +43,24 @@ def resolve_defaults(
 
 
 def _uses_deepspeed() -> bool:
-    # DeepSpeed would keep the weights in bfloat16, so that it is refused (see sharding.py).
+    # Do not choose bfloat16 with DeepSpeed, because DeepSpeed would keep the weights in bfloat16 (see
+    # sharding.py).
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
-    """The operations in the matrix products of a batch that a processor computes at once, forward and backward.
+    """The FLOPs of the matrix products of a part of a batch, forward and backward.
 
-    A weight of a matrix has 6 per position: a multiplication and an addition, in the forward pass and for both
-    gradients. The vocabulary of the model is as large as the recipe allows.
+    Each weight has 6 FLOPs per position: a multiplication and an addition in the forward pass, for the
+    gradient of the input, and for the gradient of the weight.
     """
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)
-    return 6 * num_weights * min(positions, NUMBERS_OF_A_PART // model.config.d_model)
+    return 6 * num_weights * min(positions, MAX_PART_SIZE // model.config.d_model)
 
 
-def described(training: AnyTraining, device: torch.device) -> str:
-    """What a run computes with, for its first lines."""
+def describe_computation(training: AnyTraining, device: torch.device) -> str:
+    """The precision, the compilation and the data workers of a run, for its first line."""
     if training.bf16:
         parts = ["computing in bfloat16 (to compute in float32: `--bf16 false`)"]
     elif not has_bfloat16(device):
@@ -68,14 +70,14 @@ def described(training: AnyTraining, device: torch.device) -> str:
     else:
         parts = ["computing in float32 (to compute in bfloat16: `--bf16 true`)"]
     if training.torch_compile:
-        parts.append("compiled (to leave that out: `--torch_compile false`)")
+        parts.append("compiled (to switch it off: `--torch_compile false`)")
     if workers := training.dataloader_num_workers:
         parts.append(f"batches prepared by {workers:,} process{'' if workers == 1 else 'es'}")
     return ", ".join(parts)
 
 
 def hardware_name(device: torch.device, num_processes: int) -> str:
-    """The hardware of a run: "8 x NVIDIA H100", or the model of the CPU, its logical cores, and the threads in use."""
+    """The hardware of a run: "8 x NVIDIA H100", or the name, the cores and the used threads of a CPU."""
     if device.type == "cuda":
         return f"{num_processes} x {torch.cuda.get_device_name(device)}"
     if device.type != "cpu":
@@ -90,7 +92,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _cpu_name() -> str:
-    # On Linux `platform` knows the architecture only.
+    # On Linux `platform` gives only the architecture.
     path = Path("/proc/cpuinfo")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         key, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""A run that begins with the weights of another model: its shape, its tokenizers or new ones, and frozen parts."""
+"""Start a run from the weights of other models (`model.init_from`, here called bases); freeze parts."""
 
 import json
 import os
@@ -12,8 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.files import WEIGHTS_FILE, checkpoints_in, recipe_file
-from ..checkpoint.kinds import KINDS, TRANSLATION
-from ..checkpoint.loading import check_config, checkpoint_folder, load_model
+from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK
@@ -32,7 +31,7 @@ _OF_WHOLE_MODELS = ("cross_attention_score", "tie_word_embeddings")
 
 
 class Base(NamedTuple):
-    """A model that a run begins with."""
+    """A model whose weights a run starts from."""
 
     name: str
     folder: Path
@@ -40,7 +39,7 @@ class Base(NamedTuple):
 
 
 def find_bases(model: ModelSettings) -> dict[str, Base]:
-    """The models that the parts of a run's model begin with, by the part; downloaded if they are on the Hub."""
+    """The bases by stack ("encoder", "decoder"), downloaded if needed; empty without `init_from`."""
     given = model.init_from
     if given is None:
         return {}
@@ -66,8 +65,8 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
     return found
 
 
-def continues(folder: Path, model: ModelSettings, recorded: ModelSettings) -> bool:
-    """True if the run in a folder has trained from the model that `init_from` names, so that the model is not needed."""
+def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) -> bool:
+    """True if the earlier run in a folder has already started from the bases of `model.init_from`."""
     has_begun = bool(checkpoints_in(folder)) or (folder / WEIGHTS_FILE).exists()
     now = model.init_from
     before = recorded.init_from
@@ -82,7 +81,7 @@ def continues(folder: Path, model: ModelSettings, recorded: ModelSettings) -> bo
 
 
 def _is_same(name: str, recorded: str) -> bool:
-    """True if a recipe names the model that a run has recorded; a folder may have been moved."""
+    """True if `name` in a recipe means the base that a run has recorded. A folder may have been moved."""
     if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
     repo_id, _, revision = name.partition("@")
@@ -92,13 +91,13 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """The section `model` of a resumed run, with the fields and the names of the bases that the run has recorded."""
+    """The section `model` of a resumed run, with the recorded fields and the recorded names of the bases."""
     fields = {**recorded.config_fields(), **model.config_fields()}
     return type(model).load({**fields, "init_from": recorded.init_from})
 
 
-def with_shape_of(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
-    """The section `model` with the fields of the models that the parts begin with, and with their commits."""
+def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
+    """The section `model` with the config fields of the bases, and with their commits."""
     is_whole = all(base.model_type == TRANSLATION for base in bases.values()) and len(bases) == len(STACKS)
     given = model.config_fields()
     fields: dict[str, Any] = {}
@@ -113,13 +112,13 @@ def with_shape_of(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings
             is_free = field in FREE_FIELDS
             if not is_free and field in fields and fields[field] != value:
                 raise ValueError(
-                    f"`model.{field}` is {fields[field]!r} in '{origins[field]}' and {value!r} in '{base.name}', which "
-                    "`model.init_from` begins with; take models that agree."
+                    f"`model.{field}` is {fields[field]!r} in '{origins[field]}' and {value!r} in '{base.name}', the models of "
+                    "`model.init_from`; choose models that agree."
                 )
             if not is_free and field in given and given[field] != value:
                 raise ValueError(
-                    f"`model.{field}` is {given[field]!r}, but '{base.name}', which `model.init_from` begins with, has "
-                    f"{value!r}; leave it out, or begin with another model."
+                    f"`model.{field}` is {given[field]!r}, but '{base.name}', the model of `model.init_from`, has "
+                    f"{value!r}; leave it out, or choose another model."
                 )
             if field in type(model).model_fields:
                 fields[field] = value
@@ -131,42 +130,42 @@ def with_shape_of(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings
 
 
 def _pinned(name: str, folder: Path) -> str:
-    """A folder by its absolute path, a repository with the commit that was taken."""
+    """The absolute path of a folder, or the name of a repository with its commit."""
     if Path(name).is_dir():
         return os.path.abspath(name)
     return f"{name.partition('@')[0]}@{folder.name}"
 
 
 def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
-    """The model whose tokenizers are kept. All models must have the same vocabularies."""
+    """The base whose tokenizers the run keeps. All bases must have the same vocabularies."""
     first, *others = bases.values()
     own = [_without_mask(tokenizer) for tokenizer in load_tokenizers(first.folder, first.name)]
     for other in others:
         if own != [_without_mask(tokenizer) for tokenizer in load_tokenizers(other.folder, other.name)]:
             raise ValueError(
-                f"'{first.name}' and '{other.name}', which `model.init_from` begins with, have different vocabularies; "
+                f"'{first.name}' and '{other.name}', the models of `model.init_from`, have different vocabularies; "
                 "train a new one with `tokenizer.keep: false`."
             )
     return first
 
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """A vocabulary without `<mask>`, which one task adds and text never contains."""
+    """A vocabulary without `<mask>`, because only one task has `<mask>` and text never contains it."""
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
 
 def with_kept_tokenizers(
     section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]
 ) -> TokenizerSettings:
-    """The section `tokenizer` that describes the tokenizers of the base."""
+    """The section `tokenizer` with the values of the tokenizers of the base."""
     base = _base_of_tokenizers(bases)
     name = base.name
     source, target = _tokenizers_for(task, base)
     missing = [tag for tag in tags if tag not in tags_of(source)]
     if missing:
         raise ValueError(
-            f"`data.both_directions: true` needs the tag {missing[0]} in the vocabulary, but the tokenizers of '{name}', which "
-            "`model.init_from` begins with, have none; train new ones with `tokenizer.keep: false`."
+            f"`data.both_directions: true` needs the tag {missing[0]} in the vocabulary, but the tokenizers of '{name}', the model "
+            "of `model.init_from`, have none; train new ones with `tokenizer.keep: false`."
         )
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
@@ -179,8 +178,8 @@ def with_kept_tokenizers(
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # A recipe that extends the one of the base repeats the size that the base was asked for. A small corpus has fewer
-    # pieces, and one task adds `<mask>`.
+    # Accept the `vocab_size` of the recipe of the base, because a recipe that extends it repeats the value.
+    # The tokenizer may have fewer tokens (small corpus) or one more (`<mask>`).
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
@@ -191,32 +190,35 @@ def with_kept_tokenizers(
         asked = getattr(section, key)
         if asked not in accepted[key]:
             raise ValueError(
-                f"`tokenizer.{key}` is {asked!r}, but the tokenizers of '{name}', which `model.init_from` begins with, "
+                f"`tokenizer.{key}` is {asked!r}, but the tokenizers of '{name}', the model of `model.init_from`, "
                 f"have {value!r}; leave it out, or train new ones with `tokenizer.keep: false`."
             )
     return section.replace(**found)
 
 
 def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """The tokenizers of a base as a task needs them."""
+    """The tokenizers of a base in the form that a task needs."""
     source, target = load_tokenizers(base.folder, base.name)
     try:
         return task.adopt_tokenizers(source, target)
     except ValueError as error:
         raise ValueError(
-            f"'{base.name}', which `model.init_from` begins with, {error}, and cannot lend its tokenizers to a recipe of "
-            f"`task: {task.name}`; train new ones with `tokenizer.keep: false`."
+            f"'{base.name}', the model of `model.init_from`, {error}; its tokenizers cannot be used for "
+            f"`task: {task.name}`, so train new ones with `tokenizer.keep: false`."
         ) from None
 
 
 def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> None:
-    """Write the tokenizers of the model that a run begins with into the run's folder."""
+    """Write the tokenizers of the base into the folder of a run."""
     save_tokenizers(*_tokenizers_for(task, _base_of_tokenizers(bases)), folder)
 
 
 @torch.no_grad()
-def begin_with_bases(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
-    """Put the weights of the bases into the untrained model of a run. Embeddings of unknown pieces stay as they are."""
+def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
+    """Copy the weights of the bases into an untrained model, and return a message.
+
+    Embeddings of tokens that the bases do not know keep their random values.
+    """
     loaded: dict[str, Any] = {}
     num_known = num_pieces = 0
     for stack, base in bases.items():
@@ -224,16 +226,18 @@ def begin_with_bases(model: PreTrainedModel, bases: dict[str, Base], corpus: Cor
             weights = load_model(base.folder, base.name, tuple(KINDS), dtype=torch.float32)
             loaded[base.name] = weights, load_tokenizers(base.folder, base.name)
         begun, tokenizers = loaded[base.name]
-        state = stack_of(begun, stack).state_dict()
+        state = get_stack(begun, stack).state_dict()
         layers = {key: weight for key, weight in state.items() if not key.endswith(_TABLE)}
-        stack_of(model, stack).load_state_dict(layers, strict=False)
+        get_stack(model, stack).load_state_dict(layers, strict=False)
         number = STACKS.index(stack)
         vocabulary = (corpus.source_tokenizer, corpus.target_tokenizer)[number].get_vocab()
         known = tokenizers[number].get_vocab()
         pieces = [piece for piece in vocabulary if piece in known]
         ids = [vocabulary[piece] for piece in pieces]
         base_ids = [known[piece] for piece in pieces]
-        for weight, base_weight in zip(_tables(model, stack), _tables(begun, stack), strict=False):
+        for weight, base_weight in zip(
+            _token_matrices(model, stack), _token_matrices(begun, stack), strict=False
+        ):
             weight[ids] = base_weight[base_ids]
         num_known += len(pieces)
         num_pieces += len(vocabulary)
@@ -249,19 +253,19 @@ def begin_with_bases(model: PreTrainedModel, bases: dict[str, Base], corpus: Cor
     return f"begins with the weights of {names}{part}, which {verb} {num_known / num_pieces:.1%} of the pieces{shared}"
 
 
-def stack_of(model: PreTrainedModel, stack: str) -> Any:
-    """The encoder or the decoder of a model, which may have only one of the two."""
+def get_stack(model: PreTrainedModel, stack: str) -> Any:
+    """The encoder or the decoder of a model. A language model has only one of them."""
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 
 
-def _tables(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
-    """The tables [V, D] with a row for each piece: the embedding, and the output projection if the stack has one."""
+def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
+    """The matrices [V, D] with one row per token: the embedding and, if present, the output projection."""
     has_output = stack == "decoder" or not model.config.is_encoder_decoder
-    return [stack_of(model, stack).embed_tokens.weight, *([model.lm_head.weight] if has_output else [])]
+    return [get_stack(model, stack).embed_tokens.weight, *([model.lm_head.weight] if has_output else [])]
 
 
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
-    """The weights of parts of a model. A tied table belongs to each part that has it."""
+    """The weights of the parts `names` of a model. A tied weight belongs to each part that uses it."""
     weights = dict(model.named_parameters(remove_duplicate=False))
     known = {".".join(name.split(".")[:part]) for name in weights for part in range(1, name.count(".") + 2)}
     found: dict[int, nn.Parameter] = {}

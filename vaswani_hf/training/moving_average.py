@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights during training, which a run validates and ends with."""
+"""The exponential moving average of the weights. A run validates the average and ends with it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,15 +13,10 @@ from ..checkpoint.files import AVERAGED_WEIGHTS_FILE
 
 
 class MovingAverage(TrainerCallback):
-    """The average of the weights after each step t from 1 on: d * average + (1 - d) * weights.
+    """The moving average after step t = 1, 2, …: d * average + (1 - d) * weights.
 
-    d is the decay, or (1 + t) / (10 + t) while that is smaller, so that the random weights of the beginning are soon forgotten
-    (as tf.train.ExponentialMovingAverage counts).
-
-    Args:
-        model (Module): The model itself, in one piece.
-        decay (float): Between 0 and 1.
-        checkpoint (Path, optional): The checkpoint that the run continues from.
+    d is the smaller of `decay` and (1 + t) / (10 + t), as in tf.train.ExponentialMovingAverage, so that the
+    random initial weights soon lose their influence.
     """
 
     def __init__(self, model: nn.Module, decay: float, checkpoint: Path | None = None):
@@ -35,14 +30,14 @@ class MovingAverage(TrainerCallback):
 
     @torch.no_grad()
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Moves the average towards the weights."""
+        """Move the average towards the weights."""
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         for average, weight in zip(self.averages.values(), self.weights.values(), strict=True):
             average.lerp_(weight.float(), 1 - decay)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Puts the averages in the place of the weights inside."""
+        """Give the model the averaged weights inside the block."""
         kept = [weight.detach().clone() for weight in self.weights.values()]
         self._assign([*self.averages.values()])
         try:
@@ -56,7 +51,7 @@ class MovingAverage(TrainerCallback):
             weight.copy_(value)
 
     def save(self, folder: Path) -> None:
-        """Writes the averages beside the weights of a checkpoint, under their names and in float32."""
+        """Write the averages into the folder of a checkpoint, in float32."""
         save_file(
             {name: average.cpu() for name, average in self.averages.items()}, folder / AVERAGED_WEIGHTS_FILE
         )

@@ -1,9 +1,9 @@
-"""What a run will cost, before anything is read or downloaded: parameters, operations, memory, tokens, hours.
+"""The cost of a run before data are read or models downloaded: parameters, FLOPs, memory, tokens, hours.
 
-step_cost.py counts operations and memory: it runs the training step of the real model without data. The paper has another
-method for operations (Section 5.2, Table 2): it multiplies the time of its training by the number of its GPUs and by "an
-estimate of the sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's numbers are
-larger than the counted operations because no training reaches that capacity.
+step_cost.py counts FLOPs and memory: it runs the training step of the real model without data. The paper
+estimates FLOPs in another way (Section 5.2, Table 2): training time times number of GPUs times "an estimate
+of the sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's numbers are
+larger than the counted FLOPs, because no training reaches that capacity.
 """
 
 import math
@@ -22,31 +22,18 @@ from .planned_model import planned_config, planned_model
 from .step_cost import StepCost, step_cost
 from .trainer import largest_part
 
-# An assumption (tokens). Attention has a small share of the operations at such lengths. A plan also gives the operations
-# at `data.max_length`, which few sentences of a corpus reach.
+# The assumed mean length of a sentence (tokens). A plan also gives the FLOPs for sentences of
+# `data.max_length` tokens.
 MEAN_LENGTH = 32
-# A plan runs every layer, about 50 ms for an encoder layer and a decoder layer.
+# Limit the layers, because a plan runs each layer: an encoder layer and a decoder layer take about 50 ms
+# together.
 MAX_LAYERS = 200
-# Sustained FLOPs per second (footnote 5), and the number of P100 that trained each model (Section 5.2).
+# Sustained FLOPs per second of a GPU (footnote 5), and the number of P100 GPUs of a training (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
 # Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
 _PAPER_TRAINING = EncoderDecoderTraining(
     bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000
-)
-# Section 5.2: the seconds of a step of the base model (all defaults) and of the big model (Table 3).
-_PAPER_STEPS: tuple[tuple[dict[str, int], float], ...] = (
-    ({}, 0.4),
-    (
-        {
-            "d_model": 1024,
-            "encoder_attention_heads": 16,
-            "decoder_attention_heads": 16,
-            "encoder_ffn_dim": 4096,
-            "decoder_ffn_dim": 4096,
-        },
-        1.0,
-    ),
 )
 _GIB = 2**30
 _MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "loss")
@@ -64,28 +51,16 @@ def plan_run(
     tokens_per_second: float | None = None,
     mean_length: int | None = None,
 ) -> dict[str, Any]:
-    """What a run of one process will cost; several processes with a share of each batch compute the same together.
+    """Plan a run of one process, and return the values that `plan_as_text` prints.
 
-    Args:
-        task (str): The task of the recipe.
-        data (DataSettings): The section of the recipe. No file is read.
-        tokenizer (TokenizerSettings): The section of the recipe.
-        model (ModelSettings): The section of the recipe.
-        training (TrainingSettings): The section of the recipe.
-        hardware (str, optional): One of the paper's GPUs, for the hours on eight of them.
-        tokens_per_second (float, optional): A measured rate for the hours: target tokens per second, as a run shows them.
-        mean_length (int, optional): The assumed mean length of a sentence (tokens); `MEAN_LENGTH` by default.
-
-    Returns:
-        dict: The numbers that `plan_as_text` prints. Numbers that follow from the number of steps are None if the recipe
-        counts epochs.
-
-    Raises:
-        ValueError: If the rate of the hardware is not known, a number is not positive, or the model cannot be planned.
+    `hardware` is one of the paper's GPUs. `tokens_per_second` is a measured rate of target tokens.
+    `mean_length` is the assumed mean length of a sentence (tokens). Values that depend on the number of steps
+    are None if the recipe counts epochs. Several processes that share each batch compute the same FLOPs
+    together.
     """
     model_class = TASKS[task].model_class
     config = planned_config(model, tokenizer)
-    _refuse_what_is_not_planned(model, config)
+    _refuse_unplannable(model, config)
     if tokens_per_second is not None and not 0 < tokens_per_second < float("inf"):
         raise ValueError(f"`--tokens_per_second` must be a positive number, but is {tokens_per_second}.")
     rate = None if hardware is None else gpu_rate(hardware)
@@ -100,7 +75,7 @@ def plan_run(
     on_accelerator = batch_cost(config, training, model_class, length)
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # A sentence is in one part.
+        # A sentence is never divided between parts.
         largest = max(largest, longest)
     on_processor = batch_cost(
         config, training, model_class, length, on_accelerator=False, largest_part=largest
@@ -138,7 +113,7 @@ def plan_run(
     }
 
 
-def _refuse_what_is_not_planned(model: ModelSettings, config: VaswaniConfig) -> None:
+def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
     if names := model.bases():
         raise ValueError(
             f"`model.init_from: {' and '.join(names)}` would have to be read for a plan; leave it out with `--init_from null`, and give the "
@@ -153,7 +128,7 @@ def _refuse_what_is_not_planned(model: ModelSettings, config: VaswaniConfig) -> 
 
 
 def parameters_by_part(model: Any) -> dict[str, Any]:
-    """The numbers of parameters by stack and part; a tied parameter counts once, learned positions count as embeddings."""
+    """The numbers of parameters by stack and part. A tied parameter counts once."""
     only_stack = getattr(model.config, "stack", None)
     stacks = {stack: dict.fromkeys(("total", *_PARTS.values()), 0) for stack in ("encoder", "decoder")}
     total = embeddings = 0
@@ -179,9 +154,9 @@ def batch_cost(
     on_accelerator: bool = True,
     largest_part: int | None = None,
 ) -> StepCost:
-    """The cost of a step with a full batch, in which the longer side has sentences of this length (tokens).
+    """The cost of a step with a full batch. The sentences of the longer side have `length` tokens.
 
-    With `largest_part` the batch is computed in parts with at most so many positions on each side.
+    `largest_part` is the largest number of positions per side if the batch is computed in parts.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -208,10 +183,10 @@ def planned_flops(
     length: int,
     cost: StepCost,
 ) -> dict[str, Any]:
-    """The operations of a step and of the run, counted and by the paper's method; `cost` is that of a batch of this length."""
+    """The FLOPs of a step and of the run for sentences of `length` tokens, counted and as in the paper."""
     in_paper = cost
     if training.gradient_checkpointing:
-        # The paper's training computed no layer twice.
+        # The paper did not use gradient checkpointing.
         in_paper = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)
 
     seconds = paper_seconds(_step_flops(in_paper, training), length)
@@ -243,10 +218,10 @@ def _memory(cost: StepCost, training: AnyTraining) -> dict[str, Any]:
 
 
 def paper_seconds(flops: float, length: int) -> float:
-    """The seconds of a step with these counted operations on the paper's eight P100: 0.4 for base, 1.0 for big (Section 5.2).
+    """The estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0 s).
 
-    The step is assumed to reach as many operations per second as the one of these two models whose number of operations is
-    nearer. `length` is the length of the sentences that were counted (tokens).
+    The estimate uses the FLOPs per second of the paper's model whose counted FLOPs are nearer to `flops`.
+    `length` is the length of the counted sentences (tokens).
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference
@@ -254,18 +229,24 @@ def paper_seconds(flops: float, length: int) -> float:
 
 @cache
 def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """The counted operations and the seconds of a step of the paper's models."""
-    return [
-        (
-            batch_cost(VaswaniConfig(**shape), _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops,
-            seconds,
-        )
-        for shape, seconds in _PAPER_STEPS
-    ]
+    """The counted FLOPs and the seconds of a step of the base model and of the big model (Table 3)."""
+    base = VaswaniConfig()
+    big = VaswaniConfig(
+        d_model=1024,
+        encoder_attention_heads=16,
+        decoder_attention_heads=16,
+        encoder_ffn_dim=4096,
+        decoder_ffn_dim=4096,
+    )
+    return [(_paper_flops(base, length), 0.4), (_paper_flops(big, length), 1.0)]
+
+
+def _paper_flops(config: VaswaniConfig, length: int) -> int:
+    return batch_cost(config, _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops
 
 
 def gpu_rate(name: str) -> float:
-    """The sustained FLOPs per second of a GPU, named in any case (footnote 5)."""
+    """The sustained FLOPs per second of a GPU of the paper (footnote 5). Upper and lower case are equal."""
     if name.upper() not in PAPER_GPUS:
         raise ValueError(
             f"`--hardware` must be one of {', '.join(PAPER_GPUS)}, whose rates the paper gives, but is {name!r}; the nearest "
@@ -276,7 +257,7 @@ def gpu_rate(name: str) -> float:
 
 
 def plan_as_text(plan: dict[str, Any]) -> str:
-    """The lines of a plan of `plan_run`, for people."""
+    """The result of `plan_run` as lines of text."""
     parameters = plan["parameters"]
     classes = " and ".join(f"{size:,}" for size in sorted({plan["vocab_size"], plan["decoder_vocab_size"]}))
     lines = [
@@ -303,7 +284,7 @@ def _length_lines(plan: dict[str, Any]) -> list[str]:
         ]
     lines = [f"steps             {plan['steps']:>15,}"]
     for side in ("source", "target"):
-        # A language model has no source.
+        # A language model has no source tokens.
         if plan[f"{side}_tokens"] is not None:
             lines.append(
                 f"{side} tokens     {plan[f'{side}_tokens']:>15,}  at most: positions, padding included"
@@ -317,8 +298,8 @@ def _flops_lines(plan: dict[str, Any]) -> list[str]:
     steps = "" if plan["steps"] is None else f"{plan['steps']:,} steps x "
     counted, at_most, paper = (flops[name][unit] for name in ("counted", "counted_at_max_length", "paper"))
     return [
-        f"FLOPs of a {unit:<4}   {counted:>15.2e}  products, forward and backward, in sentences of {flops['mean_length']} "
-        f"tokens (assumed); {at_most:.2e} in ones of `data.max_length` = {flops['max_length']}",
+        f"FLOPs of a {unit:<4}   {counted:>15.2e}  matrix products, forward and backward, for sentences of {flops['mean_length']} "
+        f"tokens (assumed); {at_most:.2e} for sentences of `data.max_length` = {flops['max_length']}",
         f"  by the paper    {paper:>15.2e}  {steps}{flops['paper']['seconds_of_a_step']:.3g} s x {NUM_PAPER_GPUS} GPUs x "
         f"{PAPER_GPUS['P100'] / 1e12} TFLOPS of a P100; seconds scaled from the paper's",
     ]

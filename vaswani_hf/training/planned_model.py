@@ -1,4 +1,4 @@
-"""The model that a recipe will train, before anything is read or downloaded."""
+"""The model of a recipe on the meta device, before data are read and tokenizers trained."""
 
 from typing import Any
 
@@ -11,10 +11,7 @@ from ..settings.sections import ModelSettings, TokenizerSettings
 
 
 def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> VaswaniConfig:
-    """The config of the model that a recipe will train, as far as the config is known without the tokenizers.
-
-    The vocabulary has `tokenizer.vocab_size` classes, although a small corpus may give fewer.
-    """
+    """The config of the model of a recipe, with `tokenizer.vocab_size` classes."""
     return VaswaniConfig(
         **model.config_fields(),
         vocab_size=tokenizer.vocab_size,
@@ -24,6 +21,6 @@ def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> Vaswan
 
 
 def planned_model(config: VaswaniConfig, model_class: type[PreTrainedModel] = VaswaniForSeq2SeqLM) -> Any:
-    """A model on the meta device, without memory for its weights, which are tied."""
+    """A model with tied weights on the meta device, where weights take no memory."""
     with torch.device("meta"):
         return model_class(config)

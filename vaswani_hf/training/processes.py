@@ -1,8 +1,8 @@
-"""The processes of a run: messages between them, steps that one process takes first, and output that survives a closed pipe.
+"""Several processes of one run: messages, functions that one process calls first, and printing.
 
-The messages use a process group of their own on the CPU. The default group may support only a GPU, and it
-gives up after some minutes. Here the other processes may wait for hours while the first process prepares a
-corpus, downloads checkpoints or scores a test set.
+The messages use a separate process group on the CPU, because the default group may support only a GPU and has
+a timeout of some minutes. Other processes may wait for hours while the first process encodes a corpus or
+scores a test set.
 """
 
 import os
@@ -21,7 +21,7 @@ LONGEST_WAIT = timedelta(days=7)
 
 
 def say(line: str) -> None:
-    """Print a line at once. A run continues after the reader of its output, such as `head`, has ended."""
+    """Print a line at once. The run continues if the reader of its output, such as `head`, has ended."""
     try:
         print(line, flush=True)
     except BrokenPipeError:
@@ -29,11 +29,11 @@ def say(line: str) -> None:
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Send all later output of a stream to the null device, including the output of threads and child processes."""
+    """Send all later output of a stream, also of threads and child processes, to the null device."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class Outliving:
+class PipeSafeStream:
     """A wrapper of a standard stream that ignores a closed pipe, for the progress bars of other libraries."""
 
     def __init__(self, stream: TextIO):
@@ -59,7 +59,7 @@ class Outliving:
 
 
 class Processes:
-    """All processes of a run. Every process makes this object and calls its methods in the same order."""
+    """All processes of a run. Every process creates this object and calls its methods in the same order."""
 
     def __init__(self, longest_wait: timedelta = LONGEST_WAIT):
         # Without an accelerator transformers starts a process group only if `cpu` is given.
@@ -80,16 +80,17 @@ class Processes:
         return items
 
     def run_on_main(self, function: Callable[[], _T]) -> _T:
-        """Call a function in the first process and give its result, which must be picklable, to all processes.
+        """Call a function in the first process only, and return its picklable result in all processes.
 
         If the function fails, all processes end. The first process raises the error.
         """
         return self._after_first(function, share=True)[0]
 
     def main_process_first(self, function: Callable[[], _T]) -> _T:
-        """Call a function in the first process, then in all other processes, which find the files of the first one.
+        """Call a function in the first process, and then in all others, which find the files of the first.
 
-        Other machines may not see these files. On each of them one process goes before the others.
+        Other machines may not see these files. On each other machine one process calls the function before
+        the others.
         """
         results = self._after_first(function, share=False)
         if not results:
@@ -111,7 +112,7 @@ class Processes:
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """The result of the first process in a list; an empty list in the other processes unless it is shared."""
+        """The result of the first process in a list. Other processes get [] unless `share` is true."""
         results: list[_T] = []
         error = None
         if self.is_first:

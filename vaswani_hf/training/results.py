@@ -1,6 +1,6 @@
-"""The results of a run: results.json, the outputs on the test split, and the picture of the training.
+"""The results of a run: results.json, the outputs on the test split, and the training curve.
 
-A task computes the scores; publish/record.py reads what is written here.
+The task computes the scores. publish/model_card.py reads results.json.
 """
 
 import dataclasses
@@ -18,8 +18,9 @@ from transformers import PreTrainedModel
 
 from ..checkpoint.files import CURVE_FILE, METRICS_FILE, RECIPE_FILE, RESULTS_FILE, finite, write_whole
 from ..data.corpus import Corpus
-from ..publish.record import data_facts
+from ..publish.model_card import data_facts
 from ..settings.data import DataSettings
+from ..tasks import TASKS
 from ..version import __version__
 from .callbacks import read_metrics
 from .hardware import hardware_name
@@ -32,10 +33,11 @@ def read_results(folder: Path) -> dict[str, Any]:
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
 
-def asked_of(values: dict[str, Any]) -> dict[str, Any]:
-    """The values, by `section.key`, that may change for a finished run: length, final weights, scores.
+def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The values that a user may change after a run is finished: its length, its final weights, its scores.
 
-    `values` are those of the published form of the recipe, because the data may have moved.
+    `values` are the values of the published recipe by `section.key`. Published recipes have no paths of data,
+    because the data may have moved.
     """
     training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
     names = {f"training.{key}" for key in training}
@@ -47,14 +49,13 @@ def asked_of(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
-    """Write recipe.yaml, and print how many examples were dropped and how many an epoch has."""
+    """Write recipe.yaml, and print the numbers of dropped pairs and of pairs per epoch."""
     write_whole(folder / RECIPE_FILE, recipe)
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Translations of the validation and the test split are scored line by line, and no line is
-            # dropped.
+            # Only the validation loss leaves out the dropped lines. BLEU scores all lines.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
     if corpus.weighted is None:
@@ -65,8 +66,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         say(f"train, '{name}': {num_pairs:,} {examples}, {num_places:,} in an epoch (weight {weight:g})")
 
 
-def facts_of_this_end(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
-    """The cost of the training, if the run came to this end before; empty if steps were trained since."""
+def recorded_cost(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
+    """The recorded cost of the training if no step was trained since then; empty otherwise."""
     try:
         facts = dict(read_results(folder)["training"])
     except (OSError, ValueError, TypeError, KeyError):
@@ -83,8 +84,13 @@ def results_of_run(
     steps: list[int],
     before: dict[str, Any],
 ) -> str:
-    """Score the saved checkpoint on the test split, and draw the picture of the training."""
-    folder, corpus = Path(trainer.args.output_dir), trainer.corpus
+    """Score the saved checkpoint, draw the training curve, and return the text of results.json.
+
+    `steps` are the averaged checkpoints, and `before` is the cost that an earlier end of this run has
+    recorded.
+    """
+    folder = Path(trainer.args.output_dir)
+    corpus = trainer.corpus
     step = trainer.state.global_step or trainer.start_step
     results: dict[str, Any] = {"training": _training_facts(trainer, _metrics_until(folder, step))}
     results["training"] |= before
@@ -97,7 +103,7 @@ def results_of_run(
     results["asked"] = asked
     results["data"] = data_facts(data)
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
-        # The examples of a stream are counted while they are read, and in each epoch again.
+        # The counts of a stream change while the stream is read, and count each epoch.
         say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)
@@ -105,9 +111,9 @@ def results_of_run(
 
 
 def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, Any] | None:
-    """Score the saved checkpoint, write its outputs and print its scores; None without a test split."""
+    """Score the saved checkpoint on the test split, write outputs, print scores; None without a split."""
     folder = Path(trainer.args.output_dir)
-    test = trainer.corpus.test_text
+    test = trainer.corpus.texts["test"]
     if test is None:
         return None
     task = trainer.task
@@ -129,7 +135,7 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "epochs": last.get("epoch"),
         "target_tokens": int(trainer.target_tokens_seen),
         "seconds": last.get("seconds", 0.0),
-        # The machine and the versions below are those of the last part of a resumed run.
+        # A resumed run records the machine and the versions of its last part.
         "resumed_at_step": trainer.start_step or None,
         "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
         "processes": trainer.args.world_size,
@@ -146,7 +152,7 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
 
 
 def draw_curve(folder: Path, step: int) -> None:
-    """Draw the picture of a run, until this step, from its log."""
+    """Draw the log of a run up to a step into a PNG in its folder."""
     plot_training_curve(_metrics_until(folder, step), folder / CURVE_FILE)
 
 
@@ -155,27 +161,39 @@ def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
-    """Draw the losses and the validation BLEU over steps, as far as they were measured, into a PNG."""
-    # A run needs matplotlib only at its end.
+    """Draw the losses, and the first validation score of the task, over the steps into a PNG."""
+    # Import here, because a run needs matplotlib only at its end.
     from matplotlib.figure import Figure
 
-    curves = {
-        "training loss, smoothed": "loss",
-        "validation loss": "eval_loss",
-        "validation BLEU": "eval_bleu",
-    }
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")
-    right = axes.twinx() if any("eval_bleu" in row for row in metrics) else axes
-    for (label, name), color in zip(curves.items(), ("tab:gray", "tab:blue", "tab:orange"), strict=True):
-        points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]
-        if points:
-            (right if name == "eval_bleu" else axes).plot(
-                *zip(*points, strict=True), label=label, color=color
-            )
-    if not any(a.lines for a in (axes, right)):
+    _plot(axes, metrics, "loss", "training loss, smoothed", "tab:gray")
+    _plot(axes, metrics, "eval_loss", "validation loss", "tab:blue")
+    score = _validation_score(metrics)
+    if score is not None:
+        titles = {name: title for task in TASKS.values() for name, title in task.metrics.items()}
+        title = titles.get(score, score)
+        right_axes = axes.twinx()
+        _plot(right_axes, metrics, f"eval_{score}", f"validation {title}", "tab:orange")
+        right_axes.set_ylabel(title)
+    elif not axes.lines:
         return
-    if right is not axes:
-        right.set_ylabel("BLEU")
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(path, dpi=120)
+
+
+def _plot(axes: Any, metrics: list[dict[str, Any]], name: str, label: str, color: str) -> None:
+    points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), label=label, color=color)
+
+
+def _validation_score(metrics: list[dict[str, Any]]) -> str | None:
+    """The first score of the validation in the log, such as "bleu"; None if only the loss was measured."""
+    for row in metrics:
+        for key in row:
+            name = key.removeprefix("eval_")
+            is_score = key.startswith("eval_") and not name.startswith("raw_")
+            if is_score and name not in ("loss", "perplexity", "seconds"):
+                return name
+    return None

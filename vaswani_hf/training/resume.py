@@ -1,4 +1,4 @@
-"""Continuing an earlier run: its newest whole checkpoint, and the refusal to mix it with another recipe or other data."""
+"""Continuing an earlier run from its newest undamaged checkpoint, with the same recipe and the same data."""
 
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from .checkpoints import has_lost_patience
 from .processes import say
 from .results import read_results
 
-# A resumed run may change where files are and how often something is done, but nothing that is computed. The product of
-# the accumulation and the number of processes stays; `_refuse_other_batches` checks it.
+# The keys that a resumed run may change, because they do not change what the run computes.
+# `gradient_accumulation_steps` may change together with the number of processes; `_refuse_other_batches`
+# checks the product.
 FREE_TO_CHANGE = """
     output_dir data.test_split data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
@@ -34,13 +35,13 @@ FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
 
 def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    """True if a folder holds the results of a finished run of which the same is asked."""
+    """True if a folder holds a finished run whose recorded values are the `asked` values."""
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
     try:
         results = read_results(folder)
-        # An average of several runs is not the end of a run. Scoring may have been interrupted.
+        # The average of several runs is no finished run. `asked` is None if the scoring was interrupted.
         if "average_of" in results or results.get("asked", {}) is None:
             return False
         before = recorded | results.get("asked", {})
@@ -61,7 +62,7 @@ def check_earlier_run(
     values: dict[str, Any],
     earlier: dict[str, Any] | None,
 ) -> None:
-    """Refuse an output folder that holds a run which the recipe does not continue."""
+    """Refuse an output folder with an earlier run if the recipe does not continue that run."""
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
     if not training.resume:
@@ -77,7 +78,7 @@ def check_earlier_run(
     free = {*FREE_TO_CHANGE, *(f"data.{key}" for key in data.file_keys)}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
         free -= {"training.max_steps", "training.num_train_epochs"}
-    # Name the cause first: another task has other keys everywhere, and another base has another shape.
+    # Check `task` and `model.init_from` first, because another task or another base also changes other keys.
     order = sorted(
         values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
     )
@@ -91,7 +92,7 @@ def check_earlier_run(
 
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """The newest whole checkpoint of the run in a folder, None if there is none yet; newer ones that are damaged are named."""
+    """The newest undamaged checkpoint of a run; None without checkpoints. Damaged ones are reported."""
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
         fault = verify_manifest(checkpoint)
@@ -115,7 +116,7 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 
 
 def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
-    """True if the run has ended at its newest checkpoint because it did not get better."""
+    """True if early stopping has ended the run at its newest checkpoint."""
     is_scheduled = metadata_of(checkpoint).get("scheduled", False)
     return is_scheduled and has_lost_patience(
         TrainerState.load_from_json(str(checkpoint / STATE_FILE)), training
@@ -123,17 +124,17 @@ def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
-    """Refuse training pairs that are not those of the run in a folder."""
+    """Refuse training pairs that differ from the pairs of the run in a folder. `pairs` is a digest."""
     before = metadata_of(checkpoint).get("training_pairs", pairs)
     if before != pairs:
         raise ValueError(
-            f"The training pairs are not those that the run in '{folder}' was begun with ({_counted(pairs)} now, "
-            f"{_counted(before)} then); restore the data, or choose another `--output_dir`."
+            f"The training pairs are not those that the run in '{folder}' was begun with ({_pairs_in_words(pairs)} now, "
+            f"{_pairs_in_words(before)} then); restore the data, or choose another `--output_dir`."
         )
 
 
 def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, max_steps: int) -> None:
-    """Refuse to end a run before the step of the checkpoint that it continues from; `max_steps` is its last step."""
+    """Refuse a last step `max_steps` before the step of the checkpoint that the run continues from."""
     key = "num_train_epochs" if training.max_steps is None else "max_steps"
     if max_steps < step_of(checkpoint):
         raise ValueError(
@@ -142,13 +143,14 @@ def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, ma
         )
 
 
-def _counted(pairs: dict[str, Any]) -> str:
+def _pairs_in_words(pairs: dict[str, Any]) -> str:
     count = "a stream" if pairs["count"] is None else f"{pairs['count']:,} pairs"
     return f"{count}, sha256 {pairs['sha256'][:8]}…"
 
 
 def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path, num_processes: int) -> None:
-    facts, accumulation = metadata_of(checkpoint), training.gradient_accumulation_steps
+    facts = metadata_of(checkpoint)
+    accumulation = training.gradient_accumulation_steps
     before = facts["processes"] * facts["gradient_accumulation_steps"]
     if num_processes * accumulation == before:
         return

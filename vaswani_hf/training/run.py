@@ -1,7 +1,12 @@
-"""One run, from a recipe to a scored checkpoint. `train` has all steps in their order.
+"""A run, from a recipe to a scored checkpoint: data -> model -> trainer -> training -> scores.
 
-Outside recipe/ and the commands only this module receives the whole recipe; the functions of other modules receive
-the sections that they need. resume.py finds an earlier run, trainer.py optimises, and results.py writes the results.
+`_train` lists the steps of a run, and the functions of the steps follow in that order. Only this module
+receives the whole recipe. Other modules receive sections of the recipe.
+
+From a corpus file to the loss: `load_corpus` in tasks/translation.py, data/corpus.py (text -> token ids),
+data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read these files
+to understand the training: resume.py (earlier runs), initialization.py (weights of other models), finished.py
+and results.py (the end of a run), stopping.py and processes.py (signals, several processes).
 """
 
 import contextlib
@@ -33,10 +38,9 @@ from ..checkpoint.files import (
 from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import metadata_of, verify_manifest
-from ..data.columns import keep_free_memory
 from ..data.corpus import Corpus
+from ..data.memory import keep_free_memory
 from ..model.configuration_vaswani import VaswaniConfig
-from ..optimization.section import AnyTraining
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
@@ -44,76 +48,32 @@ from ..recipe.published import published_recipe
 from ..recipe.recipe import check_warmup
 from ..settings.sections import PublishingSettings
 from ..tasks import TASKS
+from . import checkpoints, finished, initialization, results, resume
 from .averaging import average_checkpoints
-from .callbacks import EarlyStoppingCallback, NothingLeftError, RunLogCallback, StopCallback
-from .checkpoints import (
-    STAGING_FOLDER,
-    final_checkpoints,
-    final_weights_file,
-    naming_a_vanished_folder,
-    number_of,
-    put_back_replaced,
-    refuse_vanished,
-    rotate_checkpoints,
-)
-from .finished import (
-    FINAL_STAGING_FOLDER,
-    fault_of_end,
-    mend_run,
-    put_in_place,
-    recorded_end,
-    restore_records,
-    stage_model,
-    write_end,
-)
-from .hardware import described, resolve_defaults
-from .initialization import (
-    begin_with_bases,
-    continues,
-    find_bases,
-    frozen_weights,
-    with_kept_tokenizers,
-    with_recorded_shape,
-    with_shape_of,
-    write_kept_tokenizers,
-)
+from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
+from .hardware import describe_computation, resolve_defaults
 from .planned_model import planned_config, planned_model
 from .processes import Processes, say
-from .results import (
-    asked_of,
-    facts_of_this_end,
-    read_results,
-    record_recipe,
-    results_of_run,
-    score_test_split,
-)
-from .resume import (
-    check_earlier_run,
-    find_checkpoint,
-    is_finished,
-    refuse_fewer_steps,
-    refuse_other_data,
-    stopped_early,
-)
 from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
-# What gloo and NCCL say of a process that is no more there.
+# Messages of gloo and NCCL if another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 
 class LostProcessError(Exception):
-    """Another process of the run is no more there."""
+    """Another process of the run has ended."""
 
 
 class InterruptedRunError(Exception):
-    """A signal ended the training after a checkpoint was saved; the message says how to continue."""
+    """A signal ended the training after a checkpoint was saved. The message says how to continue."""
 
 
 def train(recipe: Recipe) -> dict[str, Any]:
-    """Runs a recipe: data, tokenizer, model, training, checkpoint, scores on the test split.
+    """Train, score and save a model as a recipe says, and publish it if the recipe asks for it.
 
-    The same recipe gives the same weights on the same machine; a resumed run those of an uninterrupted one.
+    The same recipe gives the same weights on the same machine. A resumed run gives the weights of an
+    uninterrupted run.
 
     Args:
         recipe (Recipe): The run.
@@ -123,17 +83,18 @@ def train(recipe: Recipe) -> dict[str, Any]:
 
     Raises:
         InterruptedRunError: If a signal ended the run early.
-        InUseError: If another run is at work in the output folder.
+        InUseError: If another run is using the output folder.
     """
     # Normalise first: `a/../b` changes its meaning once `a` exists.
     recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
     folder = Path(recipe.output_dir)
-    processes, stop = Processes(), GracefulShutdown()
+    processes = Processes()
+    stop = GracefulShutdown()
     try:
         with (
             stop.listening(processes),
             stop.ending_at_once(lambda: _interruption(folder)),
-            _naming_lost(folder, stop),
+            _naming_lost_processes(folder, stop),
             _locked(folder, processes),
         ):
             return _train(recipe, processes, stop)
@@ -143,109 +104,56 @@ def train(recipe: Recipe) -> dict[str, Any]:
         raise InterruptedRunError(_interruption(folder)) from None
 
 
-@contextlib.contextmanager
-def _locked(folder: Path, processes: Processes) -> Iterator[None]:
-    """Keeps other runs out of the output folder. The first process holds the lock for all processes of the run."""
-    with contextlib.ExitStack() as stack:
-
-        def lock() -> None:
-            with naming_the_folder(folder):
-                stack.enter_context(locked_run(folder))
-
-        processes.run_on_main(lock)
-        yield
-
-
-@contextlib.contextmanager
-def _naming_lost(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        if not re.search(_LOST_PROCESS, str(error)):
-            raise
-        if stop.received:
-            # Another process was the first to end.
-            raise ShutdownRequested from error
-        raise LostProcessError(
-            f"Another process of the run in '{folder}' has ended, and this one with it; look why, and continue with "
-            "`--resume true`."
-        ) from error
-
-
-def _interruption(folder: Path) -> str:
-    newest = checkpoints_in(folder)[-1:]
-    place = f"and its newest checkpoint is '{newest[0]}'" if newest else "before its first checkpoint"
-    return f"The run was interrupted, {place}; continue with `--resume true`."
-
-
 def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
-    folder, training, publishing = Path(recipe.output_dir), recipe.training, recipe.publishing
-    if training.resume and publishing.hub_model_id:
-        repo_id = publishing.hub_model_id
-        processes.run_on_main(lambda: fetch_checkpoints(folder, repo_id, training))
-    earlier = processes.run_on_main(lambda: _earlier_recipe(folder) if training.resume else None)
-    recipe = processes.run_on_main(lambda: resolve(recipe, earlier))
-    training = recipe.training
-    processes.run_on_main(lambda: refuse_another_run(recipe, earlier))
-    finished = processes.run_on_main(lambda: has_ended(recipe, earlier))
-    fault = processes.run_on_main(lambda: fault_of_end(folder) if finished else "")
-    if finished and not fault:
+    """The steps of a run. In a run of several processes, all processes call this function."""
+    folder = Path(recipe.output_dir)
+
+    # 1. Continue an earlier run in the output folder, if there is one.
+    recipe, earlier = _resolve_with_earlier_run(recipe, processes)
+    has_results = processes.run_on_main(lambda: has_ended(recipe, earlier))
+    fault = processes.run_on_main(lambda: finished.find_damage(folder) if has_results else "")
+    if has_results and not fault:
         processes.run_on_main(lambda: _refuse_other_data(recipe))
         if processes.is_first:
             _publish_again(recipe, earlier)
-        return read_results(folder)
-    _warn(processes.run_on_main(recipe.check_training), processes)
-    if fault and processes.is_first:
-        say(f"the run in '{folder}' is finished, but {fault}; that is made again from the checkpoints")
-    # Refuse names of parts that the model will not have, before anything is read.
-    frozen_weights(_planned_model(recipe), training.frozen)
-    checkpoint = processes.run_on_main(lambda: _newest_checkpoint(folder, training, processes.count))
-    processes.run_on_main(lambda: _prepare_folder(recipe))
+        return results.read_results(folder)
+    checkpoint = _prepare_run(recipe, fault, processes)
+
+    # 2. Data -> model -> trainer.
     corpus = processes.main_process_first(lambda: _load_corpus(recipe, processes, checkpoint))
-    model = build_model(recipe, corpus)
-    if checkpoint is None:
-        begun = processes.main_process_first(lambda: _begin(model, recipe, corpus))
-        if begun and processes.is_first:
-            say(begun)
-    for weight in frozen_weights(model, training.frozen):
-        weight.requires_grad_(False)
-    arguments = training_arguments(
-        training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None
-    )
-    task = TASKS[recipe.task]
-    trainer = VaswaniTrainer(
-        corpus, training, recipe.evaluation, checkpoint, processes, task=task, model=model, args=arguments
-    )
-    trainer.stop = stop
-    if training.max_steps is None:
-        # Epochs are turned into steps after the corpus was read.
-        _warn(check_warmup(training, trainer.args.max_steps), processes)
-    add_callbacks(trainer, publishing)
-    processes.run_on_main(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=finished))
+    model = _initial_model(recipe, corpus, checkpoint, processes)
+    trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
+    processes.run_on_main(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=has_results))
+
+    # 3. Train, score the result and publish it.
     if not _is_trained(checkpoint, trainer):
         run_training(trainer, checkpoint)
     processes.run_on_main(lambda: finish_run(recipe, trainer))
     if processes.is_first:
-        # The other processes need not wait for a push.
-        push_result(recipe.output_dir, publishing)
-    return read_results(folder)
+        # The other processes do not wait for the push.
+        push_result(recipe.output_dir, recipe.publishing)
+    return results.read_results(folder)
 
 
-def _warn(sentences: list[str], processes: Processes) -> None:
-    if processes.is_first:
-        for sentence in sentences:
-            say(f"warning: {sentence}")
+# 1. The earlier run in the output folder
 
 
-def _is_trained(checkpoint: Path | None, trainer: VaswaniTrainer) -> bool:
-    if checkpoint is None or not metadata_of(checkpoint).get("validated", True):
-        return False
-    return step_of(checkpoint) >= trainer.args.max_steps or stopped_early(checkpoint, trainer.training)
+def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
+    """The resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
+    folder = Path(recipe.output_dir)
+    training = recipe.training
+    repo_id = recipe.publishing.hub_model_id
+    if training.resume and repo_id:
+        processes.run_on_main(lambda: fetch_checkpoints(folder, repo_id, training))
+    earlier = processes.run_on_main(lambda: _restored_recipe(folder) if training.resume else None)
+    resolved = processes.run_on_main(lambda: resolve(recipe, earlier))
+    processes.run_on_main(lambda: refuse_another_run(resolved, earlier))
+    return resolved, earlier
 
 
-def _earlier_recipe(folder: Path) -> Recipe | None:
+def _restored_recipe(folder: Path) -> Recipe | None:
     with naming_the_folder(folder):
-        restore_records(folder)
+        finished.restore_records(folder)
     return earlier_recipe(folder)
 
 
@@ -256,23 +164,25 @@ def earlier_recipe(folder: Path) -> Recipe | None:
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """A recipe with the facts of its data, the model that it begins with, and the decisions for this machine.
+    """A recipe with facts about its data and its initial model, and with decisions for this machine.
 
-    `earlier` is the recipe that the run to be resumed has recorded, which has these facts already.
+    `earlier` is the recorded recipe of the run to be resumed. It already has these facts.
     """
-    # The card of a dataset on the Hub may state a licence.
+    # The card of a dataset of the Hub may state a licence.
     recipe = recipe.replace(data=TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None))
     model = recipe.model
     tokenizer = recipe.tokenizer
     same = earlier if earlier is not None and earlier.task == recipe.task else None
-    if same is not None and continues(Path(recipe.output_dir), model, same.model):
-        model = with_recorded_shape(model, same.model)
+    if same is not None and initialization.has_begun_from(Path(recipe.output_dir), model, same.model):
+        model = initialization.with_recorded_shape(model, same.model)
         if tokenizer.keep:
             tokenizer = recipe.tokenizer.kept(same.tokenizer)
-    elif bases := find_bases(model):
-        model = with_shape_of(model, bases)
+    elif bases := initialization.find_bases(model):
+        model = initialization.with_shape_of_bases(model, bases)
         if tokenizer.keep:
-            tokenizer = with_kept_tokenizers(tokenizer, bases, TASKS[recipe.task], recipe.data.tags)
+            tokenizer = initialization.with_kept_tokenizers(
+                tokenizer, bases, TASKS[recipe.task], recipe.data.tags
+            )
     recipe = recipe.replace(model=model, tokenizer=tokenizer)
     training = resolve_defaults(
         recipe.training,
@@ -288,111 +198,82 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
-    """Refuse an output folder that holds a run which the recipe does not continue; `earlier` is the recorded recipe."""
+    """Refuse an output folder if the recipe does not continue its earlier run with the recipe `earlier`."""
     before = None if earlier is None else published_recipe(earlier).values()
     now = published_recipe(recipe).values()
-    check_earlier_run(Path(recipe.output_dir), recipe.training, recipe.data, now, before)
+    resume.check_earlier_run(Path(recipe.output_dir), recipe.training, recipe.data, now, before)
 
 
 def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
-    """True if the run has ended and the recipe asks for nothing new."""
-    return is_finished(Path(recipe.output_dir), _asked_of(recipe), _asked_of(earlier or recipe))
+    """True if the earlier run is finished and the recipe asks for nothing new."""
+    return resume.is_finished(
+        Path(recipe.output_dir), _changeable_values(recipe), _changeable_values(earlier or recipe)
+    )
 
 
-def _asked_of(recipe: Recipe) -> dict[str, Any]:
-    return asked_of(published_recipe(recipe).values())
+def _changeable_values(recipe: Recipe) -> dict[str, Any]:
+    return results.changeable_values(published_recipe(recipe).values())
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
-    """Refuses training data that are not those of a finished run."""
+    """Refuse training data that differ from the data of the finished run."""
     folder = Path(recipe.output_dir)
-    if recorded_end(folder):
+    if finished.read_final_record(folder):
         load_corpus = TASKS[recipe.task].load_corpus
         corpus = load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=False)
-        refuse_other_data(folder, folder, corpus.digest)
-
-
-def _newest_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    with naming_the_folder(folder):
-        put_back_replaced(folder)
-    return find_checkpoint(folder, training, num_processes)
-
-
-def _begin(model: PreTrainedModel, recipe: Recipe, corpus: Corpus) -> str:
-    bases = find_bases(recipe.model)
-    return begin_with_bases(model, bases, corpus) if bases else ""
-
-
-def _prepare_folder(recipe: Recipe) -> None:
-    _check_reporters(recipe.training.report_to)
-    publishing = recipe.publishing
-    if publishing.push_to_hub:
-        # A user who may not push should know before the training, not after it.
-        check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
-    folder = Path(recipe.output_dir)
-    with naming_the_folder(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for unfinished in (STAGING_FOLDER, FINAL_STAGING_FOLDER):
-        shutil.rmtree(folder / unfinished, ignore_errors=True)
-
-
-def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
-    # A resumed run reads the tokenizers of its checkpoint.
-    folder, new_tokenizers = checkpoint or Path(recipe.output_dir), checkpoint is None and processes.is_first
-    with naming_the_folder(folder):
-        if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
-            write_kept_tokenizers(find_bases(recipe.model), TASKS[recipe.task], folder)
-            new_tokenizers = False
-        load_corpus = TASKS[recipe.task].load_corpus
-        return load_corpus(recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers)
-
-
-def _record_beginning(
-    recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None, *, is_mended: bool
-) -> None:
-    folder = Path(recipe.output_dir)
-    if checkpoint is not None:
-        refuse_other_data(folder, checkpoint, trainer.corpus.digest)
-        refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
-    with naming_the_folder(folder):
-        if not (is_mended and recorded_end(folder)):
-            # The run goes on, so that the manifest of an earlier end is out of date.
-            (folder / MANIFEST_FILE).unlink(missing_ok=True)
-            record_recipe(folder, recipe.to_yaml(), trainer.corpus)
-        if checkpoint is not None:
-            # The run may have been killed between a save and this.
-            rotate_checkpoints(
-                folder, recipe.training, TrainerState.load_from_json(str(checkpoint / STATE_FILE))
-            )
+        resume.refuse_other_data(folder, folder, corpus.digest)
 
 
 def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
     folder = Path(recipe.output_dir)
     say(f"the run in '{folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and recorded is not None:
-        # The licences may change.
+        # The licences of a finished run may change.
         data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
-        end = recorded_end(folder)
+        end = finished.read_final_record(folder)
         if end:
-            write_end(folder, text, end["results"], end["training_pairs"])
+            finished.write_final_record(folder, text, end["results"], end["training_pairs"])
         else:
             write_whole(folder / RECIPE_FILE, text)
     push_result(recipe.output_dir, recipe.publishing)
 
 
-def push_result(folder: str, publishing: PublishingSettings) -> None:
-    """Push a finished run if its recipe says so. If the push fails, the run is finished all the same."""
-    if not publishing.push_to_hub:
-        return
-    repo_id, private = publishing.hub_model_id or "", publishing.hub_private_repo
-    try:
-        push(folder, repo_id, private=private)
-    except HubError as error:
-        again = f"vaswani push {shlex.quote(folder)} {repo_id}{' --private' if private else ''}"
-        raise HubError(
-            f"{error} The trained checkpoint is complete in '{folder}'; push it with `{again}`."
-        ) from error
+def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | None:
+    """Check the recipe, prepare the folder, and find the checkpoint to continue from.
+
+    `fault` says what is damaged in the files of a finished run.
+    """
+    folder = Path(recipe.output_dir)
+    _warn(processes.run_on_main(recipe.check_training), processes)
+    if fault and processes.is_first:
+        say(
+            f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
+        )
+    # Refuse names of parts that the model does not have.
+    initialization.frozen_weights(_planned_model(recipe), recipe.training.frozen)
+
+    def newest_checkpoint() -> Path | None:
+        with naming_the_folder(folder):
+            checkpoints.put_back_replaced(folder)
+        return resume.find_checkpoint(folder, recipe.training, processes.count)
+
+    checkpoint = processes.run_on_main(newest_checkpoint)
+    processes.run_on_main(lambda: _prepare_folder(recipe))
+    return checkpoint
+
+
+def _prepare_folder(recipe: Recipe) -> None:
+    _check_reporters(recipe.training.report_to)
+    publishing = recipe.publishing
+    if publishing.push_to_hub:
+        # Check the permission to push before the training, not after it.
+        check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
+    folder = Path(recipe.output_dir)
+    with naming_the_folder(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for unfinished in (checkpoints.STAGING_FOLDER, finished.FINAL_STAGING_FOLDER):
+        shutil.rmtree(folder / unfinished, ignore_errors=True)
 
 
 def _check_reporters(report_to: list[str]) -> None:
@@ -404,8 +285,53 @@ def _check_reporters(report_to: list[str]) -> None:
             )
 
 
+def _warn(sentences: list[str], processes: Processes) -> None:
+    if processes.is_first:
+        for sentence in sentences:
+            say(f"warning: {sentence}")
+
+
+# 2. Data -> model -> trainer
+
+
+def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
+    task = TASKS[recipe.task]
+    # A resumed run reads the tokenizers of its checkpoint.
+    folder = checkpoint or Path(recipe.output_dir)
+    new_tokenizers = checkpoint is None and processes.is_first
+    with naming_the_folder(folder):
+        if new_tokenizers and recipe.model.init_from is not None and recipe.tokenizer.keep:
+            initialization.write_kept_tokenizers(initialization.find_bases(recipe.model), task, folder)
+            new_tokenizers = False
+        return task.load_corpus(
+            recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
+        )
+
+
+def _initial_model(
+    recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
+) -> PreTrainedModel:
+    """The initial model of a run: random weights or weights of other models, with frozen parts.
+
+    The trainer loads the weights of a checkpoint.
+    """
+    model = build_model(recipe, corpus)
+
+    def load_bases() -> str:
+        bases = initialization.find_bases(recipe.model)
+        return initialization.load_base_weights(model, bases, corpus) if bases else ""
+
+    if checkpoint is None:
+        message = processes.main_process_first(load_bases)
+        if message and processes.is_first:
+            say(message)
+    for weight in initialization.frozen_weights(model, recipe.training.frozen):
+        weight.requires_grad_(False)
+    return model
+
+
 def build_model(recipe: Recipe, corpus: Corpus) -> Any:
-    """The untrained model of a run on the CPU, with the search of its checkpoint; the seed decides its weights."""
+    """The untrained model of a run on the CPU, with the search settings of the recipe, from its seed."""
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     config = VaswaniConfig(
@@ -423,13 +349,42 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     if not search:
         return model
     model.generation_config = GenerationConfig.from_model_config(config)
-    # transformers leaves out fields that it does not know unless they are allowed.
+    # Without `allow_custom_entries` transformers leaves out fields that it does not know.
     model.generation_config.update(allow_custom_entries=True, **search)
     return model
 
 
+def _build_trainer(
+    recipe: Recipe,
+    corpus: Corpus,
+    model: PreTrainedModel,
+    checkpoint: Path | None,
+    processes: Processes,
+    stop: GracefulShutdown,
+) -> VaswaniTrainer:
+    training = recipe.training
+    trainer = VaswaniTrainer(
+        corpus,
+        training,
+        recipe.evaluation,
+        checkpoint,
+        processes,
+        task=TASKS[recipe.task],
+        model=model,
+        args=training_arguments(
+            training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None
+        ),
+    )
+    trainer.stop = stop
+    if training.max_steps is None:
+        # The number of steps of an epoch is known only now.
+        _warn(check_warmup(training, trainer.args.max_steps), processes)
+    add_callbacks(trainer, recipe.publishing)
+    return trainer
+
+
 def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> None:
-    """Give a trainer the callbacks of a run in place of its printer."""
+    """Replace the trainer's printer by the callbacks of a run."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(RunLogCallback(trainer))
     if publishing.push_to_hub and publishing.hub_strategy != "end":
@@ -438,30 +393,61 @@ def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> No
         trainer.add_callback(EarlyStoppingCallback(trainer.training))
 
 
+def _record_beginning(
+    recipe: Recipe, trainer: VaswaniTrainer, checkpoint: Path | None, *, is_mended: bool
+) -> None:
+    folder = Path(recipe.output_dir)
+    if checkpoint is not None:
+        resume.refuse_other_data(folder, checkpoint, trainer.corpus.digest)
+        resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
+    with naming_the_folder(folder):
+        if not (is_mended and finished.read_final_record(folder)):
+            # The manifest of an earlier end does not describe the run that continues.
+            (folder / MANIFEST_FILE).unlink(missing_ok=True)
+            results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
+        if checkpoint is not None:
+            # The earlier run may have been killed between a save and the deletion of old checkpoints.
+            state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
+            checkpoints.rotate_checkpoints(folder, recipe.training, state)
+
+
+# 3. Train, score and publish
+
+
+def _is_trained(checkpoint: Path | None, trainer: VaswaniTrainer) -> bool:
+    if checkpoint is None or not metadata_of(checkpoint).get("validated", True):
+        return False
+    return step_of(checkpoint) >= trainer.args.max_steps or resume.stopped_early(checkpoint, trainer.training)
+
+
 def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
-    """Train to the end or to the first signal, from the checkpoint that the run continues from, if there is one."""
+    """Train from the checkpoint, if there is one, to the last step or to the first signal."""
     folder = Path(trainer.args.output_dir)
     trainer.add_callback(StopCallback(trainer, checkpoint))
     if trainer.is_world_process_zero():
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         device = trainer.args.device
-        means = described(trainer.training, device)
-        if trainer.positions_of_a_part is not None:
-            means += f", batches of more than {trainer.positions_of_a_part:,} positions a side in parts"
+        means = describe_computation(trainer.training, device)
+        if trainer.max_part_positions is not None:
+            means += f", batches of more than {trainer.max_part_positions:,} positions per side in parts"
         say(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}")
     keep_free_memory()
     try:
-        with trainer.stop.saving_first(), naming_a_vanished_folder(folder), naming_the_folder(folder):
+        with (
+            trainer.stop.saving_first(),
+            checkpoints.naming_a_vanished_folder(folder),
+            naming_the_folder(folder),
+        ):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except NothingLeftError:
+    except NoStepsLeftError:
         pass
     except DivergedRunError:
         if trainer.processes.is_first:
             raise
-        # All processes end, and the first one says why.
+        # All processes end. The first process prints the error.
         sys.exit(1)
-    # All wait here: the first process may be pushing its last checkpoint, and where one ends, a launcher ends the others. A
-    # signal may have come after the last step.
+    # All processes wait here, because the first process may be pushing its last checkpoint, and because a
+    # launcher ends all processes if one process ends. A signal may have arrived after the last step.
     if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)
@@ -472,12 +458,13 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
 
 
 def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
-    """Make the checkpoint and the results of a trained run from its numbered checkpoints.
+    """Make the final checkpoint and the results of a trained run from its numbered checkpoints.
 
-    If the run was finished before, only what is damaged or missing is made again.
+    If the run was finished before, only damaged and missing files are made again.
     """
-    folder, corpus = Path(recipe.output_dir), trainer.corpus
-    recorded = recorded_end(folder)
+    folder = Path(recipe.output_dir)
+    corpus = trainer.corpus
+    recorded = finished.read_final_record(folder)
     # Build a new model, because the model of the trainer may be sharded.
     model = build_model(recipe, corpus)
     steps: list[int] = []
@@ -485,40 +472,97 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
         model.load_state_dict(load_file(folder / WEIGHTS_FILE))
     else:
         step = trainer.state.global_step or trainer.start_step
-        checkpoints = final_checkpoints(folder, recipe.training, step)
-        steps = [number_of(checkpoint) for checkpoint in checkpoints]
+        averaged = checkpoints.final_checkpoints(folder, recipe.training, step)
+        steps = [checkpoints.step_in_name(checkpoint) for checkpoint in averaged]
         if recipe.training.average_checkpoints:
-            say(f"averaging the last {len(checkpoints)} checkpoints")
-        model.load_state_dict(average_checkpoints(checkpoints, final_weights_file(recipe.training)))
-    before = facts_of_this_end(folder, trainer)
-    with naming_a_vanished_folder(folder), naming_the_folder(folder):
+            say(f"averaging the last {len(averaged)} checkpoints")
+        model.load_state_dict(average_checkpoints(averaged, checkpoints.final_weights_file(recipe.training)))
+    before = results.recorded_cost(folder, trainer)
+    with checkpoints.naming_a_vanished_folder(folder), naming_the_folder(folder):
         if recorded:
-            mend_run(folder, model, corpus, recorded, lambda: score_test_split(trainer, recipe.data))
+            finished.repair_run(
+                folder, model, corpus, recorded, lambda: results.score_test_split(trainer, recipe.data)
+            )
             return
         save_model(model, corpus, folder, before)
-        results = results_of_run(
+        text = results.results_of_run(
             trainer,
             model,
             recipe.data,
-            _asked_of(recipe),
+            _changeable_values(recipe),
             recipe.decoding.settings(),
             steps=steps,
             before=before,
         )
-        refuse_vanished(folder)
-        write_end(folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), results, corpus.digest)
+        checkpoints.refuse_vanished_folder(folder)
+        finished.write_final_record(
+            folder, (folder / RECIPE_FILE).read_text(encoding="utf-8"), text, corpus.digest
+        )
 
 
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
-    """Write model and tokenizers into a folder, file by file complete or not at all.
+    """Write model and tokenizers into a folder. Each file is written completely or not at all.
 
-    `before` is the cost of the training, which stays if the scoring of these weights is interrupted.
+    `before` is the cost of the training, which is kept if the scoring is interrupted.
     """
-    staging = stage_model(model, corpus, folder)
-    # The scores of an earlier end are not those of these weights.
+    staging = finished.stage_model(model, corpus, folder)
+    # Remove the scores of an earlier end, which had other weights.
     if before:
         facts = {key: value for key, value in before.items() if key != "averaged_steps"}
         write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
-    put_in_place(staging, folder)
+    finished.move_into_place(staging, folder)
+
+
+def push_result(folder: str, publishing: PublishingSettings) -> None:
+    """Push a finished run if its recipe says so. The run is finished even if the push fails."""
+    if not publishing.push_to_hub:
+        return
+    repo_id, private = publishing.hub_model_id or "", publishing.hub_private_repo
+    try:
+        push(folder, repo_id, private=private)
+    except HubError as error:
+        again = f"vaswani push {shlex.quote(folder)} {repo_id}{' --private' if private else ''}"
+        raise HubError(
+            f"{error} The trained checkpoint is complete in '{folder}'; push it with `{again}`."
+        ) from error
+
+
+# Locks, signals and lost processes
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, processes: Processes) -> Iterator[None]:
+    """Lock the output folder against other runs. The first process holds the lock for all processes."""
+    with contextlib.ExitStack() as stack:
+
+        def lock() -> None:
+            with naming_the_folder(folder):
+                stack.enter_context(locked_run(folder))
+
+        processes.run_on_main(lock)
+        yield
+
+
+@contextlib.contextmanager
+def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
+    """Replace errors of gloo and NCCL about a lost process by a message that says how to continue."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not re.search(_LOST_PROCESS, str(error)):
+            raise
+        if stop.received:
+            # The signal ended another process first.
+            raise ShutdownRequested from error
+        raise LostProcessError(
+            f"Another process of the run in '{folder}' has ended, so that this process ends, too; find the cause, and continue with "
+            "`--resume true`."
+        ) from error
+
+
+def _interruption(folder: Path) -> str:
+    newest = checkpoints_in(folder)[-1:]
+    place = f"and its newest checkpoint is '{newest[0]}'" if newest else "before its first checkpoint"
+    return f"The run was interrupted, {place}; continue with `--resume true`."

@@ -1,7 +1,7 @@
-"""Training with FSDP2 or DeepSpeed ZeRO-2: what a run asks of them, and the whole model.
+"""Training with FSDP2 or DeepSpeed ZeRO-2, which the files of configuration/accelerate select.
 
-With FSDP2 every process holds a share of each weight, with ZeRO-2 the weights and a share of Adam's moments. The files of
-configuration/accelerate ask for them; the model itself is ready for both.
+With FSDP2 each process holds a share of each weight. With ZeRO-2 each process holds all weights and a share
+of the optimizer state.
 """
 
 import os
@@ -13,43 +13,45 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils.constants import FSDP_MODEL_NAME
 
-from ..checkpoint.kinds import KINDS
+from ..checkpoint.loading import KINDS
 from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
 
-# DeepSpeed writes the name of the folder with its state into it.
+# The file in which DeepSpeed stores the name of the folder with its state.
 ZERO_STEP_FILE = "latest"
 
 
 def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training: AnyTraining) -> None:
-    """Lets checkpoints hold whole weights, and refuses what does not work with FSDP or DeepSpeed; does nothing without them."""
+    """Configure FSDP or DeepSpeed for float32 weights and whole checkpoints. Refuse other settings."""
     plugin, zero = (getattr(accelerator.state, f"{name}_plugin", None) for name in ("fsdp", "deepspeed"))
     if checkpoint is not None:
-        _refuse_another_way(checkpoint, f"{FSDP_MODEL_NAME}.bin", "FSDP", is_on=plugin is not None)
-        _refuse_another_way(checkpoint, ZERO_STEP_FILE, "DeepSpeed", is_on=zero is not None)
+        _refuse_other_sharding(checkpoint, f"{FSDP_MODEL_NAME}.bin", "FSDP", is_on=plugin is not None)
+        _refuse_other_sharding(checkpoint, ZERO_STEP_FILE, "DeepSpeed", is_on=zero is not None)
     for name, is_on in (("FSDP", plugin is not None), ("DeepSpeed", zero is not None)):
         if not is_on and os.environ.get(f"ACCELERATE_USE_{name.upper()}", "false").lower() == "true":
             accelerator.print(
                 f"{name} needs several accelerators: here every process keeps the whole model", flush=True
             )
         if is_on:
-            _refuse_what_needs_whole_weights(name, training)
+            _refuse_features_with_whole_weights(name, training)
     if zero is not None:
         _prepare_zero(accelerator, zero, checkpoint)
     if plugin is None:
         return
     if plugin.fsdp_version != 2:
         raise ValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
-    # Averaging, the Hub and everybody else read whole weights. The settings of the former type would stay.
+    # Checkpoints need whole weights for averaging and for the Hub. Reset the settings of the earlier state
+    # dict type first, because `set_state_dict_type` would keep them.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
-    # `training.bf16` is autocast over weights and sums in float32, as in one process; accelerate would round the weights of
-    # layer norms, and the sums of gradients, to bf16 as well.
+    # Without a policy `training.bf16` is autocast with float32 weights and gradients, as in a run of one
+    # process. The policy of accelerate would also round the weights of layer norms and the sums of gradients
+    # to bfloat16.
     plugin.mixed_precision_policy = None
 
 
-def _refuse_what_needs_whole_weights(name: str, training: AnyTraining) -> None:
+def _refuse_features_with_whole_weights(name: str, training: AnyTraining) -> None:
     if training.torch_compile:
         raise ValueError(
             f"`training.torch_compile` must be false with {name}, but is {training.torch_compile}."
@@ -65,7 +67,7 @@ def _refuse_what_needs_whole_weights(name: str, training: AnyTraining) -> None:
         raise ValueError(f"`training.ema_decay` must be null with {name}, but is {training.ema_decay}.")
 
 
-def _refuse_another_way(checkpoint: Path, file: str, name: str, *, is_on: bool) -> None:
+def _refuse_other_sharding(checkpoint: Path, file: str, name: str, *, is_on: bool) -> None:
     if (checkpoint / file).exists() != is_on:
         way, remedy = ("without", "with") if is_on else ("with", "without")
         raise ValueError(f"'{checkpoint}' was saved {way} {name}; resume it {way} {name}, not {remedy} it.")
@@ -78,31 +80,28 @@ def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) 
         )
     if accelerator.mixed_precision != "no":
         raise ValueError(
-            f"The precision must be float32 with DeepSpeed, but is {accelerator.mixed_precision}, in which it would keep the "
+            f"The precision must be float32 with DeepSpeed, but is {accelerator.mixed_precision}, in which DeepSpeed would keep the "
             "weights themselves; set `training.bf16` to false, or use FSDP2."
         )
     before = len(list(checkpoint.glob("*/*_optim_states.pt"))) if checkpoint else accelerator.num_processes
     if before != accelerator.num_processes:
         raise ValueError(
-            f"'{checkpoint}' holds the moments of {before:,} processes with DeepSpeed, but {accelerator.num_processes:,} are to "
+            f"'{checkpoint}' was saved by {before:,} processes with DeepSpeed, but {accelerator.num_processes:,} are to "
             "resume it; start as many as before."
         )
 
 
 def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
-    """The autocast of a sharded model in bf16; nothing for others, whose `forward` accelerate has wrapped in it."""
+    """Autocast for a model that FSDP2 has sharded; accelerate wraps the `forward` of other models."""
     return accelerator.autocast() if accelerator.is_fsdp2 else nullcontext()
 
 
-def whole_model(model: Any) -> Any:
-    """The model itself, or an unsharded copy on every process if FSDP2 has sharded the model.
-
-    The processes may use the copy independently of each other.
-    """
+def unsharded_model(model: Any) -> Any:
+    """The model, or an unsharded copy in each process if FSDP2 has sharded the model."""
     if not hasattr(model, "unshard"):
         return model
     state = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}
-    # Do not draw initial weights: that would change all later random numbers.
+    # The meta device draws no initial weights. Drawing them would change all later random numbers.
     with torch.device("meta"):
         whole = KINDS[model.config.model_type].model_class(model.config)
     whole.load_state_dict(state, assign=True)

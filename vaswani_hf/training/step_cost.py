@@ -1,10 +1,9 @@
-"""The cost of a training step: the real step runs on fake tensors, which have shapes, dtypes and devices but no data.
+"""The cost of a training step: FLOPs and bytes, counted while the real step runs on fake tensors.
 
-The step is forward pass, loss, backward pass and optimizer, with the second pass of a regulariser, gradient checkpointing,
-autocast and the moving average if the recipe has them. `FlopCounterMode` counts the floating-point operations. A dispatch
-mode sums the sizes of all living storages. Fake tensors are tensors of the meta device that report another device;
-https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html describes them. They report the CPU here because a
-build of PyTorch without CUDA cannot compute with fake CUDA tensors.
+The step is forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
+checkpointing, autocast and the moving average of the recipe. Fake tensors have shapes, dtypes and devices but
+no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). They have the device CPU here,
+because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
 """
 
 import contextlib
@@ -38,25 +37,25 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class StepCost:
-    """The cost of a training step with one batch; memory is in bytes."""
+    """The cost of a training step with one batch, in FLOPs and bytes."""
 
-    # Tokens of each side; a language model has no source.
+    # Positions of each side (tokens with padding); 0 source positions for a language model.
     source_positions: int
     target_positions: int
-    # Forward and backward pass of the batch.
+    # Forward and backward pass.
     batch_flops: int
-    # The products of the optimizer; Adam has none.
+    # Matrix products of the optimizer; Adam has none.
     optimizer_flops: int
-    # With their moving average.
+    # Weights and their moving average.
     weights: int
     gradients: int
-    # The optimizer's state.
+    # The state of the optimizer.
     optimizer: int
-    # What the layers keep for the backward pass, with copies of weights in bfloat16.
+    # Tensors that the layers keep for the backward pass, with copies of weights in bfloat16.
     activations: int
-    # What the loss needs in addition to the activations.
+    # Memory of the loss in addition to the activations.
     loss: int
-    # The most memory at one time, without PyTorch itself and unused memory of an allocator.
+    # The largest memory at one time, without PyTorch itself and without unused memory of an allocator.
     peak: int
 
 
@@ -71,27 +70,15 @@ def step_cost(
     on_accelerator: bool,
     accumulates: bool = False,
 ) -> StepCost:
-    """Runs a training step on fake tensors and counts what it costs.
+    """Run a training step on fake tensors and count its cost.
 
-    The step does not depend on data: sentences have no padding, and the loss has all positions, also those that a masked
-    language model does not predict.
-
-    Args:
-        config (VaswaniConfig): The shape of the model.
-        training (AnyTraining): The optimisation; `bf16` other than True means float32.
-        model_class (type): The class of the model.
-        rows (int): The number of sentences of the batch.
-        source_length (int): The length of each source (tokens).
-        target_length (int): The length of each target (tokens); a language model has targets only.
-        on_accelerator (bool): Use the kernels of a GPU instead of those of a processor.
-        accumulates (bool): The step has gradients of earlier batches when it begins.
-
-    Returns:
-        StepCost: Operations and bytes.
+    A batch has `rows` sentences per side without padding, of `source_length` and `target_length` tokens. The
+    loss uses all positions. `on_accelerator` selects the kernels of a GPU instead of those of a CPU.
+    `accumulates` means that the gradients of earlier batches exist when the step begins.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class).train()
-    # The cache of `generate` has no place in training.
+    # Training does not use the cache of `generate`.
     model.config.use_cache = False
     with contextlib.ExitStack() as stack:
         stack.enter_context(FakeTensorMode())
@@ -108,7 +95,7 @@ def step_cost(
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 
-        # An optimizer makes its state in its first step.
+        # The first step creates the state of the optimizer.
         trained = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=bf16)
         for weight in trained:
@@ -121,7 +108,7 @@ def step_cost(
             optimizer.zero_grad()
 
         if training.gradient_checkpointing:
-            # transformers 5.23 deprecates the name that earlier ones know.
+            # transformers 5.23 has a new name for this method.
             enable = (
                 getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             )
@@ -153,7 +140,7 @@ def step_cost(
         output.loss.backward()
         batch_flops = counter.flops - optimizer_flops
         optimizer.step()
-        # The average lives as long as the run.
+        # Delete the moving average only now, because it exists during the whole step.
         del average
     activations = after_layers[-1] - before
     return StepCost(
@@ -170,7 +157,7 @@ def step_cost(
     )
 
 
-# The formulas of `FlopCounterMode`, and those that it lacks: addition in place, and the attention kernel of a processor.
+# The formulas of PyTorch, and formulas that PyTorch lacks: `addmm_`, and the attention kernel of a CPU.
 _FORMULAS = flop_registry | {
     aten.addmm_: flop_registry[aten.addmm],
     aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
@@ -181,9 +168,9 @@ _FORMULAS = flop_registry | {
 
 
 class _Counter(TorchDispatchMode):
-    """Counts operations, and the bytes of all living storages; a storage counts once.
+    """Counts FLOPs and the bytes of all existing storages. A storage counts once.
 
-    `FlopCounterMode` itself is not used because its hooks keep the tensors that gradient checkpointing computes again.
+    `FlopCounterMode` is not used, because its hooks keep tensors that gradient checkpointing discards.
     """
 
     def __init__(self) -> None:
@@ -221,14 +208,14 @@ class _Counter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Replaces what differs between a processor and a GPU: attention, dropout and the chunks of the loss.
+    """Replace what differs between a CPU and a GPU: attention, dropout, and the chunks of the loss.
 
-    The kernels of a GPU keep other tensors for the backward pass. The replacements are patches because
-    `TorchFunctionMode` is not active in the backward pass, where gradient checkpointing computes layers again.
+    The functions are patched, because a `TorchFunctionMode` is not active while the backward pass computes
+    checkpointed layers again.
     """
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **kwargs):
-        # On a processor the model attends in float32 under autocast, too.
+        # Autocast of a CPU leaves attention in float32.
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         bias = attn_mask
         if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -239,7 +226,7 @@ def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
         return kernel(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
     def dropout(input, p=0.5, training=True, inplace=False):
-        # The mask has one byte for a number.
+        # This operator keeps a mask of one byte per element, as a GPU does.
         return torch.native_dropout(input, p, training)[0] if training and p else input
 
     chunks = {"cpu": loss_vaswani.LOGITS_PER_CHUNK["else"]}

@@ -22,12 +22,14 @@ import multiprocess
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# A scheduler signals all processes of a job, and a launcher among them forwards the signal: both count as one request.
+# Signals within this time count as one request, because a scheduler signals all processes and a launcher
+# forwards the signal.
 SECONDS_OF_ONE_SIGNAL = 2.0
 SECONDS_TO_FORWARD = 1.0
-# Python raises no exception while a library in another language, or a wait for another process, does not return.
+# End the process after this time, because Python cannot raise an exception while C code or a wait for a
+# process blocks.
 SECONDS_TO_END = 5.0
-# A training step may take longer than this. A save that has begun is always finished.
+# The time for the current step and the start of a save. A save that has begun is always finished.
 SECONDS_TO_SAVE = 22.0
 INTERRUPTED = 130
 
@@ -37,17 +39,14 @@ class ShutdownRequested(BaseException):
 
 
 class GracefulShutdown:
-    """Receives the signals of a process, forwards them, and ends the process if it does not end in time.
-
-    Attributes:
-        received (int): The signal, or 0.
-        sentence (Callable): Gives the message that is printed if the process must be ended.
-        is_saving (bool): A checkpoint is being written. The process is not ended during that time.
-    """
+    """Receives the signals of a process, forwards them, and ends the process if it does not end in time."""
 
     def __init__(self) -> None:
+        # The number of the signal; 0 if no signal has arrived.
         self.received = 0
+        # True while a checkpoint is written. The process is not ended during that time.
         self.is_saving = False
+        # Gives the message that is printed if the process must be ended.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
         self._is_first = True
         self._peers: list[int] = []
@@ -57,7 +56,7 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def listening(self, processes: Processes) -> Iterator[None]:
-        """Receive signals inside the block. Outside the main thread this does nothing, as Python handles no signals there."""
+        """Receive signals inside the block. Python allows this in the main thread only."""
         self._is_first = processes.is_first
         machine, own_pid = _machine(), os.getpid()
         for other_machine, pid in processes.gather((machine, own_pid)):
@@ -70,7 +69,7 @@ class GracefulShutdown:
         writer.setblocking(False)
         earlier_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
-            # `nohup`, and `vaswani train … &` in a script, ask to ignore a signal.
+            # Do not handle signals that `nohup`, or `vaswani train … &` in a script, has set to be ignored.
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._handle)
         _LISTENING.append(self)
@@ -81,12 +80,14 @@ class GracefulShutdown:
         finally:
             self._raises = False
             if self.received and self._peers:
-                # The peers forward the signal, too. Without this pause it would end the process before the message.
+                # The other processes forward the signal, too. Without this pause the forwarded signal would
+                # end this process before it has printed its message.
                 time.sleep(SECONDS_TO_FORWARD)
             self.restore()
             _LISTENING.remove(self)
             signal.set_wakeup_fd(earlier_descriptor)
-            # Shutting down ends the thread even if child processes, such as data workers, hold copies of the socket.
+            # `shutdown` ends the thread even if child processes, such as data workers, hold copies of the
+            # socket.
             writer.shutdown(socket.SHUT_RDWR)
             watcher.join()
             writer.close()
@@ -136,12 +137,12 @@ class GracefulShutdown:
             raise ShutdownRequested
         if self._is_first:
             name = signal.Signals(number).name
-            # Python refuses to print if the signal arrived while a line was being printed.
+            # Python raises RuntimeError if the signal arrived while a line was being printed.
             with contextlib.suppress(RuntimeError):
                 say(f"{name}: saving a checkpoint after this step … (once more ends at once)")
 
     def _watch(self, reader: socket.socket) -> None:
-        """Forward the first signal and end the process if it is late. A thread works while the main thread is blocked."""
+        """Forward the first signal, and end the process if it is late, even if the main thread is blocked."""
         while (numbers := reader.recv(1)) and numbers[0] not in SIGNALS:
             pass
         if not numbers:
@@ -176,7 +177,7 @@ class GracefulShutdown:
 
 
 def _machine() -> str:
-    """A name of the space of process numbers. Several machines, or containers of one machine, may have the same host name."""
+    """A name for the machine or the container. Host names alone may be equal."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
@@ -188,7 +189,7 @@ _LISTENING: list[GracefulShutdown] = []
 
 
 def _forget_in_a_child() -> None:
-    """Reset the signals in a forked process: its parent, a data loader or `datasets`, ends it with such signals."""
+    """Reset the signal handlers in a forked process, because libraries end their workers by signals."""
     for stop in _LISTENING:
         signal.set_wakeup_fd(-1)
         for number in stop._handlers:

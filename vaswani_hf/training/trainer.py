@@ -1,6 +1,8 @@
-"""The trainer: Seq2SeqTrainer with the paper's batches and schedule, and its arguments.
+"""`VaswaniTrainer`: transformers' Seq2SeqTrainer with token-budget batches and the paper's schedule.
 
-The run around it is in run.py, its log in callbacks.py.
+run.py builds the trainer. From the encoded corpus to the loss: `_train_batches` and `get_train_dataloader`
+make batches with data/batching.py, `training_step` computes a batch, and `compute_loss` calls the model,
+whose `forward` returns the loss (model/modeling_vaswani.py).
 """
 
 import contextlib
@@ -23,10 +25,10 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from ..checkpoint.files import STREAM_FILE, step_of
 from ..checkpoint.manifest import metadata_of
 from ..checkpoint.tokenizers import save_tokenizers
-from ..data.batching import TokenBudgetSampler, cut_into_parts
-from ..data.columns import PairRows, pair_lengths
+from ..data.batching import EndlessSampler, EpochPairs, PairRows, TokenBudgetSampler, cut_into_parts
+from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
-from ..data.endless import EndlessSampler, EndlessStream, EpochPairs
+from ..data.streams import EndlessStream
 from ..evaluation.evaluate import negative_log_likelihood, perplexity
 from ..optimization.entries import RegularizedLoss
 from ..optimization.optimizers import OPTIMIZERS
@@ -40,48 +42,43 @@ from .checkpoints import (
     checkpoints_until,
     publish_checkpoint,
     put_back_replaced,
-    refuse_vanished,
+    refuse_vanished_folder,
     rotate_checkpoints,
 )
 from .moving_average import MovingAverage
 from .processes import Processes
-from .sharding import prepare_sharding, sharded_autocast, whole_model
+from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
 
-# What a processor computes at once, in numbers of a state of all positions of a side. Smaller parts of a batch have less
-# padding and take less memory, until what each part costs takes more than that gains.
-NUMBERS_OF_A_PART = 2**19
+# The largest part of a batch that a CPU computes at once: the number of positions of one side times
+# `d_model`. Smaller parts need less padding and less memory, but each part costs time.
+MAX_PART_SIZE = 2**19
 
 
 class DivergedRunError(Exception):
-    """The loss or the gradient became infinite or no number at all, or exploded; the message says where and what to try."""
+    """The loss or the gradient became infinite or NaN, or exploded. The message has step and remedy."""
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """The most positions on each side that a processor computes at once; None if it computes whole batches."""
-    positions = NUMBERS_OF_A_PART // d_model // num_passes(training)
+    """The largest number of positions per side that a CPU computes at once; None for whole batches."""
+    positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
-    # Parts would give a compiled model more shapes.
+    # A compiled model computes whole batches, because parts would have more different shapes.
     return positions if is_large and not training.torch_compile else None
 
 
-def _leave_signals_to_the_trainer(worker: int) -> None:
-    # Ctrl-C and launchers signal a whole group of processes; without its loader the trainer could not finish its step.
+def _ignore_signals(worker: int) -> None:
+    # Ctrl-C and launchers signal all processes. Without its data workers the trainer could not finish its
+    # step.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 class VaswaniTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with token-budget batches, the paper's schedule, and evaluation per token and by BLEU.
+    """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task.
 
-    Args:
-        corpus (Corpus): The data.
-        training (AnyTraining): The batches and the schedule.
-        evaluation (EvaluationSettings): The scores of the validation.
-        checkpoint (Path, optional): The checkpoint that the run continues from.
-        processes (Processes, optional): All processes of the run.
-        task (Task): Computes the scores of the validation other than the loss.
-        **kwargs: Passed to Seq2SeqTrainer.
+    `checkpoint` is the checkpoint that the run continues from. `kwargs` are the other arguments of
+    Seq2SeqTrainer.
     """
 
     control: Any
@@ -99,20 +96,24 @@ class VaswaniTrainer(Seq2SeqTrainer):
         task: Task,
         **kwargs: Any,
     ):
-        self.corpus, self.training, self.evaluation = corpus, training, evaluation
+        self.corpus = corpus
+        self.training = training
+        self.evaluation = evaluation
         self.task = task
         self.processes = processes or Processes()
         self.start_step = step_of(checkpoint) if checkpoint else 0
-        # The batches that this process, or an equal share of the processes before it was resumed, has computed.
+        # The number of batches that each process has computed.
         self.num_batches = self.start_step * training.gradient_accumulation_steps
-        # Numbers of the device are read when they are logged, which a GPU need not wait for.
+        # These values stay on the device until they are logged, because reading a value forces a CUDA
+        # synchronisation.
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.finite_if_finite: Any = 0.0
-        # The first step of losses that are too high, if the last one was.
+        # The first of the latest steps whose losses are too high; None if the loss of the last step is
+        # normal.
         self.suspect_since: int | None = None
         self.stop = GracefulShutdown()
-        # A signal came before the validation of this step was done.
+        # True if a signal prevented the validation of this step.
         self.validation_is_due = False
         super().__init__(train_dataset=corpus.train, eval_dataset=corpus.validation, **kwargs)
         prepare_sharding(self.accelerator, checkpoint, training)
@@ -129,7 +130,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
             self.add_callback(self.moving_average)
         if training.gradient_checkpointing:
-            # transformers 5.23 deprecates the name that earlier ones know.
+            # transformers 5.23 has a new name for this method.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             (enable or self.model.gradient_checkpointing_enable)()
 
@@ -138,39 +139,31 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """The number of batches of a step of the optimizer, for all processes together."""
         return self.training.gradient_accumulation_steps * self.args.world_size
 
-    @property
-    def positions_of_a_part(self) -> int | None:
-        """The most positions on each side that are computed at once; None if whole batches are.
-
-        It does not depend on the number of processes, because the parts decide the masks of dropout. DeepSpeed would take a
-        step after each part.
-        """
-        if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
-            return None
-        return largest_part(self.training, self.model.config.d_model)
-
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
-        training, pairs = self.training, self.corpus.train
-        budgets = (training.source_tokens_per_batch, training.target_tokens_per_batch)
-        share: dict[str, int] = {
-            "num_processes": self.args.world_size,
-            "process_index": self.args.process_index,
-        }
-        if isinstance(pairs, datasets.Dataset):
-            weighted, seed = self.corpus.weighted, self.args.seed
-            if weighted is None:
-                sampler = TokenBudgetSampler(*pair_lengths(pairs), *budgets, seed=seed)
-            else:
-                lengths = (weighted.source_lengths, weighted.target_lengths)
-                sampler = TokenBudgetSampler(*lengths, *budgets, seed=seed, pairs_of=weighted.of_epoch)
-            return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
-        stream = EndlessStream(pairs, *budgets, seed=self.args.seed, **share)
-        if checkpoint is not None:
-            stream.load_state_dict(json.loads((checkpoint / STREAM_FILE).read_text(encoding="utf-8")))
-        return stream
+        """The batches of this process from the checkpoint on: of a corpus on disk, or of a stream."""
+        pairs = self.corpus.train
+        weighted = self.corpus.weighted
+        source_tokens = self.training.source_tokens_per_batch
+        target_tokens = self.training.target_tokens_per_batch
+        seed = self.args.seed
+        share = {"num_processes": self.args.world_size, "process_index": self.args.process_index}
+        if not isinstance(pairs, datasets.Dataset):
+            stream = EndlessStream(pairs, source_tokens, target_tokens, seed=seed, **share)
+            if checkpoint is not None:
+                state = (checkpoint / STREAM_FILE).read_text(encoding="utf-8")
+                stream.load_state_dict(json.loads(state))
+            return stream
+        if weighted is None:
+            sampler = TokenBudgetSampler(*pair_lengths(pairs), source_tokens, target_tokens, seed=seed)
+        else:
+            lengths = (weighted.source_lengths, weighted.target_lengths)
+            sampler = TokenBudgetSampler(
+                *lengths, source_tokens, target_tokens, seed=seed, pairs_of=weighted.of_epoch
+            )
+        return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
 
     def get_train_dataloader(self) -> DataLoader:
-        """The endless loader of training batches, which has no length, so that the recipe alone counts epochs."""
+        """The endless loader of training batches. It has no length, so that only the recipe counts epochs."""
         options: dict[str, Any] = {
             "collate_fn": self.corpus.train_collator,
             "pin_memory": torch.cuda.is_available(),
@@ -182,79 +175,90 @@ class VaswaniTrainer(Seq2SeqTrainer):
             EpochPairs(self.corpus.train),
             batch_sampler=self.train_batches,
             num_workers=workers,
-            worker_init_fn=_leave_signals_to_the_trainer,
+            worker_init_fn=_ignore_signals,
             **options,
         )
 
     def _prepare_input(self, data: Any) -> Any:
-        # Pinned memory is copied while the device works on.
+        # The copy from pinned memory runs while the device computes.
         if isinstance(data, torch.Tensor) and data.is_pinned():
             data = data.to(self.args.device, non_blocking=True)
         return super()._prepare_input(data)
 
-    def create_scheduler(
-        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
-    ) -> Any:
-        """The schedule of the recipe, which is the paper's (Section 5.3) by default."""
-        if self.lr_scheduler is None:
-            width = self.model.config.d_model
-            self.lr_scheduler = scheduler_of(
-                optimizer or self.optimizer, self.training, width, self.args.max_steps
-            )
-        return self.lr_scheduler
-
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """The optimizer of the recipe, which is Adam (Section 5.3) by default."""
-        if self.optimizer is None:
-            build = OPTIMIZERS[self.training.optimizer].build
-            trained = self.model if model is None else model
-            self.optimizer = build(trained, self.training, bf16=self.training.bf16 is True)
-        return self.optimizer
-
-    def compute_loss(self, model, inputs, *args, **kwargs):
-        """The loss of the model, or that of the regulariser of the recipe."""
-        if self.regularized_loss is not None and self.model.training:
-            model = partial(self.regularized_loss, model)
-        return super().compute_loss(model, inputs, *args, **kwargs)
-
     def get_batch_samples(self, *args, **kwargs):
-        """The batches of one optimizer step, whose target tokens in all processes are counted on the way."""
+        """The batches of one optimizer step. `target_tokens_seen` grows by their target tokens."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         if num_items is not None:
             self.target_tokens_seen = self.target_tokens_seen + torch.as_tensor(num_items).max()
         return batches, num_items
 
-    def autocast_smart_context_manager(self, *args, **kwargs):
-        return sharded_autocast(self.accelerator)
-
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
-        """The loss of one batch, which `take_losses` gives away; a processor computes a large batch in parts."""
+        """Compute the loss and the gradients of one batch. A CPU computes a large batch in parts."""
         self._seed_batch()
-        step, parts = super().training_step, [inputs]
-        # Without the count of all tokens the loss of a part would be a mean of its own.
-        if self.positions_of_a_part is not None and num_items_in_batch is not None:
-            parts = cut_into_parts(inputs, self.positions_of_a_part, are_texts=self.corpus.are_texts)
+        step = super().training_step
+        parts = [inputs]
+        # Parts need the number of tokens of the whole batch, because the loss is a mean over all tokens.
+        if self.max_part_positions is not None and num_items_in_batch is not None:
+            parts = cut_into_parts(inputs, self.max_part_positions, are_texts=self.corpus.are_texts)
         loss = 0.0
         for part in parts[:-1]:
-            # Processes add up their gradients once, after the last part.
+            # The processes sum their gradients only once, after the last part.
             with self.accelerator.no_sync(model):
                 loss = loss + step(model, part, num_items_in_batch)
         loss = loss + step(model, parts[-1], num_items_in_batch)
         self.loss_of_step = self.loss_of_step + loss
         return loss
 
-    def _seed_batch(self) -> None:
-        """Seed PyTorch's generators with the number of the next batch.
+    @property
+    def max_part_positions(self) -> int | None:
+        """The largest number of positions per side in a part of a batch; None if batches are not cut.
 
-        The masks of dropout, and SimCut's, then depend on the batch and not on the process that computes it. Batches are
-        numbered through all epochs and processes, so that any number of processes gives a batch the same number. A resumed run
-        goes on with the numbers of an uninterrupted one.
+        The value does not depend on the number of processes, because the parts decide the dropout masks.
+        DeepSpeed computes whole batches, because it would take an optimizer step after each part.
+        """
+        if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
+            return None
+        return largest_part(self.training, self.model.config.d_model)
+
+    def _seed_batch(self) -> None:
+        """Seed PyTorch with the number of the next batch among all batches of the run.
+
+        The masks of dropout and SimCut then depend on the batch only, not on the number of processes or on an
+        interruption.
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
-        # PyTorch's generator of the CPU takes 32 bits of a seed.
+        # PyTorch's CPU generator uses 32 bits of a seed.
         (seed,) = np.random.SeedSequence([self.args.seed, number]).generate_state(1)
         torch.manual_seed(int(seed))
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        """The loss of a batch: the loss of the model, or the loss of the regulariser that calls the model."""
+        if self.regularized_loss is not None and self.model.training:
+            model = partial(self.regularized_loss, model)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def autocast_smart_context_manager(self, *args, **kwargs):
+        return sharded_autocast(self.accelerator)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """The optimizer of the recipe. The default is Adam (Section 5.3)."""
+        if self.optimizer is None:
+            build = OPTIMIZERS[self.training.optimizer].build
+            trained = self.model if model is None else model
+            self.optimizer = build(trained, self.training, bf16=self.training.bf16 is True)
+        return self.optimizer
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> Any:
+        """The schedule of the recipe. The default is the schedule of the paper (Section 5.3)."""
+        if self.lr_scheduler is None:
+            width = self.model.config.d_model
+            self.lr_scheduler = scheduler_of(
+                optimizer or self.optimizer, self.training, width, self.args.max_steps
+            )
+        return self.lr_scheduler
 
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
@@ -265,7 +269,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """float32 [2] on the device: 1 if a loss or gradient since the last call is not finite, else 0; the summed losses."""
+        """Since the last call, [2] on the device: 1.0 if a loss or gradient was not finite, and the loss."""
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.finite_if_finite).float()
         self.loss_of_step = self.finite_if_finite = 0.0
@@ -273,7 +277,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def divergence(self, what: str, step: int, good_until: int) -> DivergedRunError:
         """The error that ends a run whose loss or gradient is not finite, or has exploded."""
-        training, last = self.training, checkpoints_until(self.args.output_dir, good_until)[-1:]
+        training = self.training
+        last = checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = scheduled_rate(step, training, self.model.config.d_model, self.args.max_steps)
         key = SCHEDULES[training.lr_scheduler_type].rate_key
         saved = f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before it"
@@ -284,7 +289,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         )
 
     def _save_checkpoint(self, model, trial) -> None:
-        """Saves under another name, which becomes checkpoint-STEP when all of it is there."""
+        """Save into a staging folder, and rename the complete checkpoint to checkpoint-STEP."""
         folder = Path(self.args.output_dir)
         self.processes.run_on_main(lambda: self._make_room(folder))
         self.args.output_dir = str(folder / STAGING_FOLDER)
@@ -296,11 +301,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Put back the complete checkpoint that was being replaced, then delete the incomplete one, because it would fill
-            # the disk. If this fails, delete nothing and raise the first error.
+            # Put back the complete checkpoint that was being replaced, then delete the incomplete one,
+            # because it would fill the disk. If this fails, delete nothing and raise the first error.
             with contextlib.suppress(OSError):
-                # In another folder another run may be at work.
-                refuse_vanished(folder)
+                # Do not touch the folder of another run.
+                refuse_vanished_folder(folder)
                 put_back_replaced(folder)
                 shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
             raise
@@ -309,7 +314,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.stop.is_saving = False
 
     def _make_room(self, folder: Path) -> None:
-        refuse_vanished(folder)
+        refuse_vanished_folder(folder)
         shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
     def _complete_checkpoint(self, folder: Path) -> None:
@@ -323,8 +328,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
-            # A checkpoint that was saved because of a signal is not scheduled, nor is the last one of a run that is made
-            # longer afterwards.
+            # True if an uninterrupted run of any length also saves this checkpoint.
             "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
@@ -334,13 +338,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
         }
         publish_checkpoint(staged, folder, facts)
         if self.suspect_since is None:
-            # What may be bad displaces nothing that is good.
+            # Delete no good checkpoint while the latest losses are too high.
             rotate_checkpoints(folder, self.training, self.state)
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
-        """Loss per token, never smoothed, and perplexity on the validation split; BLEU and chrF where they are asked for.
+        """The scores on the validation split: unsmoothed loss per token, perplexity, scores of the task.
 
-        With a moving average these are its scores, and those of the weights themselves are `eval_raw_loss` and so on.
+        With a moving average of the weights, the scores are those of the average. The scores of the weights
+        themselves have the names `eval_raw_loss` and so on.
         """
         start = time.perf_counter()
         metrics = self._validate()
@@ -358,11 +363,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return metrics
 
     def _validate(self) -> dict[str, float]:
-        """The scores of the weights as they are; none where a signal came."""
-        # Processes may have unequally many batches, which they could not compute together.
-        model = whole_model(self.accelerator.unwrap_model(self.model))
+        """The validation scores of the current weights; empty if a signal arrived."""
+        # Each process computes its batches alone, because the processes may have different numbers of
+        # batches.
+        model = unsharded_model(self.accelerator.unwrap_model(self.model))
         with sharded_autocast(self.accelerator):
-            shares = self._shares(lambda: negative_log_likelihood(model, self._validation_batches()))
+            shares = self._gather_shares(lambda: negative_log_likelihood(model, self._validation_batches()))
         if not shares:
             return {}
         loss = sum(nats for nats, _ in shares) / sum(tokens for _, tokens in shares)
@@ -371,13 +377,15 @@ class VaswaniTrainer(Seq2SeqTrainer):
             what = f"The validation loss of step {step:,} is not finite"
             raise self.divergence(what, step, (self.suspect_since or step) - 1)
         metrics = {"loss": loss, "perplexity": perplexity(loss)}
-        pairs = self.corpus.validation_text
+        pairs = self.corpus.texts["validation"]
         if self.task.validation_metrics(self.evaluation) and pairs is not None:
-            shares = self._shares(lambda: self._outputs(model, pairs))
+            shares = self._gather_shares(lambda: self._validation_outputs(model, pairs))
             if not shares:
                 return {}
             outputs = [output for _, output in sorted(pair for share in shares for pair in share)]
-            metrics |= self.task.validation_scores(outputs, list(pairs["target"]), self.evaluation)
+            scores = self.task.score_outputs(outputs, list(pairs["target"]), self.evaluation)
+            names = self.task.validation_metrics(self.evaluation)
+            metrics |= {name: float(scores[name]) for name in names}
         return metrics
 
     def _validation_batches(self) -> DataLoader:
@@ -385,13 +393,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
         batches = list(TokenBudgetSampler(*pair_lengths(self.corpus.validation), budget, budget, seed=None))
         return DataLoader(
             PairRows(self.corpus.validation),
-            # One process may have a batch more than another.
+            # Each process computes its share of the batches.
             batch_sampler=batches[self.args.process_index :: self.args.world_size],
             collate_fn=self.corpus.validation_collator,
         )
 
-    def _shares(self, compute: Callable[[], Any]) -> list[Any]:
-        """What all processes compute of a validation; nothing where a signal came to one, which then saves and ends all."""
+    def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
+        """The results of `compute` in all processes; empty if a signal arrived, so that all save and end."""
         was_training = self.model.training
         try:
             with self.stop.ending_at_once(self.stop.sentence):
@@ -406,8 +414,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             return []
         return shares
 
-    def _outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
-        """The rows of the validation split that this process computes, and their outputs."""
+    def _validation_outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
+        """The outputs for this process's share of the validation split, with the number of each row."""
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))
@@ -431,9 +439,9 @@ def training_arguments(
         report_to=training.report_to or "none",
         eval_strategy="steps" if validates else "no",
         save_strategy="steps",
-        # A loss that is no number is not hidden, but ends the run.
+        # Log infinite and NaN losses, because they end the run.
         logging_nan_inf_filter=False,
-        # Batches begin where the checkpoint ended; none is replayed.
+        # The loader of a resumed run already begins after the batches of the checkpoint.
         ignore_data_skip=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,

@@ -1,4 +1,4 @@
-"""A checkpoint at work: translating and scoring texts, files and streams."""
+"""Translating and scoring texts: checkpoints by name, dtypes, int8, CTranslate2 and several processes."""
 
 from .translator import Translator
 

@@ -1,19 +1,20 @@
 """CTranslate2 as a backend of `Translator`, for a folder that `vaswani export --format ctranslate2` wrote.
 
-`convert.ctranslate2` writes the folder; the other backend is in `model.backend_vaswani`. The settings have
+`convert.ctranslate2` writes the folder; the other backend is `PyTorchBackend` of `model.translator_vaswani`. The settings have
 the names and meanings that they have in `generate`. CTranslate2 differs in these points:
 
-- It stops when twice as many translations have finished as there are beams (as many with
-  `early_stopping=True`). Our search stops when no better translation is possible. Results differ if a better
-  translation would have finished later.
-- It divides scores by a power of the length only. Therefore all finished translations are requested, and
-  ranked here with the length penalty and the coverage of our search.
-- It has one length limit for a batch: the largest. Sentences that exceed their own limit are searched again
-  with their limit.
-- It gives the probability of tokens that `no_repeat_ngram_size` and `bad_words_ids` forbid to the other
-  tokens.
-- It finds a translation that ends with its target prefix only if nothing is more probable than this end.
-- It reports the attention of the last decoder layer, so that this layer alone aligns words.
+- CTranslate2 stops when 2 * `num_beams` translations have finished (`num_beams` with `early_stopping=True`).
+  Our search stops when no better translation is possible. The results differ if a better translation would
+  finish later.
+- CTranslate2 divides scores only by a power of the length. Therefore this backend requests all finished
+  translations, and ranks them with the length penalty and the coverage penalty of our search.
+- CTranslate2 has one length limit for a batch. This backend passes the largest limit, and searches sentences
+  that exceed their own limit again.
+- If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 divides their probability among the
+  other tokens.
+- CTranslate2 finds a translation that ends after its target prefix only if `</s>` is the most probable next
+  token.
+- CTranslate2 returns the attention of the last decoder layer only. Therefore only this layer aligns words.
 
 Letters of shapes: B sentences, S source length, T target length with `</s>`, R translations per sentence.
 """
@@ -29,22 +30,26 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from ..model.backend_vaswani import Hypothesis, Segment
 from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from ..model.configuration_vaswani import eos_token_ids
-from ..model.generation_vaswani import PAPER_MAX_LENGTH, tokens_at_most
-from ..model.options_vaswani import SearchSettings, setting_of, validate_search_fields
-from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
+from ..model.generation_vaswani import (
+    PAPER_MAX_LENGTH,
+    SearchSettings,
+    max_tokens_by_source,
+    setting_of,
+    validate_search_fields,
+)
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
 from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# With a patience of 2, the results on 1,000 sentences of Multi30k (4 beams) were those of the exact search,
-# at the same speed. With 1, CTranslate2's default, 5 results differed.
+# With a patience of 2, 1,000 sentences of Multi30k (4 beams) had the same translations as our search, at the
+# same speed. With 1, which is CTranslate2's default, 5 translations differed.
 PATIENCE = 2
-# The settings of a search that CTranslate2 or this backend carries out. Every other setting is refused by its name.
+# The supported settings of a search. Other settings are refused.
 _KNOWN_SETTINGS = (
     *("num_beams", "num_return_sequences", "early_stopping"),
     *("length_penalty", "length_penalty_type", "coverage_penalty"),
@@ -61,12 +66,15 @@ def load_ctranslate2_translator(
     dtype: Any = None,
     quantization: Any = None,
 ) -> Translator:
-    """The translator of a folder that `vaswani export --format ctranslate2` wrote."""
+    """Load a folder that `vaswani export --format ctranslate2` wrote.
+
+    `dtype` and `quantization` must be None.
+    """
     for name, value in (("dtype", dtype), ("quantization", quantization)):
         if value is not None:
             raise ValueError(
-                f"`{name}` must be left out with the engine ctranslate2; `vaswani export --quantization` gives a folder its "
-                "own."
+                f"`{name}` must be left out with the engine ctranslate2; `vaswani export --quantization` "
+                "gives a folder its own."
             )
     if ensemble:
         raise ValueError("`ensemble` must be left out with the engine ctranslate2, which has none.")
@@ -75,15 +83,16 @@ def load_ctranslate2_translator(
 
 
 class CTranslate2Backend:
-    """A CTranslate2 model with its tokenizers and generation settings; a `Backend` of `backend_vaswani`.
+    """A CTranslate2 model with its tokenizers and generation settings; a `Backend` of `translator_vaswani`.
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
         device (str): "cpu", "cuda", "cuda:1" …, or "auto" for a GPU if CTranslate2 finds one.
-        num_threads (int, optional): Threads of a CPU; those of torch by default.
+        num_threads (int, optional): The number of CPU threads; by default the number that torch uses.
 
     Raises:
-        ValueError: If CTranslate2 is not installed, or the folder holds no such model or a damaged one.
+        ValueError: If CTranslate2 is not installed, or if the folder has no exported model or a damaged
+            model.
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
@@ -104,7 +113,7 @@ class CTranslate2Backend:
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
         self._warn_of_unknown_settings()
         self._ends = eos_token_ids(self.generation_config)
-        # `</s>` is never forbidden by itself, as in `generate`.
+        # Do not forbid `</s>` alone. `generate` permits it too.
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
         self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
         has_limit = self.source_tokenizer.model_max_length < 10**6
@@ -112,7 +121,7 @@ class CTranslate2Backend:
             self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
         )
         self._translator = self._load(num_threads or torch.get_num_threads())
-        # The seed of a sampling that has not begun, and the translator that samples.
+        # The seed for the next call that samples, and the CTranslate2 translator for sampling.
         self._seed: int | None = None
         self._sampler: Any = None
 
@@ -151,11 +160,11 @@ class CTranslate2Backend:
         if self._seed is not None:
             import ctranslate2
 
-            # The largest seed asks CTranslate2 for a random seed.
+            # Avoid the seed 2**32 - 1, because CTranslate2 replaces it by a random seed.
             ctranslate2.set_random_seed(self._seed % (2**32 - 1))
-            # Each thread has a random generator, which it seeds when it samples first. Several threads would
-            # all draw the same, and the thread of a sentence depends on their number. Therefore one thread
-            # samples.
+            # Sample in one thread, because each thread has its own random generator with the same seed. With
+            # several threads, the translation of a sentence would depend on the thread that translates the
+            # sentence.
             self._sampler = self._load(1)
             self._seed = None
         return self._sampler or self._translator
@@ -191,8 +200,8 @@ class CTranslate2Backend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """See `Backend.score`; the attention [1, T, S] is that which the search reported, or None."""
-        # CTranslate2 scores `</s>` after every target.
+        """See `Backend.score`. The attention [1, T, S] is the attention that the search returned, or None."""
+        # Remove `</s>`, because CTranslate2 adds `</s>` to every target.
         targets = [
             h.token_ids[:-1] if h.token_ids[-1:] == self._ends[:1] else h.token_ids for h in hypotheses
         ]
@@ -211,10 +220,10 @@ class CTranslate2Backend:
     def log_probs(
         self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """The log-probabilities [B][T] of given translations, `</s>` last.
+        """The log-probabilities [B][T] of given translations. The last one is that of `</s>`.
 
         Args:
-            source_ids (sequence): [B][S] token ids, `</s>` last.
+            source_ids (sequence): [B][S] token ids with `</s>` at the end.
             target_ids (sequence): [B][T - 1] token ids, without `<s>` and `</s>`.
         """
         results = self._translator.score_batch(
@@ -229,11 +238,15 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """The settings of a call, completed by those of the checkpoint and the defaults."""
+        """The settings of a call.
+
+        Settings that the call does not give are those of the checkpoint, or the defaults.
+        """
         for name in settings:
             if name not in _KNOWN_SETTINGS:
                 raise ValueError(
-                    f"`{name}` is no setting of the engine ctranslate2, which has {', '.join(_KNOWN_SETTINGS)}."
+                    f"`{name}` is no setting of the engine ctranslate2, which has "
+                    f"{', '.join(_KNOWN_SETTINGS)}."
                 )
         chosen = {}
         for name in _KNOWN_SETTINGS:
@@ -251,19 +264,19 @@ class CTranslate2Backend:
         return config
 
     def _limit(self, config: SearchSettings, segment: Segment) -> int:
-        """The largest number of tokens of the translation of a segment, its prefix included."""
+        """The largest number of tokens of the translation of a segment, including its target prefix."""
         prefix_length = len(segment.prefix)
         if prefix_length >= self._num_positions:
             raise ValueError(
-                f"`target_prefix` must have fewer tokens than the exported model has positions, {self._num_positions:,}, but "
-                f"has {prefix_length:,}; shorten it."
+                "`target_prefix` must have fewer tokens than the exported model has positions, "
+                f"{self._num_positions:,}, but has {prefix_length:,}; shorten it."
             )
         limits = [self._num_positions]
-        own = tokens_at_most(config, len(segment.token_ids))
+        own = max_tokens_by_source(config, len(segment.token_ids))
         if config.max_new_tokens is not None:
             limits.append(prefix_length + config.max_new_tokens)
         elif config.max_length is not None:
-            # transformers counts the start.
+            # In transformers, `max_length` includes the start token.
             limits.append(config.max_length - 1)
         elif own is None:
             own = PAPER_MAX_LENGTH[0] * len(segment.token_ids) + PAPER_MAX_LENGTH[1]
@@ -278,7 +291,7 @@ class CTranslate2Backend:
         limits: list[int],
         options: dict[str, Any],
     ) -> list[Any]:
-        """CTranslate2's results, each within its own limit."""
+        """CTranslate2's result for each sentence. Each result is within the length limit of its sentence."""
         translator = self._sampling_translator() if "sampling_topk" in options else self._translator
         results: list[Any] = [None] * len(source)
         rows_of_limit = {max(limits, default=1): list(range(len(source)))}
@@ -297,7 +310,9 @@ class CTranslate2Backend:
         return results
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """The attention of the first target token, for which CTranslate2's beam search mixes up sentences."""
+        """The attention of the first target token, by greedy search, because CTranslate2's beam search mixes
+        up sentences here.
+        """
         results = self._translator.translate_batch(
             source,
             beam_size=1,
@@ -311,15 +326,16 @@ class CTranslate2Backend:
     def _ranked(
         self, result: Any, first: list[float] | None, prefix_length: int, config: SearchSettings
     ) -> list[Hypothesis]:
-        """The hypotheses of a sentence, best first by the score of our search.
+        """The hypotheses of a sentence, sorted by the score of our search.
 
-        That is the log-probability of the new tokens over the length penalty, and the coverage.
+        The score is the log-probability of the new tokens divided by the length penalty, plus the coverage
+        penalty.
         """
         hypotheses = []
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
-            # CTranslate2 divides by the number of all tokens. The prefix is among them, but its probability
-            # is not.
+            # CTranslate2 divides the log-probability of the new tokens by the number of all tokens, prefix
+            # included.
             log_prob = result.scores[i] * len(tokens) ** config.length_penalty
             score = log_prob / length_penalty(len(tokens) - prefix_length, config)
             if config.coverage_penalty and attention:
@@ -333,14 +349,14 @@ class CTranslate2Backend:
 
 
 def _ctranslate2_options(config: SearchSettings) -> dict[str, Any]:
-    """Settings under CTranslate2's names."""
+    """The settings as arguments of CTranslate2."""
     options = {
         "beam_size": config.num_beams,
         "length_penalty": config.length_penalty,
         "no_repeat_ngram_size": config.no_repeat_ngram_size,
         "return_end_token": True,
         "return_scores": True,
-        # By default CTranslate2 cuts the source and forbids an empty translation.
+        # Without the next two options, CTranslate2 would cut long sources and forbid empty translations.
         "max_input_length": 0,
         "min_decoding_length": 0,
     }

@@ -1,7 +1,6 @@
-"""The files of a CTranslate2 folder, validated before CTranslate2 reads them.
+"""Reads and validates the files of a CTranslate2 folder before CTranslate2 loads them.
 
-CTranslate2 does not validate its files: it allocates what a damaged file asks for, and looks up tokens that
-do not exist, so that the process stops or translates nonsense.
+CTranslate2 does not validate the files. With a damaged file, the process would crash or translate nonsense.
 """
 
 import struct
@@ -14,19 +13,19 @@ from transformers import GenerationConfig
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, read_json, read_json_object
 from ..model.configuration_vaswani import eos_token_ids, is_int
-from ..model.options_vaswani import validate_search_fields
+from ..model.generation_vaswani import validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
-# A folder with one of them was written by CTranslate2.
+# A folder that has one of these files was exported for CTranslate2.
 VOCABULARIES = (_SHARED, _TARGET)
-# The version of the binary format that `_shapes` reads. CTranslate2 itself refuses versions unknown to it.
+# The version of the binary format that `_shapes` can read. Files of other versions are left to CTranslate2.
 _FORMAT = 6
 
 
 @dataclass(frozen=True)
 class CTranslate2Files:
-    """What a CTranslate2 folder holds in addition to the model; tokens are sorted by their ids."""
+    """The contents of a CTranslate2 folder except the weights. The lists of tokens are sorted by token id."""
 
     tokenizers: tuple
     generation_config: GenerationConfig
@@ -36,10 +35,11 @@ class CTranslate2Files:
 
     @classmethod
     def read(cls, folder: Path) -> "CTranslate2Files":
-        """The files of a folder that `vaswani export` wrote; refuses missing and damaged files."""
+        """Read the files of a folder that `vaswani export` wrote. Refuses missing and damaged files."""
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise ValueError(
-                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
+                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no "
+                "such model."
             )
         shapes = _shapes(folder)
         tokenizers = load_tokenizers(folder)
@@ -61,7 +61,7 @@ def _refuse(folder: Path, file: str, fault: str) -> NoReturn:
 
 
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the weights by their names; none if the file has another version of the format."""
+    """The shape of each weight by its name. Empty if the file has another version of the binary format."""
     path = folder / MODEL_FILE
     if not path.is_file():
         _refuse(folder, MODEL_FILE, "must be a file, but is a folder")
@@ -88,25 +88,28 @@ def _unpack(file: BinaryIO, kinds: str) -> tuple[int, ...]:
 
 
 def _text(file: BinaryIO) -> str:
-    """A name, which ends with a zero."""
+    """Read a name. In the file, a name ends with a zero byte."""
     (length,) = _unpack(file, "H")
     return struct.unpack(f"{length}s", file.read(length))[0].removesuffix(b"\0").decode()
 
 
 def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
-    """The name and the shape of a weight; leaves the file at the next weight."""
+    """Read the name and the shape of a weight, and skip its values."""
     name = _text(file)
     (rank,) = _unpack(file, "B")
     shape = _unpack(file, f"{rank}I")
     _, num_bytes = _unpack(file, "BI")
     file.seek(num_bytes - 1, 1)
-    # `seek` accepts a position after the end of the file, `read` does not.
+    # Read the last byte, because `seek` does not fail at a position after the end of the file.
     _unpack(file, "B")
     return name, shape
 
 
 def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] | None) -> list[str]:
-    """The tokens of one side by their ids; refuses those of another model or tokenizer."""
+    """The tokens of one side, sorted by id.
+
+    Refuses a vocabulary that does not match the model or the tokenizer.
+    """
     if not (folder / file).exists():
         _refuse(folder, file, "is missing")
     tokens = read_json(folder, file, folder)
@@ -126,6 +129,7 @@ def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] 
 
 
 def _num_positions(folder: Path, tokens: list[str], shape: tuple[int, ...] | None) -> int:
+    """The number of positions of the model, from the validated config.json."""
     config = read_json_object(folder, CONFIG_FILE, folder)
     for name in ("decoder_start_token", "eos_token"):
         if config.get(name) not in tokens:
@@ -138,6 +142,7 @@ def _num_positions(folder: Path, tokens: list[str], shape: tuple[int, ...] | Non
 
 
 def _generation_config(folder: Path, num_classes: int) -> GenerationConfig:
+    """The validated generation config."""
     read_json_object(folder, GENERATION_FILE, folder)
     try:
         config = GenerationConfig.from_pretrained(folder)

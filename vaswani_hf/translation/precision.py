@@ -1,4 +1,7 @@
-"""The dtype of a translator: a named one, or bfloat16 if it is fast and gives the same translations."""
+"""The dtype of a translator.
+
+"auto" chooses bfloat16 if bfloat16 is fast and gives the same translations as float32.
+"""
 
 import copy
 import logging
@@ -11,21 +14,22 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from ..model.options_vaswani import TranslationOptions
-from ..model.translator_vaswani import BaseTranslator, InvalidInput, Request, has_text
+from ..model.inputs_vaswani import InvalidInput, Request, has_text
+from ..model.translator_vaswani import BaseTranslator, TranslationOptions
 
 logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Texts that are translated in both dtypes. If bfloat16 is too coarse for a model, the first few texts show
-# it. Near-ties, which change a few of a hundred translations of a sound model, are rare among so few texts.
+# The number of texts that are translated in both dtypes. A few texts are enough to detect a model for which
+# bfloat16 is not precise enough. More texts would refuse bfloat16 for good models too, because a few of 100
+# translations differ when two candidates have nearly the same score.
 NUM_COMPARED = 8
-# If several threads use one translator, the first thread decides.
+# If several threads use one translator, only the first thread decides on the dtype.
 _DECIDING = threading.Lock()
 
 
 def checked_dtype(dtype: Any) -> torch.dtype | str | None:
-    """The dtype of a name or a dtype; "auto"; or None for the checkpoint's. Refuses all others."""
+    """The dtype that an argument `dtype` means: a torch.dtype, "auto", or None for the checkpoint's dtype."""
     if dtype is None or dtype in ("auto", *DTYPES.values()):
         return dtype
     if not isinstance(dtype, str) or dtype not in DTYPES:
@@ -36,9 +40,9 @@ def checked_dtype(dtype: Any) -> torch.dtype | str | None:
 def choose_dtype(
     translator: Any, requests: Sequence[Request | InvalidInput], options: TranslationOptions
 ) -> None:
-    """Changes an undecided translator from float32 to bfloat16 if the first texts get the same translations.
+    """Change a translator from float32 to bfloat16 if the first texts get the same translations.
 
-    The translator stays undecided if no request has a text.
+    If all requests are blank, the decision is left to the next call.
     """
     with _DECIDING:
         compared: list[Any] = [request for request in requests if has_text(request)][:NUM_COMPARED]
@@ -52,8 +56,8 @@ def choose_dtype(
             translator.backend = faster.backend
         else:
             logger.warning(
-                f"`dtype` auto: bfloat16 translates {num_same} of the first {len(compared)} texts as float32 does; float32 "
-                "is used."
+                f"`dtype` auto: bfloat16 translates {num_same} of the first {len(compared)} texts as float32 "
+                "does; float32 is used."
             )
         translator.is_undecided = False
 
@@ -72,7 +76,7 @@ def _with_models(translator: Any, models: list[Any]) -> BaseTranslator:
 def _num_same(
     translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
-    """The number of texts with the same translation by both, without sampling."""
+    """The number of requests that both translators translate equally. Sampling is turned off."""
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
     generate |= {"do_sample": False, "num_return_sequences": 1}
@@ -90,14 +94,14 @@ def _num_same(
             expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
         except (ValueError, TypeError, ArithmeticError, RuntimeError):
-            # float32 translates what bfloat16 cannot translate. An error of float32 is raised later.
+            # If bfloat16 fails, use float32. If float32 fails, the later translation raises the error.
             return 0
     return sum(map(str.__eq__, expected, found))
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Suppresses warnings: the translation that is given back repeats them."""
+    """Suppress warnings, because the translation after the comparison repeats them."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

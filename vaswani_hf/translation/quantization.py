@@ -1,8 +1,9 @@
-"""Weights in int8 for our own search: torchao quantizes them, packed kernels of PyTorch multiply by them.
+"""Linear layers with int8 weights on the CPU. torchao quantizes the weights, and kernels of PyTorch multiply
+by them.
 
-torchao's own product is used only if the processor has no such kernel. It consists of a dozen operations per
+If PyTorch has no such kernel for the processor, torchao multiplies. torchao computes a dozen operations per
 layer, and on a processor without int8 instructions it is much slower than float32 (figures are in
-scripts/benchmark_generation.md).
+scripts/benchmarks/generation.md).
 
 Letters of shapes: R rows of states, I inputs and O outputs of a layer.
 """
@@ -18,7 +19,8 @@ from torch import nn
 from ..processor import capability
 from ..version import install_command
 
-# What code may ask of a weight that exists only as a product: these methods, and attributes that are no views.
+# `Int8Weight` has no values. Therefore it permits only these methods, and all attributes except those in
+# `_VIEWS`.
 _HARMLESS = {
     "dim",
     "size",
@@ -31,17 +33,20 @@ _HARMLESS = {
 }
 _VIEWS = {"T", "mT", "H", "mH", "data", "real"}
 _ONLY_MULTIPLIES = (
-    "A weight in int8 can only multiply, but {} is asked of it; load the model without `quantization` to save, move, copy or "
-    "train it."
+    "A weight in int8 can only multiply, but {} is asked of it; load the model without `quantization` to "
+    "save, move, copy or train it."
 )
-# Rows between -1 and 1 are quantized to 1 … 255: (scale, zero point).
+# The scale and the zero point by which rows from -1 to 1 are quantized to integers from 1 to 255.
 _ROW_SCALE = (1 / 127, 128)
 
 
 class Int8Weight(nn.Parameter):
-    """The weight [O, I] of a linear layer, as a `product`. It cannot be saved, moved, copied or trained.
+    """The int8 weight [O, I] of a linear layer.
 
-    The layer stays an `nn.Linear`, so that it keeps its fast paths.
+    It can only multiply: `product` computes the output of the layer.
+
+    The weight cannot be saved, moved, copied or trained. The layer stays an `nn.Linear`, so that fast paths
+    apply to it.
     """
 
     product: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -66,7 +71,9 @@ def _linear(input: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None =
 
 
 def check_quantization(quantization: str | None, dtype: Any, device: str | None) -> None:
-    """Refuse a quantization that is unknown, that contradicts dtype or device, or that lacks torchao."""
+    """Refuse an unknown quantization, or one that does not work with the dtype, the device or the installed
+    libraries.
+    """
     if quantization is None:
         return
     if quantization != "int8":
@@ -88,9 +95,10 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
 
 
 def quantize(model: Any) -> Any:
-    """The model, which is changed, with the weights of its linear layers in int8.
+    """Replace the weights of all linear layers of a model by int8 weights. Returns the same model.
 
-    Embeddings stay in float32, also one that is tied to the output. The model is in float32 and on the CPU.
+    The model must be in float32 and on the CPU. Embeddings stay in float32, also an embedding that shares its
+    weight with the output layer.
     """
     kernel = _kernel()
     for module in model.modules():
@@ -100,11 +108,14 @@ def quantize(model: Any) -> Any:
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """What makes a product of quantized rows on this processor; None if only torchao has one."""
+    """The function that makes the product for a quantized weight; None if torchao must multiply on this
+    processor.
+    """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # Only oneDNN uses AMX. On AVX2 oneDNN takes as long as FBGEMM for a batch and twice as long for a
-    # sentence. FBGEMM needs quantized tensors, which PyTorch is removing; oneDNN needs plain tensors.
+    # Use oneDNN with AMX, because FBGEMM does not use AMX. On AVX2, oneDNN takes as long as FBGEMM for a
+    # batch and twice as long for one sentence. FBGEMM needs quantized tensors, which newer versions of
+    # PyTorch may not have.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -119,7 +130,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
         layer.weight = nn.Parameter(weight, requires_grad=False)
         quantize_(layer, Int8DynamicActivationInt8WeightConfig(set_inductor_config=False))
         return layer.weight
-    # Without VNNI the processor adds two products in 16 bits. Weights of 7 bits do not overflow there.
+    # Without VNNI, the processor adds two products in 16 bits. Use 7 bits per weight, so that the sum cannot
+    # overflow.
     quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=not capability("avx512_vnni"))
     own = Int8Weight(torch.empty(()).expand(weight.shape), requires_grad=False)
     own.product = partial(_product, kernel(quantized.qdata, quantized.scale.flatten()))
@@ -127,10 +139,12 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
 
 
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """states [..., I] times the weight of `multiply`, plus the bias [O]: [..., O].
+    """The output [..., O] of a linear layer for states [..., I].
 
-    Each row is divided by its own largest value before it is quantized, so that a row does not depend on its
-    batch.
+    `multiply` multiplies rows [R, I] by the weight.
+
+    Each row is divided by its own largest value before it is quantized, so that the result of a row does not
+    depend on the other rows of the batch.
     """
     rows = states.reshape(-1, states.shape[-1])
     largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
@@ -140,7 +154,9 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The product by FBGEMM of rows [R, I] from -1 to 1 with an int8 weight [O, I] times its scales [O]."""
+    """A function that multiplies rows [R, I] from -1 to 1 by the int8 weight [O, I] with scales [O], by
+    FBGEMM.
+    """
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
@@ -156,12 +172,14 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The same product by oneDNN."""
+    """A function that multiplies rows [R, I] from -1 to 1 by the int8 weight [O, I] with scales [O], by
+    oneDNN.
+    """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
     given: Any = (scale, zero, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
-    # The conversion to uint8 truncates, so that adding 0.5 rounds.
+    # The conversion to uint8 truncates. Add 0.5 to round to the nearest integer.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(
         (rows / scale).add_(zero + 0.5).to(torch.uint8), *given
     )

@@ -1,4 +1,4 @@
-"""`Translator` of the package: that of `model.translator_vaswani`, with checkpoints by name, and dtype "auto"."""
+"""`Translator`: adds checkpoints by name, the dtype "auto" and int8 weights to the base class in model/."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -8,8 +8,8 @@ import torch
 
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
-from ..model.options_vaswani import TranslationOptions
-from ..model.translator_vaswani import BaseTranslator, InvalidInput, Request, check_tokenizers
+from ..model.inputs_vaswani import InvalidInput, Request
+from ..model.translator_vaswani import BaseTranslator, TranslationOptions, check_tokenizers
 from ..processor import has_bfloat16
 from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, choose_dtype
@@ -17,11 +17,24 @@ from .quantization import check_quantization, quantize
 
 
 class Translator(BaseTranslator):
-    """A model, or several, with the tokenizers; the arguments are those of the base class."""
+    """Translates texts by one model, or by several models whose probabilities are averaged.
 
-    # A checkpoint whose translations are trees is for a `Parser`.
+    `Translator.from_pretrained` loads a checkpoint. The arguments of the constructor are those of the base
+    class.
+
+    Example:
+        >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+        >>> from vaswani_hf.data.tokenizer_training import train_tokenizer
+        >>> tokenizer = train_tokenizer(["A dog sleeps.", "Ein Hund schläft."], 280)
+        >>> config = VaswaniConfig(vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1)
+        >>> translator = Translator(VaswaniForSeq2SeqLM(config).eval(), tokenizer, tokenizer)
+        >>> len(list(translator.translate(["A dog sleeps.", "A dog."], num_beams=2, max_new_tokens=5)))
+        2
+    """
+
+    # True for `Parser`. A checkpoint that writes trees cannot be loaded as a `Translator`.
     makes_trees = False
-    # True until the first texts decide between float32 and bfloat16.
+    # True with dtype "auto" until the first texts decide between float32 and bfloat16.
     is_undecided = False
 
     @classmethod
@@ -35,26 +48,28 @@ class Translator(BaseTranslator):
         quantization: str | None = None,
         **hub_kwargs: Any,
     ) -> Self:
-        """The translator of a checkpoint.
+        """Load a checkpoint.
 
         Args:
-            name_or_path (str): A local folder, or a repository on the Hub: user/name or user/name@revision.
-            device (str, optional): The device; by default a GPU if there is one, but the CPU for int8.
-            ensemble (sequence): More checkpoints, of the same vocabulary.
-            dtype (str or torch.dtype, optional): "float32", "bfloat16" or "float16"; "auto" for bfloat16 if
-                the device multiplies it in hardware and the first texts have the same translations, else
-                float32. By default that of the checkpoint.
-            quantization (str, optional): "int8" for weights in int8, on the CPU; it needs torchao.
-            **hub_kwargs: `revision` (of each repository that is named without one), `token`, `cache_dir`,
-                `local_files_only` and `force_download`, as `snapshot_download` takes them.
+            name_or_path (str): A local folder, or a repository on the Hub as user/name or user/name@revision.
+            device (str, optional): The device, such as "cpu" or "cuda:1". By default a GPU if there is one,
+                but the CPU for int8.
+            ensemble (sequence): The names of more checkpoints with the same vocabulary.
+            dtype (str or torch.dtype, optional): "float32", "bfloat16", "float16" or "auto". "auto" computes
+                in bfloat16 if the device multiplies bfloat16 in hardware and the first texts get the same
+                translations as in float32, else in float32. The checkpoint's dtype by default.
+            quantization (str, optional): "int8" for weights in int8, on the CPU. It needs torchao.
+            **hub_kwargs: `revision` (for the repositories whose names have no revision), `token`,
+                `cache_dir`, `local_files_only` and `force_download`, as arguments of `snapshot_download`.
 
         Returns:
-            Translator: In eval mode.
+            Translator: The translator, with its models in eval mode.
 
         Raises:
-            ValueError: If there is no such checkpoint, device, dtype or quantization, if a vocabulary
-                differs, or if a checkpoint is damaged or of another architecture.
-            HubError: If a repository cannot be downloaded, or the download differs from the repository.
+            ValueError: If there is no such checkpoint, device, dtype or quantization, if the vocabularies
+                differ, or if a checkpoint is damaged or has another architecture.
+            HubError: If a repository cannot be downloaded, or if a downloaded file differs from the
+                repository.
         """
         if isinstance(ensemble, str):
             raise ValueError(f"`ensemble` must be a list of checkpoints, but is the str {ensemble!r}.")
@@ -68,7 +83,8 @@ class Translator(BaseTranslator):
             folder = checkpoint_folder(name, option="ensemble" if number else "model", **hub_kwargs)
             if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
                 raise ValueError(
-                    f"'{name}' was exported for CTranslate2; `vaswani translate --engine ctranslate2` runs it."
+                    f"'{name}' was exported for CTranslate2; `vaswani translate --engine ctranslate2` runs "
+                    "it."
                 )
             check_config(folder, name, needed="a parser" if cls.makes_trees else "")
             folders.append(folder)
@@ -90,15 +106,15 @@ class Translator(BaseTranslator):
         return translator
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Decides between float32 and bfloat16 by the first requests with texts, if that is open."""
+        """With dtype "auto", let the first requests with text decide between float32 and bfloat16."""
         if self.is_undecided:
             choose_dtype(self, requests, options)
 
-    def settled(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
-        """The requests, after the first of them have decided on the dtype if that is open."""
+    def after_choosing_dtype(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
+        """The same requests. With dtype "auto", the dtype is decided before the first request is returned."""
         requests = iter(requests)
         first: list[Any] = []
-        # Blank lines decide nothing.
+        # Read another window if all lines of the first one are blank, because blank lines decide nothing.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)
@@ -106,7 +122,7 @@ class Translator(BaseTranslator):
 
 
 def checked_device(name: str) -> torch.device:
-    """The device of a name such as "cpu" or "cuda:1"; refuses one that this machine does not have."""
+    """The device with a name such as "cpu" or "cuda:1". Refuses a device that this machine does not have."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -120,13 +136,13 @@ def checked_device(name: str) -> torch.device:
 def _check_trees(name: str, makes_trees: bool, is_asked_for_trees: bool) -> None:
     if makes_trees and not is_asked_for_trees:
         raise ValueError(
-            f"`model` must be a translation model, but '{name}' is a parser; it is used by `vaswani parse`, and by `Parser` "
-            "of vaswani_hf.parsing."
+            f"`model` must be a translation model, but '{name}' is a parser; it is used by `vaswani parse`, "
+            "and by `Parser` of vaswani_hf.parsing."
         )
     if is_asked_for_trees and not makes_trees:
         raise ValueError(
-            f"`model` must be a parser, but '{name}' is a translation model; it is used by `vaswani translate`, and by "
-            "`Translator` of vaswani_hf.translation."
+            f"`model` must be a parser, but '{name}' is a translation model; it is used by `vaswani "
+            "translate`, and by `Translator` of vaswani_hf.translation."
         )
 
 
@@ -134,6 +150,6 @@ def _check_vocabularies(name: str, tokenizers: tuple, other_name: str, others: t
     for tokenizer, other in zip(tokenizers, others, strict=True):
         if tokenizer.get_vocab() != other.get_vocab():
             raise ValueError(
-                f"`ensemble` must hold checkpoints with the vocabulary of '{name}', but '{other_name}' has another one "
-                f"({len(tokenizer):,} and {len(other):,} entries)."
+                f"`ensemble` must hold checkpoints with the vocabulary of '{name}', but '{other_name}' has "
+                f"another one ({len(tokenizer):,} and {len(other):,} entries)."
             )

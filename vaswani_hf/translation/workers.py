@@ -1,4 +1,4 @@
-"""Translating in several processes. Each process has its own translator."""
+"""Translating in several processes. Each process loads its own translator."""
 
 import multiprocessing
 import pickle
@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from ..model.options_vaswani import TranslationOptions
-from ..model.translator_vaswani import Request
+from ..model.inputs_vaswani import Request
+from ..model.translator_vaswani import TranslationOptions
 from .translator import Translator
 
-# The largest number of windows per process that are read and not yet returned.
+# The largest number of windows per process that are read before their translations are returned.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -28,11 +28,12 @@ def translate_in_processes(
     num_workers: int,
     first_line: int = 1,
 ) -> Iterator[Any]:
-    """Translations in the order of the requests. One of several processes translates each window.
+    """Translations in the order of the requests. Each window of requests goes to one of several processes.
 
-    `load` loads the translator in each process; it must be picklable. At most two windows per process are read ahead.
-    The processes share the threads of this one, and end with the iterator: close it if it is not used up. A script must
-    start the processes below `if __name__ == "__main__":`.
+    `load` is picklable and loads the translator in each process. The threads of this process are divided
+    among the processes. The processes end with the iterator, so close an iterator that is not read to its
+    end. A script must call this function under `if __name__ == "__main__":`, because the processes import the
+    script.
     """
     windows = _windows(iter(requests), options.window, first_line)
     # Load no model if there is no text.
@@ -53,7 +54,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     context = multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // num_workers)
     workers: dict[Connection, BaseProcess] = {}
-    # Ctrl-C reaches all processes of a terminal. This process ends the others, so they ignore it.
+    # Ctrl-C sends SIGINT to all processes of a terminal. The started processes ignore SIGINT, because this
+    # process ends them.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     try:
@@ -61,7 +63,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             connection, of_worker = context.Pipe()
             process = context.Process(target=_work, args=(of_worker, load, num_threads), daemon=True)
             process.start()
-            # Close our copy, so that the connection ends with the process.
+            # Close our copy of the other end, so that the connection is closed when the process ends.
             of_worker.close()
             workers[connection] = process
     finally:
@@ -71,7 +73,7 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 
 
 def _work(connection: Connection, load: Callable[[], Translator], num_threads: int) -> None:
-    """Translate the windows that a connection sends, until its other end is closed."""
+    """The main function of a process: translate windows from a connection until the connection is closed."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
@@ -82,23 +84,23 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
             requests, options, first_line = connection.recv()
         except (EOFError, ConnectionError):
             return
-        # Send the translations before an error too.
+        # If a request fails, also send the translations of the requests before it.
         done, failure = [], None
         try:
             translator = translator or load()
             for translation in translator.translate_requests(requests, options, first_line):
                 done.append(translation)
         except Exception as error:
-            failure = _that_travels(error)
+            failure = _picklable(error)
         try:
             connection.send((done, failure))
         except ConnectionError:
-            # The main process was killed.
+            # The main process has ended.
             return
 
 
-def _that_travels(error: Exception) -> Exception:
-    """The error, or one with the same words if the error cannot be pickled and unpickled."""
+def _picklable(error: Exception) -> Exception:
+    """The error, or another error with the same message if the error cannot be pickled and unpickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -117,6 +119,7 @@ def _in_order(
     windows: Iterator[tuple[list[Request], int]],
     options: TranslationOptions,
 ) -> Iterator[Any]:
+    """Send windows to idle processes, and return the translations in the order of the windows."""
     idle = list(workers)
     busy: dict[Any, int] = {}
     finished: dict[int, tuple[list[Any], Exception | None]] = {}
@@ -124,7 +127,8 @@ def _in_order(
     is_read = False
     while not is_read or busy or finished:
         if num_given in finished:
-            # Return results before reading more, which may wait for somebody who types.
+            # Return finished translations before reading more requests, because reading may wait for a user
+            # who types.
             translations, failure = finished.pop(num_given)
             yield from translations
             if failure is not None:
@@ -140,7 +144,7 @@ def _in_order(
             _send(connection, workers[connection], (window, options, first_line))
             busy[connection] = num_sent
             num_sent += 1
-        # Waiting for an empty list would never end.
+        # `wait` never returns for an empty list.
         ready: list[Any] = wait(list(busy)) if busy else []
         for connection in ready:
             finished[busy.pop(connection)] = _receive(connection, workers[connection])
@@ -151,19 +155,19 @@ def _send(connection: Connection, process: BaseProcess, task: Any) -> None:
     try:
         connection.send(task)
     except ConnectionError:
-        raise _death_of(process) from None
+        raise _error_of_dead_process(process) from None
 
 
 def _receive(connection: Connection, process: BaseProcess) -> tuple[list[Any], Exception | None]:
     try:
         return connection.recv()
     except (EOFError, ConnectionError):
-        raise _death_of(process) from None
+        raise _error_of_dead_process(process) from None
 
 
-def _death_of(process: BaseProcess) -> ChildProcessError:
+def _error_of_dead_process(process: BaseProcess) -> ChildProcessError:
     process.join(timeout=5)
     return ChildProcessError(
-        f"A worker process has ended before its work (exit code {process.exitcode}); if memory has run out, use fewer "
-        "`--workers` or a smaller `--tokens_per_batch`."
+        f"A worker process has ended before its work (exit code {process.exitcode}); if memory has run out, "
+        "use fewer `--workers` or a smaller `--tokens_per_batch`."
     )

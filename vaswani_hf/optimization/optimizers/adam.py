@@ -9,18 +9,19 @@ from ..entries import Optimizer
 
 
 class AdamSettings(Settings):
-    """The keys of Adam; the defaults are the numbers of Section 5.3."""
+    """The keys of Adam. The defaults are those of Section 5.3."""
 
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     """The decay rate of the mean of the gradients."""
     adam_beta2: float = Field(0.98, ge=0, lt=1)
     """The decay rate of the mean of the squared gradients."""
     adam_epsilon: float = Field(1e-9, ge=0)
-    """Added to the root of the mean of the squared gradients."""
+    """A number that is added to the square root of the mean of the squared gradients, to avoid a division by
+    0."""
 
 
 def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW in PyTorch's fused form; biases and layer norms have no decay, as in the Trainer of transformers."""
+    """PyTorch's fused AdamW. As in transformers' Trainer, biases and layer norms have no weight decay."""
     decaying = []
     others = []
     for name, weight in model.named_parameters():

@@ -12,7 +12,7 @@ class AdamWSettings(AdamSettings):
     """The keys of AdamW."""
 
     weight_decay: float = Field(0.0, ge=0)
-    """The share of a weight that a step at learning rate 1 removes."""
+    """The weight decay. A step reduces each weight by the fraction `weight_decay` * learning rate."""
 
 
 def build_adamw(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> torch.optim.AdamW:

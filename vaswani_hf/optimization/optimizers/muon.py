@@ -1,4 +1,4 @@
-"""Muon for the matrices of the layers and AdamW for everything else, as one optimizer."""
+"""One optimizer of two parts: Muon for the matrices of the layers, and AdamW for all other weights."""
 
 from collections import ChainMap
 from collections.abc import Callable
@@ -11,20 +11,18 @@ from ..entries import Optimizer
 from .adam import AdamSettings
 from .adamw import AdamWSettings
 
-# The weight of the earlier steps in the momentum (Jordan et al. 2024).
+# The decay rate of the momentum (Jordan et al. 2024).
 MOMENTUM = 0.95
-# The coefficients and the number of iterations that bring singular values near 1 (Jordan et al. 2024).
+# The coefficients and the number of iterations of the Newton-Schulz iteration (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
-# The smaller side from which a matrix is orthogonalized faster in bfloat16 than in float32, measured with
-# AVX512-BF16 (scripts/benchmark_bf16.md). AMX, Arm and GPUs were not measured.
+# If the smaller side of a matrix has at least this size, bfloat16 is faster than float32 for the iteration. Measured
+# with AVX512-BF16 (scripts/benchmarks/bf16.md); AMX, Arm and GPUs were not measured.
 LEAST_SIDE_IN_BFLOAT16 = 128
 
 
 def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
-    """A matrix with the singular vectors of another one, and singular values near 1, by Newton and Schulz's
-    iteration.
-    """
+    """The matrix with singular values near 1 instead of its own, computed by the Newton-Schulz iteration."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
     x = x.to(torch.bfloat16 if in_bfloat16 else torch.float32)
@@ -37,17 +35,18 @@ def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose steps are orthogonal matrices (Jordan et al. 2024), with Nesterov's look ahead and
-    decoupled decay.
+    """Muon (Jordan et al. 2024): the orthogonalized Nesterov momentum of a matrix is its step.
 
-    Steps are as large as AdamW's: their root mean square is 0.2 times the rate (Liu et al. 2025,
-    Section 2.2).
+    Decay is decoupled.
+
+    The root mean square of a step is 0.2 times the learning rate, as for AdamW (Liu et al. 2025, Section
+    2.2).
 
     Args:
         matrices (list): The weights [rows, columns].
-        weight_decay (float): The share of a weight that a step at rate 1 takes away.
-        bf16 (bool): Orthogonalize the larger matrices in bfloat16. It is the decision of the run,
-            `training.bf16`, so that a resumed run computes as before, on another processor too.
+        weight_decay (float): A step reduces each weight by the fraction `weight_decay` * learning rate.
+        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The value is the recorded `training.bf16`
+            of the run, so that a resumed run computes the same on another processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
@@ -56,7 +55,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """One step of all weights that have a gradient."""
+        """Update all weights that have a gradient."""
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
@@ -74,14 +73,14 @@ class Muon(torch.optim.Optimizer):
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """Muon for matrices and AdamW for the other weights; one learning rate serves both.
+    """Muon for matrices and AdamW for the other weights, with the same learning rate.
 
     Args:
         matrices (list): The weights [rows, columns] for Muon.
         others (list): All other weights.
-        settings (AdamSettings): The numbers of AdamW.
-        weight_decay (float): The decay of the matrices; the other weights have none.
-        bf16 (bool): As for `Muon`.
+        settings (AdamSettings): The settings of AdamW.
+        weight_decay (float): The weight decay of the matrices. The other weights have no decay.
+        bf16 (bool): See `Muon`.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
     ):
         super().__init__([*matrices, *others], {})
         self.parts: list[torch.optim.Optimizer] = []
-        # All weights of one kind may be frozen.
+        # If all weights of one kind are frozen, one of the lists is empty.
         if matrices:
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:
@@ -111,25 +110,25 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """One step of each."""
+        """Update the weights of both parts."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for part in self.parts:
             part.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of both."""
+        """The states of both parts."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what `state_dict` has given."""
+        """Load the states that `state_dict` returned."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self._take_parts()
 
 
 def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> MuonAndAdamW:
-    """The optimizer of a model: AdamW has the embeddings, the output projection, the norms and the biases."""
+    """The optimizer of a model. AdamW trains embeddings, the output projection, norms and biases."""
     matrices = [weight for weight in muon_matrices(model) if weight.requires_grad]
     of_muon = {id(weight) for weight in matrices}
     others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in of_muon]
@@ -137,9 +136,9 @@ def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> Muon
 
 
 def muon_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The weights that Muon is for: the matrices of the layers."""
+    """The weights that Muon trains: the matrices of the layers."""
     return [weight for name, weight in model.named_parameters() if weight.dim() == 2 and ".layers." in name]
 
 
-# Newton and Schulz's iteration needs whole matrices.
+# The Newton-Schulz iteration needs unsharded matrices.
 MUON = Optimizer("muon", build_muon, AdamWSettings, needs_whole_weights=True)

@@ -16,11 +16,15 @@ class RDropSettings(Settings):
     """The key of R-Drop."""
 
     r_drop_alpha: float = Field(0.0, ge=0)
-    """The weight of the divergence of R-Drop. 0 turns R-Drop off."""
+    """The weight of the divergence in the loss of R-Drop. 0 turns R-Drop off."""
 
 
 class RDropLoss(TwoPassLoss):
-    """Half of the paper's sum, so that the loss is that of one token; Adam does not see the factor."""
+    """The loss of R-Drop.
+
+    Differs from the paper: the sum of both passes is halved, because then the loss is comparable with the
+    loss of one pass. Adam's steps do not depend on a constant factor of the loss.
+    """
 
     is_symmetric = True
 

@@ -1,4 +1,4 @@
-"""SimCut (Gao et al. 2022, Section 3): a pass that lacks some tokens should give the same result."""
+"""SimCut (Gao et al. 2022, Section 3): a pass without some tokens should give the same probabilities."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,26 +17,26 @@ class SimCutSettings(Settings):
     """The keys of SimCut."""
 
     simcut_alpha: float = Field(0.0, ge=0)
-    """The weight of the divergence of SimCut. 0 turns SimCut off."""
+    """The weight of the divergence in the loss of SimCut. 0 turns SimCut off."""
     simcut_p: float = Field(0.05, ge=0, lt=1)
-    """The share of the tokens that the second pass of SimCut lacks."""
+    """The probability with which the second pass of SimCut leaves out a token."""
 
 
 @dataclass
 class SimCutLoss(TwoPassLoss):
-    """The second pass has no cross-entropy of its own.
+    """The loss of SimCut. The second pass has no cross-entropy.
 
     Attributes:
-        cut_rate (float): The probability with which the second pass lacks a token.
+        cut_rate (float): The probability with which the second pass leaves out a token.
     """
 
     cut_rate: float = SimCutSettings.model_fields["simcut_p"].default
     is_symmetric = False
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings of the first pass with zeros for some tokens."""
+        """The embeddings of the first pass, with zeros for the tokens that are left out."""
         kept = torch.rand(ids.shape, device=ids.device) >= self.cut_rate
-        # The end of the source and the start of the target are not words.
+        # Keep the end of the source and the start of the target, because they are not words.
         kept |= (ids == self.model.config.eos_token_id) | (ids == self.model.config.decoder_start_token_id)
         return states * kept[..., None]
 

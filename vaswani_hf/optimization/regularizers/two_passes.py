@@ -1,8 +1,8 @@
-"""The loss of two passes over the same pairs, which should give the same probabilities.
+"""The loss of two passes over the same pairs. The loss grows if the probabilities of the two passes differ.
 
-r_drop.py and simcut.py say how the second pass differs from the first. Both passes are one forward pass of
-twice the pairs. Letters of shapes: B pairs, S source and T target length, N target tokens, D model width, V
-target vocabulary.
+r_drop.py and simcut.py define how the second pass differs from the first. Both passes are one forward pass
+over a batch that has each pair twice. Letters of shapes: B pairs, S source and T target length, N target
+tokens, D model width, V target vocabulary.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from ...model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 
 @dataclass
 class TwoPassLoss:
-    """The loss of two passes, which a run computes in place of the loss of the model.
+    """The loss of two passes. A run computes this loss instead of the loss of the model.
 
     The loss is CE(first) + alpha * KL(first || second), with gradients into both passes. If `is_symmetric`
     is true, the loss is (CE(first) + CE(second)) / 2 + alpha / 4 * (KL(first || second) + KL(second ||
@@ -31,33 +31,28 @@ class TwoPassLoss:
     Attributes:
         model (VaswaniForSeq2SeqLM): The model without wrappers.
         alpha (float): The weight of the divergence.
-        autocast (Callable): Gives the context in which the divergence is computed, the one of the model's
-            own loss.
+        autocast (Callable): Returns the context manager under which the divergence is computed.
     """
 
     model: VaswaniForSeq2SeqLM
     alpha: float
     autocast: Callable[[], AbstractContextManager] = nullcontext
-    # Both passes have a cross-entropy, and the divergence counts in both directions.
+    # True: both passes have a cross-entropy, and the divergence is computed in both directions.
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings of the second pass."""
+        """The embeddings [B, S or T, D] of the second pass, made from those of the first pass and the token
+        ids.
+        """
         return states
 
     def __call__(
         self, wrapped: Any, num_items_in_batch: torch.Tensor | int | None = None, **batch: Any
     ) -> Seq2SeqLMOutput:
-        """The output for a batch, whose loss includes the divergence.
+        """The output of the model for a batch. Its loss, in nats per token, includes the divergence.
 
-        Args:
-            wrapped (Any): The model as it is called in training.
-            num_items_in_batch (torch.Tensor or int, optional): Divides all sums; the number of target tokens
-                of the batch by default.
-            **batch: `input_ids` [B, S] int64, `attention_mask` [B, S], `labels` [B, T] int64.
-
-        Returns:
-            Seq2SeqLMOutput: Without logits; the loss in nats per token.
+        The arguments are those of `RegularizedLoss`. `num_items_in_batch` is the number of target tokens by
+        default.
         """
         labels = batch["labels"]
         num_items = num_items_in_batch
@@ -74,7 +69,8 @@ class TwoPassLoss:
         decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
         decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
-        # The divergence needs the last states of the decoder, which the output does not have.
+        # The divergence needs the last states of the decoder. The output of the model does not have them, so
+        # a hook records them.
         last_states: list[torch.Tensor] = []
         hook = decoder.register_forward_hook(
             lambda module, given, output: last_states.append(output.last_hidden_state)
@@ -102,8 +98,8 @@ class TwoPassLoss:
         valid = (labels != IGNORED_LABEL).flatten()
         first, second = (half.flatten(0, -2) for half in states.chunk(2))  # [B * T, D]
         if needs_sync(states) or is_tracing(states):
-            # Two states of zeros have no divergence and no gradient. Counting the tokens would force a
-            # synchronisation.
+            # Set the states of padding to 0, because two equal states have no divergence and no gradient.
+            # Selecting rows by a mask would force a CUDA synchronisation.
             first = first.masked_fill(~valid[:, None], 0.0)
             second = second.masked_fill(~valid[:, None], 0.0)
         else:
@@ -117,11 +113,11 @@ class TwoPassLoss:
 
 
 class _ChunkedDivergence(torch.autograd.Function):
-    """The divergence of the probabilities p and q at two states [N, D] of each of N tokens, summed over the
-    tokens.
+    """The divergence of the probabilities p and q, which follow from two states of each of N tokens, summed
+    over tokens.
 
-    The function holds the logits of some tokens at a time. The forward pass computes their gradients, and
-    the backward pass scales the gradients.
+    To save memory, the logits of only some tokens exist at a time. The forward pass also computes the
+    gradients, and the backward pass only scales them.
     """
 
     @staticmethod
@@ -172,7 +168,8 @@ def _divergence_and_gradients(
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
     difference = log_p - log_q
-    # Memory traffic of the logits is the cost, so that the operations work in place where possible.
+    # Reading and writing the logits takes most of the time. Therefore the operations work in place where
+    # possible.
     p = log_p.exp_()
     q = log_q.exp_()
     p_to_q = (p * difference).sum(dim=-1, keepdim=True)

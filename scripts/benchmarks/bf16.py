@@ -1,0 +1,179 @@
+"""Speed of bfloat16 against float32: whole training steps by shape, and the products of Muon by the size of a
+matrix.
+
+    python scripts/benchmarks/bf16.py [--threads 1 2] [--rounds 7] [--shapes numbers.yaml d256] [--part steps products]
+
+Prints the median times, and the median and the range of the ratios float32 / bfloat16. The training steps are
+those of `vaswani train` on the corpus of number words. The log is bf16.md.
+"""
+
+import argparse
+import contextlib
+import io
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import in_turns, print_header, print_times, seconds_of, synchronize
+from training_peers.turns import Shape
+from training_peers.vaswani import sizes
+from transformers import TrainerCallback
+from transformers.utils import logging
+
+from vaswani_hf.data.corpus import Corpus
+from vaswani_hf.data.memory import keep_free_memory
+from vaswani_hf.optimization.optimizers.muon import orthogonalized
+from vaswani_hf.recipe import Recipe, make_recipe
+from vaswani_hf.tasks import TASKS
+from vaswani_hf.training.run import build_model, run_training
+from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
+
+WARM_UP_STEPS = 3
+# A measurement of steps ends after this many seconds.
+SECONDS = 0.5
+# The batches of a step in the two recipes. Other shapes have one batch per step.
+ACCUMULATION = {"numbers.yaml": 2, "multi30k_en_de.yaml": 2}
+
+
+def shapes() -> dict[str, Shape]:
+    """The shapes of two recipes, and a grid of widths, vocabularies and batch sizes."""
+    found = {
+        "numbers.yaml": Shape(128, 256, 2, 4, 500, 512, turn=0),
+        "multi30k_en_de.yaml": Shape(128, 256, 4, 4, 10000, 4096, turn=0),
+    }
+    for width in (32, 64, 128, 256, 512):
+        for vocabulary in (500, 10000):
+            for tokens in (512, 4096):
+                shape = Shape(width, 4 * width, 2, width // 32, vocabulary, tokens, turn=0)
+                found[f"d{width}_v{vocabulary}_b{tokens}"] = shape
+    return found
+
+
+class _EnoughStepsError(Exception):
+    """The steps of a measurement take `SECONDS` together."""
+
+
+class _StepTimes(TrainerCallback):
+    """Notes the end of each step, and ends the training after `SECONDS`."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        synchronize()
+        self.ends.append(time.perf_counter())
+        if len(self.ends) > WARM_UP_STEPS + 1 and self.ends[-1] - self.ends[WARM_UP_STEPS - 1] > SECONDS:
+            raise _EnoughStepsError
+
+    def median(self) -> float:
+        """The median seconds of the steps after the warm-up."""
+        ends = self.ends[WARM_UP_STEPS - 1 :]
+        return statistics.median(end - start for start, end in zip(ends, ends[1:], strict=False))
+
+
+def recipe_of(shape: Shape, accumulation: int, folder: Path) -> Recipe:
+    """The recipe of a shape on number words. The vocabulary grows after the tokenizer is trained."""
+    data = {
+        "source_language": "en",
+        "target_language": "de",
+        "corpus": "numbers",
+        "numbers_train_size": 10000,
+    }
+    training = {
+        "max_steps": 10**6,
+        "save_steps": 10**6,
+        "eval_steps": 10**6,
+        "source_tokens_per_batch": shape.tokens,
+        "target_tokens_per_batch": shape.tokens,
+        "gradient_accumulation_steps": accumulation,
+    }
+    return make_recipe(
+        {
+            "output_dir": str(folder),
+            "data": {**data, "max_length": 64},
+            "tokenizer": {"vocab_size": 500},
+            "model": {**sizes(shape), "dropout": 0.1, "label_smoothing": 0.1},
+            "training": training,
+        }
+    )
+
+
+def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, *, bf16: bool) -> float:
+    """The median seconds of the steps of a new training."""
+    model = build_model(recipe, corpus)
+    if shape.vocabulary != model.config.vocab_size:
+        model.resize_token_embeddings(shape.vocabulary, mean_resizing=False)
+    training = recipe.training.replace(bf16=bf16, dataloader_num_workers=0)
+    arguments = training_arguments(training, recipe.output_dir, recipe.seed, validates=False)
+    task = TASKS[recipe.task]
+    trainer = VaswaniTrainer(corpus, training, recipe.evaluation, task=task, model=model, args=arguments)
+    times = _StepTimes()
+    trainer.add_callback(times)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(_EnoughStepsError):
+        run_training(trainer, None)
+    return times.median()
+
+
+def product_seconds(matrix: torch.Tensor, *, bf16: bool) -> float:
+    """The median seconds in which Muon orthogonalizes a matrix."""
+    seconds: list[float] = []
+    while sum(seconds) < SECONDS / 2:
+        seconds.append(seconds_of(lambda: orthogonalized(matrix, bf16)))
+    return statistics.median(seconds)
+
+
+def compare(label: str, float32: Callable[[], float], bfloat16: Callable[[], float], rounds: int) -> None:
+    """Measure both dtypes in turns, and print their medians and their ratio."""
+    ways = {"float32": float32, "bfloat16": bfloat16}
+    times = in_turns(ways, rounds, warm_up=0, measure=lambda way: way())
+    print_times(times, baseline="float32", label=f"{label:40} ")
+
+
+def main(words: list[str] | None = None) -> None:
+    """Measure and print."""
+    known = shapes()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=7, help="ratios of each measurement (7)")
+    parser.add_argument(
+        "--shapes", nargs="+", choices=known, default=[*known], metavar="NAME", help=", ".join(known)
+    )
+    parser.add_argument("--part", nargs="+", choices=("steps", "products"), default=["steps", "products"])
+    arguments = parser.parse_args(words)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    logging.set_verbosity_error()
+    keep_free_memory()
+    for threads in arguments.threads:
+        torch.set_num_threads(threads)
+        print_header()
+        for name in arguments.shapes if "steps" in arguments.part else ():
+            shape = known[name]
+            with tempfile.TemporaryDirectory() as folder:
+                recipe = recipe_of(shape, ACCUMULATION.get(name, 1), Path(folder))
+                task = TASKS[recipe.task]
+                corpus = task.load_corpus(
+                    recipe.data, recipe.tokenizer, recipe.seed, Path(folder), new_tokenizers=True
+                )
+
+                def steps(bf16: bool, shape=shape, corpus=corpus, recipe=recipe) -> float:
+                    return step_seconds(shape, corpus, recipe, bf16=bf16)
+
+                label = f"{threads} threads, step of {name}"
+                compare(label, lambda: steps(False), lambda: steps(True), arguments.rounds)  # noqa: B023
+        for rows in (32, 64, 128, 256, 512) if "products" in arguments.part else ():
+            for columns in (rows, 4 * rows):
+                matrix = torch.randn(rows, columns, device=device)
+
+                def products(bf16: bool, matrix=matrix) -> float:
+                    return product_seconds(matrix, bf16=bf16)
+
+                label = f"{threads} threads, matrix of {rows} x {columns}"
+                compare(label, lambda: products(False), lambda: products(True), arguments.rounds)  # noqa: B023
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,343 @@
+"""Beam search against MarianMT and CTranslate2 with the same weights on the same sentences.
+
+    python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
+
+Prints a table: median seconds, ratios to MarianMT in file order with batches of 32, the number of
+translations that are the same as those of MarianMT, the number that differ from our search in float32, BLEU,
+and the peak memory beyond the loaded model. Our search is also measured in bfloat16 and with int8 weights.
+`--base` measures a model of the paper's base size that computes the same function as the checkpoint (see
+`widened`), so that the translations have realistic lengths.
+"""
+
+import argparse
+import copy
+import statistics
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import from_fresh_process, in_turns, peak_memory, print_header, ratio, seconds_of
+from transformers import MarianMTModel
+from transformers.utils import logging
+
+from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.convert.marian import to_marian
+from vaswani_hf.data.lines import read_lines
+from vaswani_hf.evaluation.bleu import score_translations
+from vaswani_hf.model.translator_vaswani import Segment, batches_by_length
+from vaswani_hf.translation import Translator
+from vaswani_hf.translation.quantization import quantize
+
+# Settings that both searches have. With "never" both stop when no better translation is possible.
+SETTINGS: dict[str, Any] = {
+    "num_beams": 4,
+    "length_penalty": 0.6,
+    "early_stopping": "never",
+    "max_new_tokens": 100,
+}
+PAPER = {
+    "num_beams": 4,
+    "length_penalty": 0.6,
+    "length_penalty_type": "gnmt",
+    "max_length_a": 1,
+    "max_length_b": 50,
+}
+BUDGETS = (256, 512, 1024, 2048, 4096)
+BASE_WIDTH = 512
+BASE_FFN = 2048
+BASE_HEADS = 8
+BASE_LAYERS = 6
+Ids = list[list[int]]
+Engine = Callable[[Ids], Ids]
+Batching = Callable[[Ids], list[list[int]]]
+
+
+def widened(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
+    """A model of the paper's base size with the same logits: its features, heads and inner units are
+    repeated.
+
+    LayerNorm of repeated features gives repeated features. Positions become a learned table, because
+    sinusoids of another width differ. Additional layers add almost nothing to their inputs.
+    """
+    small = model.config
+    config = VaswaniConfig(
+        vocab_size=small.vocab_size,
+        position_embedding="learned",
+        max_position_embeddings=1024,
+        attention_bias=False,
+    )
+    wide = VaswaniForSeq2SeqLM(config).eval()
+    state = wide.state_dict()
+    for name, tensor in state.items():
+        tensor.copy_(_widened_tensor(name, tensor, model))
+    wide.load_state_dict(state)
+    wide.generation_config = copy.deepcopy(model.generation_config)
+    return wide
+
+
+def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) -> torch.Tensor:
+    small = model.config
+    state = model.state_dict()
+    width = BASE_WIDTH // small.d_model
+    if "embed_positions" in name:
+        return model.get_encoder().position_states(torch.arange(len(new))).repeat(1, width)
+    if "layers." not in name:
+        # The model multiplies embeddings by the square root of its width.
+        return state["model.shared.weight"].repeat(1, width) / width**0.5
+    stack = "encoder" if ".encoder." in name else "decoder"
+    layer = int(name.split(".")[3])
+    last = getattr(small, f"{stack}_layers") - 1
+    if "norm" in name:
+        identity = torch.full_like(new, float(name.endswith("weight")))
+        if layer >= last and "final" in name:
+            if layer < BASE_LAYERS - 1:
+                return identity
+            # The last LayerNorm of the small model is the last one of the wide model.
+            old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
+            # The output projection is a repeated embedding, which sums each feature `width` times.
+            return old / width**0.5 if stack == "decoder" else old
+        return state[name].repeat(width) if layer <= last else identity
+    if layer > last:
+        return new * 1e-6
+    old = state[name]
+    inner = BASE_FFN // small.encoder_ffn_dim
+    if "fc1" in name:
+        return old.repeat(inner, width) / width if old.dim() == 2 else old.repeat(inner)
+    if "fc2" in name:
+        return old.repeat(width, inner) / inner if old.dim() == 2 else old.repeat(width)
+    heads = BASE_HEADS // small.encoder_attention_heads
+    depth = BASE_WIDTH // BASE_HEADS // (small.d_k or 1)
+    is_output = "out_proj" in name
+    per_head = (old.T if is_output else old).view(1, small.encoder_attention_heads, 1, -1, small.d_model)
+    per_head = per_head.expand(heads, -1, depth, -1, -1).reshape(BASE_WIDTH, small.d_model)
+    if is_output:
+        return per_head.T.repeat(width, 1) / (heads * depth)
+    wide = per_head.repeat(1, width) / width
+    # The dot products are sums of `depth` times as many terms, and are divided by a root that is sqrt(depth)
+    # as large.
+    return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
+
+
+def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
+    """The MarianMT model with the same logits, also for a widened model."""
+    if model.config.position_embedding == "sinusoidal":
+        return to_marian(model)
+    # The export refuses learned positions, because transformers does not load them into a MarianMT model.
+    config = copy.deepcopy(model.config)
+    config.position_embedding = "sinusoidal"
+    twin = VaswaniForSeq2SeqLM(config).eval()
+    twin.load_state_dict(
+        {name: value for name, value in model.state_dict().items() if "embed_positions" not in name}
+    )
+    twin.generation_config = model.generation_config
+    marian = to_marian(twin)
+    even = torch.arange(0, config.d_model, 2)
+    halves = torch.cat((even, even + 1))
+    for stack in (marian.model.encoder, marian.model.decoder):
+        table = model.get_encoder().embed_positions.weight[:, halves]
+        stack.embed_positions.weight.data[: len(table)] = table
+    return marian
+
+
+def file_order(ids: Ids, size: int) -> list[list[int]]:
+    """Batches of `size` sentences in the order of the file."""
+    return [list(range(start, min(start + size, len(ids)))) for start in range(0, len(ids), size)]
+
+
+def by_length(ids: Ids, tokens: int) -> list[list[int]]:
+    """Batches of sentences of similar lengths with at most `tokens` source tokens."""
+    return list(batches_by_length(ids, tokens))
+
+
+def by_transformers(model: Any, pad: int, batching: Batching, settings: dict[str, Any]) -> Engine:
+    """An engine that calls `generate`."""
+
+    def run(ids: Ids) -> Ids:
+        results: Ids = [[]] * len(ids)
+        for batch in batching(ids):
+            rows = [torch.tensor(ids[i]) for i in batch]
+            padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+            input_ids = padded.to(model.device)
+            outputs = model.generate(input_ids, attention_mask=(input_ids != pad).long(), **settings)
+            for i, output in zip(batch, outputs.tolist(), strict=True):
+                # The start token is left out.
+                results[i] = [token for token in output[1:] if token != pad]
+        return results
+
+    return run
+
+
+def by_ctranslate2(folder: str) -> Engine:
+    """An engine that calls CTranslate2 on batches of similar lengths."""
+    from vaswani_hf.translation.ctranslate2 import CTranslate2Backend
+
+    backend = CTranslate2Backend(folder, num_threads=torch.get_num_threads())
+    settings = {**SETTINGS, "max_length_a": None, "max_length_b": None, "max_length": None}
+
+    def run(ids: Ids) -> Ids:
+        results: Ids = [[]] * len(ids)
+        for batch in batches_by_length(ids, 1024):
+            found = backend.search([Segment("", ids[i], []) for i in batch], **settings)
+            for i, hypotheses in zip(batch, found, strict=True):
+                results[i] = hypotheses[0].token_ids
+        return results
+
+    return run
+
+
+class Benchmark:
+    """The model, the sentences and the engines of a run. `arguments` are those of the command line."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.arguments = arguments
+        self.settings = {**SETTINGS, "max_new_tokens": arguments.max_new_tokens}
+        translator = Translator.from_pretrained(arguments.checkpoint, arguments.device)
+        self.tokenizers = (translator.source_tokenizer, translator.target_tokenizer)
+        self.pad = translator.model.config.pad_token_id
+        self.eos = translator.model.config.eos_token_id
+        self.model = widened(translator.model.cpu()) if arguments.base else translator.model
+        # The settings of each engine limit the length.
+        for name in ("max_length", "max_length_a", "max_length_b"):
+            setattr(self.model.generation_config, name, None)
+        self.model.to(arguments.device, torch.bfloat16 if arguments.bf16 else torch.float32)
+        lines = [line.strip() for line in read_lines(arguments.source)]
+        self.ids = translator.source_tokenizer(lines[: arguments.sentences])["input_ids"]
+        self.references: list[str] = []
+        if arguments.reference:
+            references = [line.strip() for line in read_lines(arguments.reference)]
+            self.references = references[: arguments.sentences]
+
+    def bleu(self, translations: Ids) -> str:
+        """BLEU of translations, if there are references."""
+        if len(self.references) != len(translations):
+            return ""
+        texts = self.tokenizers[1].batch_decode(translations, skip_special_tokens=True)
+        return f"{score_translations(texts, self.references)['bleu']:.2f}"
+
+    def model_of(self, name: str) -> Any:
+        """The model of an engine of PyTorch."""
+        if name.startswith("marian"):
+            model: Any = marian_of(self.model)
+        elif "bf16" in name:
+            model = copy.deepcopy(self.model).to(torch.bfloat16)
+        elif "int8" in name:
+            model = quantize(copy.deepcopy(self.model))
+        else:
+            model = self.model
+        model.generation_config.max_length = None
+        return model
+
+    def engine(self, name: str, ids: Ids) -> Engine:
+        """An engine by its name. Without `ids` the engine is not tuned to the sentences."""
+        if name.startswith("ctranslate2"):
+            from vaswani_hf.convert.ctranslate2 import to_ctranslate2
+
+            folder = str(Path(tempfile.mkdtemp()) / "model")
+            to_ctranslate2(self.model, self.tokenizers, folder, "int8" if "int8" in name else None)
+            return by_ctranslate2(folder)
+        model = self.model_of(name)
+        settings = PAPER if "paper" in name else self.settings
+        if "one" in name or "file" in name:
+            size = 1 if "one" in name else 32
+            return by_transformers(model, self.pad, partial(file_order, size=size), settings)
+        engines = {
+            tokens: by_transformers(model, self.pad, partial(by_length, tokens=tokens), settings)
+            for tokens in BUDGETS
+        }
+        if not ids:
+            return engines[2048]
+        seconds = {tokens: seconds_of(partial(engine, ids)) for tokens, engine in engines.items()}
+        best = min(seconds, key=lambda tokens: seconds[tokens])
+        print(f"{name}: batches of {best} source tokens are the fastest", flush=True)
+        return engines[best]
+
+    def heavy_engine(self, name: str) -> tuple[Engine, Ids]:
+        """A search with 8 beams for 64 inputs of 100 tokens, and the inputs."""
+        tokens = [token for sentence in self.ids for token in sentence[:-1]]
+        tokens *= 64 * 99 // len(tokens) + 1
+        ids = [tokens[99 * i : 99 * (i + 1)] + [self.eos] for i in range(64)]
+        settings = {**self.settings, "num_beams": 8}
+        return by_transformers(self.model_of(name), self.pad, partial(file_order, size=64), settings), ids
+
+
+def print_table(names: list[str], benchmark: Benchmark, ids: Ids, memory: dict[str, float]) -> None:
+    """Measure the engines in turns, and print one line per engine. The first engine is the baseline of the
+    ratios.
+    """
+    translations: dict[str, Ids] = {}
+
+    def translate(name: str, engine: Engine) -> None:
+        translations[name] = engine(ids)
+
+    engines = {name: benchmark.engine(name, ids) for name in names}
+    ways = {name: partial(translate, name, engine) for name, engine in engines.items()}
+    times = in_turns(ways, benchmark.arguments.repetitions)
+    ours = next(name for name in names if name.startswith("vaswani"))
+    columns = ("seconds", "sent/s", "tokens/s", "same", "changed", "BLEU", "peak MiB")
+    print(f"\n{len(ids):,} sentences{'':14}" + "".join(f"{column:>10}" for column in columns) + "  ratio")
+    for name in names:
+        seconds = statistics.median(times[name])
+        found = translations[name]
+        cells = [
+            f"{seconds:.2f}",
+            f"{len(ids) / seconds:.1f}",
+            f"{sum(map(len, found)) / seconds:,.0f}",
+            f"{sum(map(list.__eq__, found, translations[names[0]])):,}",
+            f"{sum(map(list.__ne__, found, translations[ours])):,}",
+            benchmark.bleu(found),
+            f"{memory[name]:,.0f}" if name in memory else "",
+        ]
+        line = f"{name:28}" + "".join(f"{cell:>10}" for cell in cells)
+        print(f"{line}  {ratio(times[names[0]], times[name])}", flush=True)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkpoint", help="a checkpoint folder of this package")
+    parser.add_argument("source", help="sentences, one per line, plain or .gz")
+    parser.add_argument("--reference", help="the translations of the sentences, for BLEU")
+    parser.add_argument("--base", action="store_true", help="measure a model of the paper's base size")
+    parser.add_argument("--sentences", type=int, help="use this many sentences, the first ones of the file")
+    parser.add_argument("--max_new_tokens", type=int, default=100)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--bf16", action="store_true", help="all engines of PyTorch in bfloat16")
+    parser.add_argument("--without_ctranslate2", action="store_true")
+    parser.add_argument("--memory_of", help=argparse.SUPPRESS)
+    parser.add_argument("--heavy", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(words)
+    logging.disable_progress_bar()
+    benchmark = Benchmark(arguments)
+    if arguments.memory_of:
+        engine, ids = benchmark.engine(arguments.memory_of, []), benchmark.ids
+        if arguments.heavy:
+            engine, ids = benchmark.heavy_engine(arguments.memory_of)
+        print(peak_memory(lambda: engine(ids)))
+        return
+    print_header()
+    names = ["marian, file order", "marian, sorted", "vaswani, sorted", "vaswani, sorted, paper"]
+    if not arguments.bf16:
+        names.append("vaswani bf16, sorted")
+        if arguments.device == "cpu":
+            names.append("vaswani int8, sorted")
+    if not arguments.without_ctranslate2:
+        names += ["ctranslate2 float32", "ctranslate2 int8"]
+    memory = {name: from_fresh_process(["--memory_of", name]) for name in names}
+    print_table(names, benchmark, benchmark.ids, memory)
+    alone = ["marian, one", "vaswani, one"]
+    alone += [name.replace("sorted", "one") for name in names[4:] if "vaswani" in name]
+    print_table(alone, benchmark, benchmark.ids[: 20 if arguments.base else 50], {})
+    theirs, ours = (
+        from_fresh_process(["--memory_of", name, "--heavy"])
+        for name in ("marian, file order", "vaswani, sorted")
+    )
+    sizes = f"marian {theirs:,.0f} MiB, vaswani {ours:,.0f} MiB, {ours / theirs:.2f}"
+    print(f"\n8 beams, 64 inputs of 100 tokens: {sizes}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The time of `vaswani translate` for one word, against the time to import a model and a tokenizer of
+transformers.
+
+Run `python scripts/benchmarks/startup.py CHECKPOINT [--rounds 7]`. Each measurement is a new process.
+"""
+
+import argparse
+import subprocess
+import sys
+
+from timing import in_turns, print_header, print_times
+
+IMPORTS = "from transformers import AutoTokenizer, MarianMTModel, PreTrainedTokenizerFast"
+
+
+def main() -> None:
+    """Print the medians and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkpoint", help="a checkpoint folder")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements of each command (7)")
+    arguments = parser.parse_args()
+    translate = [
+        "-m",
+        "vaswani_hf.cli",
+        "translate",
+        arguments.checkpoint,
+        "--text",
+        "seven",
+        "--device",
+        "cpu",
+    ]
+
+    def run(words: list[str]) -> None:
+        subprocess.run([sys.executable, *words], check=True, capture_output=True)
+
+    print_header()
+    ways = {"imports": lambda: run(["-c", IMPORTS]), "vaswani translate": lambda: run(translate)}
+    print_times(in_turns(ways, arguments.rounds), baseline="imports")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Shared code of all benchmarks: measurements that take turns, medians and ratios, peak memory, and the
+header of a log.
+"""
+
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from training_peers.turns import resident
+
+from vaswani_hf.training.hardware import hardware_name
+
+
+def print_header() -> None:
+    """Print the facts that every log needs: date, command, processor and versions."""
+    versions = [f"{name} {version(name)}" for name in ("torch", "transformers")]
+    print(f"{date.today()}: python {shlex.join(sys.argv)}")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(", ".join([hardware_name(device, 1), f"Python {platform.python_version()}", *versions]), flush=True)
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """The wall-clock seconds of one call, including the work that it has started on a GPU."""
+    synchronize()
+    start = time.perf_counter()
+    work()
+    synchronize()
+    return time.perf_counter() - start
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def in_turns(
+    ways: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    warm_up: int = 1,
+    measure: Callable[[Callable[[], Any]], float] = seconds_of,
+) -> dict[str, list[float]]:
+    """The time of each way in each round.
+
+    Every round measures every way once, so that other work on the machine slows all ways down. Every second
+    round goes through the ways in reverse order. The first `warm_up` rounds are not counted.
+    """
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(warm_up + rounds):
+        order = list(ways) if number % 2 == 0 else list(reversed(ways))
+        for name in order:
+            taken = measure(ways[name])
+            if number >= warm_up:
+                times[name].append(taken)
+    return times
+
+
+class Ratio(NamedTuple):
+    """The median, the smallest and the largest ratio of two times that were measured in the same round."""
+
+    median: float
+    lowest: float
+    highest: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.lowest:.2f} to {self.highest:.2f})"
+
+
+def ratio(numerators: list[float], denominators: list[float]) -> Ratio:
+    """The ratios of two lists, round by round."""
+    found = [above / below for above, below in zip(numerators, denominators, strict=True)]
+    return Ratio(statistics.median(found), min(found), max(found))
+
+
+def print_times(times: Mapping[str, list[float]], baseline: str, label: str = "") -> None:
+    """Print the median milliseconds of each way, and the ratio of the baseline's time to the time of each
+    way.
+    """
+    for name, values in times.items():
+        line = f"{label}{name:28} {1000 * statistics.median(values):11.2f} ms"
+        if name != baseline:
+            line += f"  {baseline} takes {ratio(times[baseline], values)} times as long"
+        print(line, flush=True)
+
+
+def peak_memory(work: Callable[[], Any]) -> float:
+    """The peak memory of a call in MiB, beyond the memory before the call. Call this in a fresh process."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated() / 2**20
+        work()
+        return torch.cuda.max_memory_allocated() / 2**20 - before
+    # Linux resets the peak of the resident size.
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = resident("VmRSS")
+    work()
+    return resident("VmHWM") - before
+
+
+def from_fresh_process(arguments: list[str]) -> float:
+    """The number that this script prints in a new process, with these arguments after those of this process."""
+    command = [sys.executable, *sys.argv, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    return float(done.stdout.split()[-1])

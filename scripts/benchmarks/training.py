@@ -1,0 +1,325 @@
+"""Training speed, memory and utilisation of this package and of its competitors: one table per shape.
+
+    python scripts/benchmarks/training.py --source train.en.gz --target train.de.gz \
+        [--joeynmt PYTHON] [--pymarian PYTHON] [--shapes tiny d256 base]
+
+Each competitor is a process. A competitor trains for a number of tokens while the others wait, then the next
+one trains. All competitors see the same pairs as the same tokens, in batches of their own kind. Speeds are
+medians over the turns, and ratios are medians over the rounds of turns.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import print_header, ratio, seconds_of
+from training_peers.turns import PeerSettings, Shape
+
+from vaswani_hf.data.lines import read_lines
+from vaswani_hf.data.toy_corpora import number_pairs
+
+FOLDER = Path(__file__).resolve().parent
+SHAPES = {
+    # For tests.
+    "toy": Shape(width=16, ffn=32, layers=1, heads=2, vocabulary=300, tokens=512, turn=3000),
+    # Transformer-Tiny.
+    "tiny": Shape(width=128, ffn=256, layers=4, heads=4, vocabulary=10000, tokens=4096, turn=40000),
+    "d256": Shape(width=256, ffn=1024, layers=4, heads=4, vocabulary=10000, tokens=8192, turn=32000),
+    # The base model of the paper.
+    "base": Shape(width=512, ffn=2048, layers=6, heads=8, vocabulary=37000, tokens=2048, turn=8000),
+}
+# A GPU gets the batches of the paper.
+GPU_TOKENS = 25000
+GPU_TURN = 10**6
+WARM_UP_STEPS = 2
+VALIDATION_PAIRS = 500
+COLUMNS = (
+    "competitor",
+    "tokens/s",
+    "our speed / its speed",
+    "filled",
+    "peak MiB",
+    "of float32 rate",
+    "of bfloat16 rate",
+    "validation loss",
+    "after tokens",
+)
+
+
+@dataclass
+class Competitor:
+    """One row of a table.
+
+    `words` are the module in training_peers and its arguments, `python` is the interpreter, `missing` is the
+    reason if the competitor is not measured, and `turns` are its answers after the turns, the warm-up first.
+    """
+
+    title: str
+    words: list[str]
+    python: str | None
+    missing: str = ""
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    validation_loss: float | None = None
+    process: subprocess.Popen | None = None
+    log: Path = Path()
+
+    def start(self, settings: Path, environment: dict[str, str]) -> None:
+        """Start the process, if there is an interpreter."""
+        if self.python is None:
+            return
+        self.log = settings.parent / f"{'_'.join(self.words)}.log"
+        command = [self.python, "-m", f"training_peers.{self.words[0]}", str(settings), *self.words[1:]]
+        with self.log.open("w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            )
+
+    def answer(self, command: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The next answer of the process. If the process has ended, `missing` becomes the last line of its
+        log.
+        """
+        if self.missing or self.process is None:
+            return {}
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            if command is not None:
+                self.process.stdin.write(json.dumps(command) + "\n")
+                self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if line:
+            return json.loads(line)
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        self.missing = lines[-1].strip() if lines else "its log is empty"
+        return {}
+
+    def end(self) -> None:
+        """End the process."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def speeds(self) -> list[float]:
+        """The source and target tokens per second of each turn after the warm-up."""
+        pairs = zip(self.turns, self.turns[1:], strict=False)
+        return [(now["tokens"] - before["tokens"]) / now["seconds"] for before, now in pairs]
+
+
+def competitors(arguments: argparse.Namespace) -> list[Competitor]:
+    """All competitors. This package is the first one."""
+    joeynmt = Competitor("JoeyNMT", ["joeynmt"], arguments.joeynmt)
+    marian = Competitor("Marian (C++)", ["marian"], arguments.pymarian)
+    if joeynmt.python is None:
+        joeynmt.missing = "no --joeynmt PYTHON"
+    if marian.python is None:
+        marian.missing = "no --pymarian PYTHON"
+    if arguments.device != "cpu":
+        marian.python = None
+        marian.missing = "its wheel is for CPUs"
+    return [
+        Competitor("vaswani_hf, by recipe", ["vaswani"], arguments.python),
+        Competitor("MarianMT, Seq2SeqTrainer", ["marian_mt"], arguments.python),
+        Competitor("MarianMT, group_by_length", ["marian_mt", "grouped"], arguments.python),
+        joeynmt,
+        marian,
+    ]
+
+
+def product_rate(device: str, dtype: torch.dtype) -> float:
+    """The FLOP/s of large matrix products on this machine at this moment."""
+    best = 0.0
+    for size in (512, 1024, 2048) if device == "cpu" else (4096, 8192):
+        left = torch.randn(size, size, device=device, dtype=dtype)
+        right = torch.randn(size, size, device=device, dtype=dtype)
+        seconds = [seconds_of(lambda left=left, right=right: left @ right)]
+        while sum(seconds) < 0.5:
+            seconds.append(seconds_of(lambda left=left, right=right: left @ right))
+        best = max(best, 2 * size**3 / statistics.median(seconds))
+        # A dtype without hardware support takes long and does not become faster with larger matrices.
+        if statistics.median(seconds) > 0.1:
+            break
+    return best
+
+
+def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
+    """Write the texts as plain files. The last pairs are the validation set."""
+    if arguments.source:
+        sides = {"source": list(read_lines(arguments.source)), "target": list(read_lines(arguments.target))}
+    else:
+        pairs = number_pairs(arguments.pairs, 1, "train")
+        sides = {side: [pair[side] for pair in pairs] for side in ("source", "target")}
+    sizes = [len(lines) for lines in sides.values()]
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"`--source` and `--target` must have equally many lines, but have {sizes[0]:,} and {sizes[1]:,}."
+        )
+    held_out = min(VALIDATION_PAIRS, sizes[0] // 10)
+    for side, lines in sides.items():
+        for split, part in (("train", lines[:-held_out]), ("validation", lines[-held_out:])):
+            text = "".join(line.rstrip("\n") + "\n" for line in part)
+            (folder / f"{split}.{side}").write_text(text, encoding="utf-8")
+
+
+def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Namespace) -> dict[str, float]:
+    """Let each competitor train in turns of `tokens` tokens, and return the median product rates by dtype."""
+    rates: dict[str, list[float]] = {"float32": [], "bfloat16": []}
+    for competitor in everybody:
+        # The first answer says that the competitor has started and waits.
+        competitor.answer()
+    for competitor in everybody:
+        warm_up = competitor.answer({"steps": WARM_UP_STEPS})
+        if warm_up:
+            competitor.turns.append(warm_up)
+    # Batches have different sizes. From here on all competitors train up to the same number of tokens.
+    begun = max((competitor.turns[-1]["tokens"] for competitor in everybody if competitor.turns), default=0)
+    for turn in range(1, arguments.turns + 1):
+        # The speed of a shared machine changes, so that the rates are measured in each round.
+        for dtype, found in rates.items():
+            found.append(product_rate(arguments.device, getattr(torch, dtype)))
+        for competitor in everybody:
+            done = competitor.answer({"tokens": begun + turn * tokens})
+            if done:
+                competitor.turns.append(done)
+                speed = f"{competitor.speeds()[-1]:10,.0f} tokens/s"
+                print(f"turn {turn}: {competitor.title:28} {speed}", flush=True)
+    for competitor in everybody:
+        competitor.validation_loss = competitor.answer({"end": True}).get("validation_loss")
+    return {dtype: statistics.median(found) for dtype, found in rates.items()}
+
+
+def measure(name: str, arguments: argparse.Namespace, folder: Path) -> str:
+    """The table of a shape."""
+    shape = SHAPES[name]
+    if arguments.device != "cpu" and name != "toy":
+        shape = replace(shape, tokens=GPU_TOKENS, turn=GPU_TURN)
+    if arguments.tokens:
+        shape = replace(shape, tokens=arguments.tokens)
+    if arguments.turn:
+        shape = replace(shape, turn=arguments.turn)
+    settings = PeerSettings(
+        shape=shape,
+        folder=str(folder),
+        device=arguments.device,
+        dtype=arguments.dtype,
+        threads=arguments.threads,
+        learning_rate=arguments.learning_rate,
+        warmup_steps=arguments.warmup_steps,
+    )
+    path = folder / "settings.json"
+    settings.write(path)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parents[1])]),
+        "OMP_NUM_THREADS": str(arguments.threads),
+        "HF_DATASETS_CACHE": str(folder / "cache"),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    prepare = [arguments.python, "-m", "training_peers.preparation", str(path)]
+    subprocess.run(prepare, env=environment, check=True)
+    everybody = competitors(arguments)
+    try:
+        for competitor in everybody:
+            competitor.start(path, environment)
+        rates = take_turns(everybody, shape.turn, arguments)
+    finally:
+        for competitor in everybody:
+            competitor.end()
+    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+    return table(f"{name}: {shape}", everybody, facts, rates)
+
+
+def table(title: str, everybody: list[Competitor], facts: dict[str, Any], rates: dict[str, float]) -> str:
+    """The results of a shape in Markdown."""
+    flops = facts["flops_per_token"]
+    products = ", ".join(f"{dtype} {rate / 1e9:,.0f} GFLOP/s" for dtype, rate in rates.items())
+    lines = [
+        f"## {title}",
+        "",
+        f"{facts['pairs']:,} pairs, {facts['tokens']:,} source and target tokens, {flops / 1e6:,.2f} MFLOP per token; "
+        f"matrix products: {products}",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---" * len(COLUMNS) + "|",
+    ]
+    for competitor in everybody:
+        speeds = competitor.speeds()
+        if competitor.missing or not speeds:
+            lines.append(f"| {competitor.title} | not measured: {competitor.missing} |")
+            continue
+        last = competitor.turns[-1]
+        speed = statistics.median(speeds)
+        cells = [competitor.title, f"{speed:,.0f}", f"{ratio(everybody[0].speeds(), speeds).median:.2f}"]
+        cells.append(f"{last['tokens'] / last['positions']:.1%}" if last["positions"] else "not reported")
+        cells.append(f"{last['memory']:,.0f}")
+        for rate in rates.values():
+            # No competitor computes in bfloat16 on hardware that has no bfloat16.
+            cells.append(f"{speed * flops / rate:.1%}" if rate >= rates["float32"] else "no hardware")
+        cells.append(f"{competitor.validation_loss:.3f}" if competitor.validation_loss else "")
+        cells.append(f"{last['tokens']:,}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def parsed(words: list[str] | None) -> argparse.Namespace:
+    """The arguments of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--source", help="source sentences, one per line, plain or .gz; default: number words"
+    )
+    parser.add_argument("--target", help="the translations of the source sentences")
+    parser.add_argument("--pairs", type=int, default=30000, help="the number of pairs of number words")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["tiny", "d256", "base"])
+    parser.add_argument("--turns", type=int, default=4, help="turns of each competitor after the warm-up")
+    parser.add_argument("--turn", type=int, help="source and target tokens of a turn; default: by shape")
+    parser.add_argument("--tokens", type=int, help="positions of a batch on each side; default: by shape")
+    parser.add_argument(
+        "--python", default=sys.executable, help="the interpreter for this package and MarianMT"
+    )
+    parser.add_argument("--joeynmt", metavar="PYTHON", help="an interpreter that has JoeyNMT")
+    parser.add_argument("--pymarian", metavar="PYTHON", help="an interpreter that has pymarian")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    types = "recipe: this package chooses; its competitors use float32 on a CPU and bfloat16 on a GPU"
+    parser.add_argument("--dtype", choices=["recipe", "float32", "bfloat16"], default="recipe", help=types)
+    parser.add_argument("--learning_rate", type=float, default=1e-3, help="the peak of the schedule")
+    parser.add_argument("--warmup_steps", type=int, default=100)
+    arguments = parser.parse_args(words)
+    if bool(arguments.source) != bool(arguments.target):
+        parser.error("--source and --target must be given together")
+    if min(arguments.turns, arguments.threads, arguments.warmup_steps) < 1:
+        parser.error("--turns, --threads and --warmup_steps must be positive")
+    return arguments
+
+
+def main(words: list[str] | None = None) -> None:
+    """Measure and print one table per shape."""
+    arguments = parsed(words)
+    # A SIGTERM must end the competitors too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    torch.set_num_threads(arguments.threads)
+    print_header()
+    for name in arguments.shapes:
+        with tempfile.TemporaryDirectory(prefix="benchmark_training_", ignore_cleanup_errors=True) as folder:
+            write_texts(arguments, Path(folder))
+            print(f"\n{measure(name, arguments, Path(folder))}\n", flush=True)
+            means = Path(folder, "vaswani", "means.json")
+            if means.exists():
+                print(f"vaswani_hf: {json.loads(means.read_text(encoding='utf-8'))}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

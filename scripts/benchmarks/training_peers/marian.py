@@ -1,0 +1,130 @@
+"""Marian (C++) as a competitor: the trainer of `pymarian` in a process that is stopped between its turns.
+
+Run this file with an interpreter that has pymarian. The interpreter does not need PyTorch. Marian prints the
+number of target tokens after each update. Marian does not report padding.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymarian  # noqa: F401
+
+from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_settings, resident
+
+# The number of target tokens so far in "Ep. 1 : Up. 5 : Sen. 160 : Cost 4.1 * 1,664 @ 352 after 1,664 : Time
+# …".
+_UPDATE = re.compile(r" : Up\. .* after ([\d,]+) :")
+
+
+def model_options(settings: PeerSettings) -> list[str]:
+    """The options that training and scoring share."""
+    folder = Path(settings.folder)
+    vocabulary = str(folder / "vocabulary.marian")
+    files = ["--model", str(folder / "marian.npz"), "--vocabs", vocabulary, vocabulary]
+    return [*files, "--cpu-threads", str(settings.threads), "--max-length", "1000"]
+
+
+def training_options(settings: PeerSettings) -> list[str]:
+    """The options of the training."""
+    folder = Path(settings.folder)
+    shape = settings.shape
+    warmup = settings.warmup_steps
+    options = f"""
+        --type transformer --dim-emb {shape.width} --transformer-dim-ffn {shape.ffn}
+        --enc-depth {shape.layers} --dec-depth {shape.layers} --transformer-heads {shape.heads}
+        --transformer-postprocess-emb d --transformer-postprocess dan
+        --transformer-ffn-activation relu --transformer-dropout 0.1 --tied-embeddings-all --label-smoothing 0.1
+        --optimizer adam --optimizer-params 0.9 0.98 1e-09 --clip-norm 0 --cost-type ce-sum
+        --learn-rate {settings.learning_rate} --lr-warmup {warmup} --lr-decay-inv-sqrt {warmup}
+        --mini-batch-words {shape.tokens} --mini-batch 1000 --maxi-batch 1000 --maxi-batch-sort trg --shuffle-in-ram
+        --workspace 1000 --disp-freq 1u --disp-label-counts true --save-freq 1000000u --seed 1 --overwrite
+    """.split()
+    sets = [str(folder / f"train.pieces.{side}") for side in ("source", "target")]
+    return [*model_options(settings), *options, "--train-sets", *sets]
+
+
+def updates(process: subprocess.Popen) -> Iterator[int]:
+    """The number of target tokens so far, after each update."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", file=sys.stderr, flush=True)
+        if found := _UPDATE.search(line):
+            yield int(found[1].replace(",", ""))
+        elif " : Up. " in line:
+            break
+    raise RuntimeError("Marian has ended early, or its log has no number of tokens.")
+
+
+def train(turns: Turns, training: subprocess.Popen, per_target_token: float) -> None:
+    """Continue the stopped training in turns until `NoMoreTurnsError`.
+
+    `per_target_token` is the number of source and target tokens of the corpus for each target token.
+    """
+    before = resident("VmRSS")
+    done = updates(training)
+    turns.ready()
+    while True:
+        command = turns.next_command()
+        steps = turns.steps + command.get("steps", 0)
+        tokens = command.get("tokens", 0)
+        began = time.perf_counter()
+        training.send_signal(signal.SIGCONT)
+        while turns.steps < steps or turns.tokens < tokens:
+            turns.tokens = next(done) * per_target_token
+            turns.steps += 1
+        seconds = time.perf_counter() - began
+        training.send_signal(signal.SIGSTOP)
+        turns.turn_ended(seconds, resident("VmHWM", training.pid) - before)
+
+
+def validation_loss(settings: PeerSettings) -> float:
+    """The cross-entropy of the validation set in nats per token, without label smoothing."""
+    sets = [str(Path(settings.folder) / f"validation.pieces.{side}") for side in ("source", "target")]
+    words = [*model_options(settings), "--train-sets", *sets, "--summary", "ce-mean-words", "--quiet"]
+    code = "import _pymarian, json, sys; _pymarian.main(['score', *json.loads(sys.argv[1])])"
+    command = [sys.executable, "-c", code, json.dumps(words)]
+    return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1])
+
+
+def start_training(settings: PeerSettings) -> subprocess.Popen:
+    """Start the training in a new process, and stop the process."""
+    code = "import json, pymarian, sys; pymarian.Trainer(' '.join(json.loads(sys.argv[1]))).train()"
+    command = [sys.executable, "-c", code, json.dumps(training_options(settings))]
+    # The option `--cpu-threads` sets the number of threads.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    training = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    training.send_signal(signal.SIGSTOP)
+    return training
+
+
+def main() -> None:
+    """Train in turns."""
+    settings = read_settings()
+    turns = Turns()
+    # A SIGTERM to this process must end Marian too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    facts = json.loads((Path(settings.folder) / "facts.json").read_text(encoding="utf-8"))
+    training = start_training(settings)
+    try:
+        train(turns, training, facts["tokens_per_target_token"])
+    except NoMoreTurnsError:
+        # Marian saves the model at a SIGTERM.
+        training.send_signal(signal.SIGTERM)
+        training.send_signal(signal.SIGCONT)
+        training.communicate()
+        turns.finish(validation_loss(settings))
+    finally:
+        training.kill()
+
+
+if __name__ == "__main__":
+    main()

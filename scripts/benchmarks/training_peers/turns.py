@@ -1,0 +1,144 @@
+"""The turns of a competitor: it trains when it is told to, reports, and waits while the other competitors
+train.
+
+benchmarks/training.py writes lines of JSON to the standard input of the process, {"steps": 3}, {"tokens":
+40000} or {"end": true}. The process answers with lines of JSON on its standard output. This file imports the
+standard library only, because each competitor has an interpreter of its own.
+"""
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model and of its batches.
+
+    `tokens` are the positions of a batch on each side. `turn` are the source and target tokens of a turn.
+    """
+
+    width: int
+    ffn: int
+    layers: int
+    heads: int
+    vocabulary: int
+    tokens: int
+    turn: int
+
+
+@dataclass(frozen=True)
+class PeerSettings:
+    """What all competitors train: the shape, the folder of the texts, and the settings of the optimizer."""
+
+    shape: Shape
+    folder: str
+    device: str
+    dtype: str
+    threads: int
+    learning_rate: float
+    warmup_steps: int
+
+    def write(self, path: Path) -> None:
+        """Write the settings as JSON."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def read_settings() -> PeerSettings:
+    """The settings in the file that the command line of a competitor names."""
+    content = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    return PeerSettings(**{**content, "shape": Shape(**content["shape"])})
+
+
+def resident(field: str, process: int | str = "self") -> float:
+    """A memory size of a process in MiB, such as "VmRSS" or "VmHWM", as Linux reports it."""
+    lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(field)), 0) / 1024
+
+
+class NoMoreTurnsError(Exception):
+    """The last turn is over."""
+
+
+class Turns:
+    """The turns of this process. Imports before the first turn count neither as time nor as memory.
+
+    `device` is `torch.cuda` if the competitor computes on a GPU, otherwise None.
+    """
+
+    def __init__(self, device: Any = None):
+        self._device = device
+        # Libraries may print to the standard output, so that the answers get a descriptor of their own.
+        self._answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        self._goal = 0
+        self.steps = 0
+        self.tokens: Any = 0
+        self.positions: Any = 0
+        if device is None:
+            # Linux resets the peak of the resident size.
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        self._before = resident("VmRSS")
+
+    def ready(self) -> None:
+        """Report that the first turn can begin."""
+        self._answer({"ready": True})
+
+    def start(self) -> None:
+        """Report that the first turn can begin, and wait for it."""
+        self.ready()
+        self._wait()
+
+    def count(self, tokens: Any, positions: int) -> None:
+        """Count a batch."""
+        self.tokens = self.tokens + tokens
+        self.positions += positions
+
+    def step_ended(self) -> None:
+        """Count a step of the optimizer. After the last step of a turn, report and wait for the next turn."""
+        self.steps += 1
+        if self.steps < self._goal:
+            return
+        if self._device is not None:
+            self._device.synchronize()
+        self.turn_ended(time.perf_counter() - self._began)
+        self._wait()
+
+    def turn_ended(self, seconds: float, memory: float | None = None) -> None:
+        """Report all tokens, positions and steps so far, the seconds of the turn, and the peak memory in MiB."""
+        if memory is None and self._device is not None:
+            memory = self._device.max_memory_allocated() / 2**20
+        elif memory is None:
+            memory = resident("VmHWM") - self._before
+        done = {"tokens": int(self.tokens), "positions": int(self.positions), "steps": self.steps}
+        self._answer({**done, "seconds": seconds, "memory": memory})
+
+    def _wait(self) -> None:
+        command = self.next_command()
+        if "steps" in command:
+            self._goal = self.steps + command["steps"]
+        else:
+            # Counting the tokens of each batch would force a synchronisation, so that the steps are
+            # estimated.
+            left = command["tokens"] - int(self.tokens)
+            self._goal = self.steps + max(1, round(left / (int(self.tokens) / self.steps)))
+        self._began = time.perf_counter()
+
+    def next_command(self) -> dict[str, int]:
+        """The work of the next turn: `steps` more steps, or steps until there are `tokens` tokens in all."""
+        command = json.loads(sys.stdin.readline() or '{"end": true}')
+        if "end" in command:
+            raise NoMoreTurnsError
+        return command
+
+    def finish(self, loss: float) -> None:
+        """Report the validation loss of the trained model."""
+        self._answer({"validation_loss": loss})
+
+    def _answer(self, content: dict[str, Any]) -> None:
+        self._answers.write(json.dumps(content) + "\n")
+        self._answers.flush()

@@ -1,0 +1,107 @@
+"""This package as a competitor: a run as `vaswani train` makes it, without checkpoints."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training_peers.trainer_turns import Counting, TurnsCallback, validation_loss
+from training_peers.turns import NoMoreTurnsError, PeerSettings, Shape, Turns, read_settings
+from vaswani_hf.data.corpus import Corpus
+from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
+from vaswani_hf.recipe import Recipe, make_recipe
+from vaswani_hf.tasks import TASKS
+from vaswani_hf.training.hardware import describe_computation
+from vaswani_hf.training.run import add_callbacks, build_model, resolve, run_training
+from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
+
+
+class CompetingTrainer(Counting, VaswaniTrainer):
+    """The trainer of a run that counts its batches."""
+
+
+def sizes(shape: Shape) -> dict[str, int]:
+    """The fields of a config that set the sizes of a model. MarianMT has the same names."""
+    fields = {"d_model": shape.width}
+    for stack in ("encoder", "decoder"):
+        fields[f"{stack}_layers"] = shape.layers
+        fields[f"{stack}_attention_heads"] = shape.heads
+        fields[f"{stack}_ffn_dim"] = shape.ffn
+    return fields
+
+
+def recipe_of(settings: PeerSettings) -> Recipe:
+    """The recipe of the run. Settings that the package chooses by the hardware are left out."""
+    folder = Path(settings.folder)
+    shape = settings.shape
+    data: dict[str, Any] = {"source_language": "source", "target_language": "target"}
+    for split in ("train", "validation"):
+        for side in ("source", "target"):
+            data[f"{split}_{side}"] = str(folder / f"{split}.{side}")
+    # A batch must have room for the longest pair.
+    data["max_length"] = min(100, shape.tokens)
+    training = {
+        "max_steps": 10**6,
+        "source_tokens_per_batch": shape.tokens,
+        "target_tokens_per_batch": shape.tokens,
+        # The peak of the paper's schedule is factor * width ** -0.5 * warmup_steps ** -0.5.
+        "learning_rate_factor": settings.learning_rate * (shape.width * settings.warmup_steps) ** 0.5,
+        "warmup_steps": settings.warmup_steps,
+        "save_steps": 10**6,
+        "eval_steps": 10**6,
+        "bf16": {"recipe": "auto", "float32": False, "bfloat16": True}[settings.dtype],
+    }
+    return make_recipe(
+        {
+            "output_dir": str(folder / "vaswani"),
+            "data": data,
+            "tokenizer": {"vocab_size": shape.vocabulary},
+            "model": {**sizes(shape), "dropout": 0.1, "label_smoothing": 0.1},
+            "training": training,
+        }
+    )
+
+
+def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
+    """The corpus of a recipe. Its tokenizer lies in the folder of the texts."""
+    folder = Path(recipe.output_dir).parent
+    return TASKS[recipe.task].load_corpus(
+        recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
+    )
+
+
+def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
+    """The model of a recipe with the vocabulary of the shape, even if the texts give fewer pieces."""
+    model = build_model(recipe, corpus)
+    if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:
+        model.resize_token_embeddings(recipe.tokenizer.vocab_size, mean_resizing=False)
+    return model
+
+
+def main() -> None:
+    """Train in turns."""
+    settings = read_settings()
+    turns = Turns(torch.cuda if settings.device == "cuda" else None)
+    recipe = resolve(recipe_of(settings), None)
+    corpus = corpus_of(recipe)
+    folder = Path(recipe.output_dir)
+    folder.mkdir(exist_ok=True)
+    model = model_of(recipe, corpus)
+    arguments = training_arguments(recipe.training, recipe.output_dir, recipe.seed, validates=False)
+    trainer = CompetingTrainer(
+        corpus, recipe.training, recipe.evaluation, task=TASKS[recipe.task], model=model, args=arguments
+    )
+    trainer.turns = turns
+    means = json.dumps(describe_computation(recipe.training, arguments.device))
+    (folder / "means.json").write_text(means, encoding="utf-8")
+    add_callbacks(trainer, recipe.publishing)
+    trainer.add_callback(TurnsCallback(turns))
+    try:
+        run_training(trainer, None)
+    except NoMoreTurnsError:
+        turns.finish(validation_loss(model, corpus))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,434 @@
+"""Table 1 of "Attention Is All You Need", measured: FLOPs, seconds, sequential operations and path lengths of
+layers.
+
+Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. The script prints a table
+and writes a picture.
+
+torch.utils.flop_counter counts matrix products and convolutions, with two FLOPs for a multiplication and an
+addition. It counts no softmax, gates, masks or biases. The exponents of FLOPs and seconds come from a linear
+regression of their logarithms on the logarithms of n, d, k and r. Letters: n positions, d width, k kernel
+width of a convolution, r neighbours on each side.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import numpy as np
+import torch
+from timing import in_turns, print_header
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from vaswani_hf import VaswaniConfig
+from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
+
+# Heads have the paper's width. Wider layers have more heads, so that the softmax too costs a multiple of n^2
+# d.
+HEAD_WIDTH = 64
+# The size at which sequential operations and paths are measured.
+PATH_LENGTH, PATH_WIDTH, PATH_KERNEL, PATH_WINDOW = 257, 16, 3, 16
+
+
+@dataclass(frozen=True, order=True)
+class Size:
+    """The size of a layer. k and r are 0 for layers that have none."""
+
+    n: int
+    d: int
+    k: int = 0
+    r: int = 0
+
+
+class SelfAttention(nn.Module):
+    """The attention of this package over states [B, n, d], restricted to r neighbours on each side if r is
+    not 0.
+    """
+
+    def __init__(self, size: Size, implementation: str = "eager"):
+        super().__init__()
+        heads = max(1, size.d // HEAD_WIDTH)
+        shape = {"d_model": size.d, "encoder_attention_heads": heads, "decoder_attention_heads": heads}
+        window = {"attention_window": size.r} if size.r else {}
+        config = VaswaniConfig(**shape, **window, attn_implementation=implementation)
+        self.attention = VaswaniAttention(config, heads, layer_idx=0)
+        # A model computes the mask once for all layers, so that the mask is no part of the layer.
+        self.mask = attention_masks([self.attention], torch.empty(1, size.n, size.d), None)[0]
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """The whole layer: projections, scores, weights, weighted sum, projection."""
+        return self.attention(states, attention_mask=self.mask)[0]
+
+
+class AttentionCore(SelfAttention):
+    """Scores, weights and weighted sum without projections, as in the paper's n^2 d. The states are queries,
+    keys and values.
+    """
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """The weighted values, without the four projections."""
+        heads = states.unflatten(-1, (-1, self.attention.d_k)).transpose(1, 2)
+        return self.attention.attend(heads, heads, heads, self.mask)[0].flatten(-2)
+
+
+class Recurrent(nn.Module):
+    """PyTorch's LSTM or GRU over states [B, n, d]."""
+
+    def __init__(self, kind: type[nn.RNNBase], size: Size):
+        super().__init__()
+        self.layer = kind(size.d, size.d, batch_first=True)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """The output at each position."""
+        return self.layer(states)[0]
+
+
+class Convolution(nn.Module):
+    """A causal convolution over states [B, n, d] with k positions that are `dilation` apart."""
+
+    def __init__(self, size: Size, dilation: int = 1):
+        super().__init__()
+        self.reach = (size.k - 1) * dilation
+        self.layer = nn.Conv1d(size.d, size.d, size.k, dilation=dilation)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """The output at each position."""
+        return self.layer(nn.functional.pad(states.transpose(1, 2), (self.reach, 0))).transpose(1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A row of the table: its layers, the entries of the paper, and the measured sizes.
+
+    `layer` takes a size, the number of the layer in a stack and the implementation of attention. `path` is
+    the longest path between two positions in sequential operations, as it follows from the construction of
+    the layer.
+    """
+
+    name: str
+    layer: Callable[[Size, int, str], nn.Module]
+    complexity: str
+    operations: str
+    longest: str
+    path: Callable[[Size], int]
+    base: Size
+    varied: dict[str, tuple[int, ...]]
+
+
+def _steps(distance: int, reach: int) -> int:
+    return -(-distance // reach)
+
+
+def _dilated_layers(size: Size) -> int:
+    # Floating-point logarithms are inexact: log(243) / log(3) is 4.999….
+    return next(layers for layers in range(size.n) if size.k**layers >= size.n)
+
+
+# The leading term dominates from the smallest size on. A layer of the largest size takes about a second.
+LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
+# The matrices of a wider LSTM do not fit into the cache, so that its time follows another law.
+CACHED = (128, 256, 512)
+ROWS = (
+    Row(
+        "self-attention",
+        lambda size, _, kind: AttentionCore(size, kind),
+        *("O(n^2 d)", "O(1)", "O(1)"),
+        lambda size: 1,
+        Size(1024, 256),
+        {"n": LONG, "d": WIDE},
+    ),
+    Row(
+        "the same with projections",
+        lambda size, _, kind: SelfAttention(size, kind),
+        *("O(n^2 d + n d^2)", "O(1)", "O(1)"),
+        lambda size: 1,
+        Size(1024, 256),
+        {"n": LONG, "d": WIDE},
+    ),
+    Row(
+        "restricted self-attention",
+        lambda size, _, kind: AttentionCore(size, kind),
+        *("O(r n d)", "O(1)", "O(n/r)"),
+        lambda size: _steps(size.n - 1, size.r),
+        # In smaller sizes copying the neighbours takes as long as attending to them.
+        Size(8192, 256, r=128),
+        {"n": (4096, 8192, 16384), "d": WIDE, "r": (128, 256, 512)},
+    ),
+    Row(
+        "recurrent (LSTM)",
+        lambda size, *_: Recurrent(nn.LSTM, size),
+        *("O(n d^2)", "O(n)", "O(n)"),
+        lambda size: size.n,
+        Size(512, 256),
+        {"n": LONG, "d": CACHED},
+    ),
+    Row(
+        "recurrent (GRU)",
+        lambda size, *_: Recurrent(nn.GRU, size),
+        *("O(n d^2)", "O(n)", "O(n)"),
+        lambda size: size.n,
+        Size(512, 256),
+        {"n": LONG, "d": WIDE[1:]},
+    ),
+    Row(
+        "convolution",
+        lambda size, *_: Convolution(size),
+        *("O(k n d^2)", "O(1)", "O(n/k)"),
+        lambda size: _steps(size.n - 1, size.k - 1),
+        Size(1024, 256, k=9),
+        {"n": LONG, "d": WIDE[1:], "k": BROAD},
+    ),
+    Row(
+        "dilated convolution",
+        lambda size, depth, _: Convolution(size, size.k**depth),
+        *("O(k n d^2)", "O(1)", "O(log_k n)"),
+        _dilated_layers,
+        Size(1024, 256, k=9),
+        {"n": LONG, "d": WIDE[1:], "k": BROAD},
+    ),
+)
+
+
+def sizes_of(row: Row, quick: bool = False) -> list[Size]:
+    """The base size, and the sizes that differ from it in one letter. A quick run has an eighth of n and d."""
+    others = [replace(row.base, **{name: at}) for name, values in row.varied.items() for at in values]
+    sizes = dict.fromkeys([row.base, *others])
+    return [replace(size, n=size.n // 8, d=size.d // 8) if quick else size for size in sizes]
+
+
+@contextmanager
+def in_the_open() -> Iterator[None]:
+    """Switch the kernels of oneDNN off, because the counter and autograd see each of them as one operation."""
+    with warnings.catch_warnings():
+        # The switch warns about GPUs even if there is none.
+        warnings.filterwarnings("ignore", "TF32 acceleration")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+def flops_of(row: Row, size: Size) -> int:
+    """The FLOPs of a layer on one sentence.
+
+    The counter does not see the products inside fused attention and the LSTM of oneDNN, so that eager
+    attention and the LSTM of PyTorch are counted. The meta device computes shapes only.
+    """
+    with torch.device("meta"), torch.no_grad(), in_the_open():
+        layer, states = row.layer(size, 0, "eager").eval(), torch.empty(1, size.n, size.d)
+        with FlopCounterMode(display=False) as counter:
+            layer(states)
+    return counter.get_total_flops()
+
+
+def median_seconds(cases: Sequence[tuple[Row, Size]], repetitions: int) -> dict[tuple[Row, Size], float]:
+    """The median seconds of a forward pass of each layer on one sentence. The layers take turns."""
+    ways = {}
+    for row, size in cases:
+        layer = row.layer(size, 0, "sdpa").eval()
+        ways[f"{row.name} {size}"] = partial(layer, torch.randn(1, size.n, size.d))
+    with torch.no_grad():
+        times = in_turns(ways, repetitions)
+    return {case: statistics.median(taken) for case, taken in zip(cases, times.values(), strict=True)}
+
+
+class Fit(NamedTuple):
+    """cost = factor · n^a · d^b …, by least squares of the logarithms. `r_squared` is the explained share of
+    their variance.
+    """
+
+    factor: float
+    exponents: dict[str, float]
+    r_squared: float
+
+    def at(self, size: Size) -> float:
+        """The cost of a size by this fit."""
+        return self.factor * math.prod(getattr(size, name) ** power for name, power in self.exponents.items())
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}^{power:.2f}" for name, power in self.exponents.items())
+
+
+def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
+    """The exponents of the letters that vary among the sizes."""
+    names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
+    logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])
+    targets = np.log(np.asarray(costs, dtype=float))
+    solution, *_ = np.linalg.lstsq(logs, targets, rcond=None)
+    left, spread = targets - logs @ solution, targets - targets.mean()
+    powers = dict(zip(names, map(float, solution[1:]), strict=True))
+    return Fit(math.exp(solution[0]), powers, float(1 - (left @ left) / (spread @ spread)))
+
+
+def longest_chain(output: torch.Tensor) -> int:
+    """The number of sequential operations: the longest chain in the autograd graph of an output."""
+    depths: dict = {}
+    stack = [output.grad_fn]
+    while stack:
+        node = stack[-1]
+        parents = [parent for parent, _ in node.next_functions if parent is not None]
+        waiting = [parent for parent in parents if parent not in depths]
+        if not waiting:
+            depths[stack.pop()] = 1 + max((depths[parent] for parent in parents), default=0)
+        stack += waiting
+    return depths[output.grad_fn]
+
+
+def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
+    """The longest chain of operations of a layer for n and for 2n positions."""
+    chains = []
+    with in_the_open():
+        for length in (size.n, 2 * size.n):
+            states = torch.randn(1, length, size.d, requires_grad=True)
+            chains.append(longest_chain(row.layer(replace(size, n=length), 0, "eager")(states)))
+    return chains[0], chains[1]
+
+
+def layers_between_ends(row: Row, size: Size) -> int:
+    """The smallest number of layers after which the last position depends on the first one."""
+    torch.manual_seed(0)
+    # Float64 represents the small gradients of many layers. The derivative is taken in a random direction at
+    # position 0.
+    states, gradient = torch.randn(2, 1, size.n, size.d, dtype=torch.float64)
+    gradient[:, 1:] = 0
+    for depth in range(size.n):
+        layer = row.layer(size, depth, "eager").double()
+
+        # Residual connection and layer normalization (Section 3.1) do not connect different positions.
+        def sublayer(states: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
+            return nn.functional.layer_norm(states + layer(states), (size.d,))
+
+        with torch.no_grad(), in_the_open():
+            states, gradient = torch.func.jvp(sublayer, (states,), (gradient,))
+        if gradient[0, -1].any():
+            return depth + 1
+    raise ValueError(
+        f"{row.name}: after {size.n} layers the last of {size.n} positions does not depend on the first."
+    )
+
+
+def path_length(row: Row, size: Size) -> int:
+    """The sequential operations between the first and the last position: layers by gradient, times n for
+    recurrent layers.
+    """
+    short, long = sequential_operations(row, size)
+    return layers_between_ends(row, size) * (size.n if long > short else 1)
+
+
+class Measured(NamedTuple):
+    """A row with its measurements."""
+
+    row: Row
+    sizes: list[Size]
+    seconds: list[float]
+    flops_fit: Fit
+    seconds_fit: Fit
+
+
+def measure(quick: bool) -> list[Measured]:
+    """The FLOPs and seconds of all rows."""
+    sizes = {row.name: sizes_of(row, quick) for row in ROWS}
+    cases = [(row, size) for row in ROWS for size in sizes[row.name]]
+    seconds = median_seconds(cases, 1 if quick else 7)
+    found = []
+    for row in ROWS:
+        # FLOPs are exact for small sizes, except for windows, which need full blocks.
+        timed, counted = sizes[row.name], sizes_of(row, quick="r" not in row.varied)
+        times = [seconds[row, size] for size in timed]
+        flops = fit(counted, [flops_of(row, size) for size in counted])
+        found.append(Measured(row, timed, times, flops, fit(timed, times)))
+    return found
+
+
+def table(found: Sequence[Measured]) -> Iterator[str]:
+    """The lines of the table, in Markdown."""
+    yield (
+        "| layer | per layer | FLOPs | seconds | R² | sequential operations | chain at n, 2n | longest path | "
+        f"by construction, by gradient (n = {PATH_LENGTH}) |"
+    )
+    yield "|---" * 9 + "|"
+    for row, _, _, flops, seconds in found:
+        size = Size(
+            PATH_LENGTH,
+            PATH_WIDTH,
+            PATH_KERNEL if "k" in row.varied else 0,
+            PATH_WINDOW if "r" in row.varied else 0,
+        )
+        chains = ", ".join(map(str, sequential_operations(row, size)))
+        yield (
+            f"| {row.name} | {row.complexity} | {flops} | {seconds} | {seconds.r_squared:.3f} | {row.operations} | {chains} | "
+            f"{row.longest} | {row.path(size)}, {path_length(row, size)} |"
+        )
+
+
+def draw(found: Sequence[Measured], path: str) -> None:
+    """Draw the measured seconds over each letter, and the lines of the fit."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    labels = {
+        "n": "n, positions",
+        "d": "d, width",
+        "k": "k, kernel width of a convolution",
+        "r": "r, neighbours on each side",
+    }
+    figure, axes = pyplot.subplots(1, len(labels), figsize=(18, 6), layout="constrained")
+    for axis, (letter, label) in zip(axes, labels.items(), strict=True):
+        for number, (row, sizes, seconds, _, fitted) in enumerate(found):
+            like_base = replace(sizes[0], **{letter: 0})
+            line = sorted(
+                (size, second)
+                for size, second in zip(sizes, seconds, strict=True)
+                if replace(size, **{letter: 0}) == like_base
+            )
+            if len(line) < 2:
+                continue
+            places = [getattr(size, letter) for size, _ in line]
+            name = f"{row.name}: {letter}^{fitted.exponents[letter]:.2f}"
+            axis.loglog(places, [second for _, second in line], f"C{number}o", label=name)
+            axis.loglog(places, [fitted.at(size) for size, _ in line], f"C{number}-")
+        ticks = sorted(
+            {getattr(size, letter) for _, sizes, *_ in found for size in sizes if getattr(size, letter)}
+        )
+        axis.set(xlabel=label, ylabel="seconds per layer")
+        axis.set_xticks(ticks, map(str, ticks), fontsize="small")
+        axis.set_xticks([], minor=True)
+        axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure, print the table and write the picture."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--picture", default="complexity.png", help="the file of the picture (complexity.png)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one measurement of small sizes; the seconds are not reliable"
+    )
+    arguments = parser.parse_args(words)
+    # Check the folder before the measurement, which takes minutes.
+    if not Path(arguments.picture).parent.is_dir():
+        parser.error(f"`--picture` must lie in a folder that exists, but '{arguments.picture}' does not.")
+    torch.manual_seed(0)
+    found = measure(arguments.quick)
+    print_header()
+    print("float32, one sentence; seconds are medians\n")
+    print("\n".join(table(found)))
+    draw(found, arguments.picture)
+    print(f"\nPicture: {arguments.picture}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Table 3 of the paper as a plan: the parameters and the cost of each row, beside the numbers of the paper,
+in Markdown.
+
+Run `python scripts/examples/table3.py`. The rows are the recipes in configuration/table3/. Nothing is
+trained.
+"""
+
+import argparse
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
+from vaswani_hf.recipe import Recipe, load_recipe
+from vaswani_hf.training.plan import MEAN_LENGTH, batch_cost, parameters_by_part, planned_flops
+from vaswani_hf.training.planned_model import planned_config, planned_model
+
+COLUMNS = (
+    "row of Table 3",
+    "parameters, millions",
+    "in the paper",
+    "vocabulary sizes that give the paper's parameters",
+    "FLOPs of matrix products",
+    "FLOPs by the paper's method",
+    "in the paper",
+    "perplexity in the paper",
+    "BLEU in the paper",
+)
+FOLDER = Path(__file__).parents[2] / "configuration" / "table3"
+
+
+class PaperRow(NamedTuple):
+    """The paper's perplexity and BLEU on newstest2013, parameters in millions (Table 3), and FLOPs (Table 2)
+    of a row.
+    """
+
+    label: str
+    perplexity: float
+    bleu: float
+    millions: int | None = None
+    flops: float | None = None
+
+
+PAPER = {
+    "base": PaperRow("base", 4.92, 25.8, 65, 3.3e18),
+    "a_h_1": PaperRow("(A) h = 1, d_k = d_v = 512", 5.29, 24.9),
+    "a_h_4": PaperRow("(A) h = 4, d_k = d_v = 128", 5.00, 25.5),
+    "a_h_16": PaperRow("(A) h = 16, d_k = d_v = 32", 4.91, 25.8),
+    "a_h_32": PaperRow("(A) h = 32, d_k = d_v = 16", 5.01, 25.4),
+    "b_d_k_16": PaperRow("(B) d_k = 16", 5.16, 25.1, 58),
+    "b_d_k_32": PaperRow("(B) d_k = 32", 5.01, 25.4, 60),
+    "c_n_2": PaperRow("(C) N = 2", 6.11, 23.7, 36),
+    "c_n_4": PaperRow("(C) N = 4", 5.19, 25.3, 50),
+    "c_n_8": PaperRow("(C) N = 8", 4.88, 25.5, 80),
+    "c_d_model_256": PaperRow("(C) d_model = 256, d_k = d_v = 32", 5.75, 24.5, 28),
+    "c_d_model_1024": PaperRow("(C) d_model = 1024, d_k = d_v = 128", 4.66, 26.0, 168),
+    "c_d_ff_1024": PaperRow("(C) d_ff = 1024", 5.12, 25.4, 53),
+    "c_d_ff_4096": PaperRow("(C) d_ff = 4096", 4.75, 26.2, 90),
+    "d_dropout_0.0": PaperRow("(D) P_drop = 0.0", 5.77, 24.6),
+    "d_dropout_0.2": PaperRow("(D) P_drop = 0.2", 4.95, 25.5),
+    "d_label_smoothing_0.0": PaperRow("(D) eps_ls = 0.0", 4.67, 25.3),
+    "d_label_smoothing_0.2": PaperRow("(D) eps_ls = 0.2", 5.47, 25.7),
+    "e_learned_positions": PaperRow("(E) learned positions", 4.92, 25.7),
+    "big": PaperRow("big", 4.33, 26.4, 213, 2.3e19),
+}
+
+
+class PlannedRow(NamedTuple):
+    """A row of the paper, its recipe, and its planned parameters and FLOPs."""
+
+    paper: PaperRow
+    recipe: Recipe
+    parameters: dict[str, Any]
+    flops: dict[str, Any]
+
+    @property
+    def millions(self) -> float:
+        """Parameters in millions."""
+        return self.parameters["total"] / 1e6
+
+    @property
+    def classes(self) -> tuple[float, float] | None:
+        """The smallest and the largest vocabulary with which the parameters round to the paper's."""
+        if self.paper.millions is None:
+            return None
+        width = planned_config(self.recipe.model, self.recipe.tokenizer).d_model
+        others = self.parameters["total"] - self.parameters["embeddings"]
+        low, high = ((self.paper.millions + half) * 1e6 - others for half in (-0.5, 0.5))
+        return low / width, high / width
+
+
+@cache
+def planned_rows() -> dict[str, PlannedRow]:
+    """All rows by the names of their recipes."""
+    rows = {}
+    for name, paper in PAPER.items():
+        recipe = load_recipe(FOLDER / f"{name}.yaml")
+        config = planned_config(recipe.model, recipe.tokenizer)
+        cost = batch_cost(config, recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH)
+        flops = planned_flops(config, recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH, cost)
+        rows[name] = PlannedRow(paper, recipe, parameters_by_part(planned_model(config)), flops)
+    return rows
+
+
+def table(rows: dict[str, PlannedRow]) -> list[str]:
+    """The rows as lines of Markdown."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    for row in rows.values():
+        paper = row.paper
+        classes = row.classes
+        cells = [
+            paper.label,
+            f"{row.millions:.1f}",
+            "" if paper.millions is None else str(paper.millions),
+            "" if classes is None else f"{classes[0]:,.0f} to {classes[1]:,.0f}",
+            f"{row.flops['counted']['run']:.2e}",
+            f"{row.flops['paper']['run']:.2e}",
+            "" if paper.flops is None else f"{paper.flops:.1e}",
+            f"{paper.perplexity:.2f}",
+            f"{paper.bleu:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(argv)
+    print("\n".join(table(planned_rows())))
+
+
+if __name__ == "__main__":
+    main()

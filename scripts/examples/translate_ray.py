@@ -1,0 +1,264 @@
+"""Translates a column of Parquet files with Ray Data on one machine or on a cluster.
+
+Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip
+install 'vaswani_hf[ray]'`. INPUT is a Parquet file or a folder of Parquet files. OUTPUT is another folder.
+All machines must see both. The rows of NAME.parquet keep their order and are written to
+NAME-00000-of-00003.parquet and so on, with at most `--rows_per_file` rows per file and an additional column
+`translation`. A null stays null. Each worker has one model and one processor. An output file appears when it
+is complete: the same command continues after a kill, and translates only missing or damaged files. If
+RAY_ADDRESS is set, Ray joins that cluster. Otherwise everything runs on this machine and its loopback.
+"""
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+# Rows in memory at once. Sorting by length needs many rows.
+BATCH_ROWS = 4096
+# The key of the schema metadata that identifies the input, the checkpoint and the options of an output file.
+ORIGIN = b"vaswani_hf.origin"
+
+
+class PartTranslator:
+    """A worker with one model. It translates one range of rows after another."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        """Load nothing, so that `__call__` reports loading errors like other errors."""
+        self._arguments = arguments
+        self._translator: Any = None
+
+    def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
+        """Write one output file, and return its path and the error message, if there is one."""
+        try:
+            from vaswani_hf.translation.ctranslate2 import Translator, load_ctranslate2_translator
+
+            load: Any = {"torch": Translator.from_pretrained, "ctranslate2": load_ctranslate2_translator}
+            arguments = self._arguments
+            self._translator = self._translator or load[arguments.engine](
+                arguments.checkpoint, arguments.device
+            )
+            self._write(part)
+        except (ValueError, OSError, RuntimeError, pyarrow.ArrowException) as error:
+            return {"target": part["target"], "error": f"'{part['path']}' cannot be translated: {error}"}
+        return {"target": part["target"], "error": ""}
+
+    def _write(self, part: dict[str, Any]) -> None:
+        target, arguments = Path(part["target"]), self._arguments
+        beams = {} if arguments.num_beams is None else {"num_beams": arguments.num_beams}
+        # A unique name, because a worker of a killed run may still be writing.
+        unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}.unfinished")
+        with pyarrow.parquet.ParquetFile(part["path"]) as file:
+            field = pyarrow.field(arguments.output_column, pyarrow.string())
+            metadata = {**(file.schema_arrow.metadata or {}), ORIGIN: part["origin"]}
+            schema = file.schema_arrow.append(field).with_metadata(metadata)
+            with pyarrow.parquet.ParquetWriter(unfinished, schema, write_page_checksum=True) as writer:
+                for batch in batches_of(file, part["start"], part["stop"]):
+                    texts = batch.column(arguments.column).to_pylist()
+                    found = self._translator.translate([text for text in texts if text is not None], **beams)
+                    column = pyarrow.array(
+                        [None if text is None else next(found) for text in texts], field.type
+                    )
+                    writer.write_batch(pyarrow.record_batch([*batch.columns, column], schema=schema))
+        os.replace(unfinished, target)
+
+
+def batches_of(file: Any, start: int, stop: int) -> Iterator[Any]:
+    """The rows from `start` to `stop` (exclusive) in batches. Row groups outside this range are not read."""
+    first = 0
+    for group in range(file.num_row_groups):
+        last = first + file.metadata.row_group(group).num_rows
+        if first < stop and last > start:
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group]):
+                begin, end = max(start - first, 0), min(stop - first, len(batch))
+                if begin < end:
+                    yield batch.slice(begin, end - begin)
+                first += len(batch)
+        first = last
+
+
+def refuse(sentence: str, is_so: bool = True) -> None:
+    """End the process with an error message if `is_so`."""
+    if is_so:
+        sys.exit(f"translate_ray: {sentence}")
+
+
+def input_files(source: Path, output: Path) -> list[Path]:
+    """The Parquet files of the input, sorted by name."""
+    refuse(
+        f"INPUT must be a Parquet file or a folder of them, but '{source}' does not exist.",
+        not source.exists(),
+    )
+    folder = source if source.is_dir() else source.parent
+    is_input = output.resolve() == folder.resolve()
+    refuse(f"OUTPUT must be another folder than that of INPUT, but is '{output}'.", is_input)
+    refuse(f"OUTPUT must be a folder, but '{output}' is a file.", output.is_file())
+    files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
+    refuse(f"INPUT must hold .parquet files, but '{source}' has none.", not files)
+    return files
+
+
+def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The row ranges of a file with their output files. The file must have the text column, and must not have
+    the output column.
+    """
+    column, output_column = arguments.column, arguments.output_column
+    try:
+        schema, rows = pyarrow.parquet.read_schema(path), pyarrow.parquet.read_metadata(path).num_rows
+    except (pyarrow.ArrowInvalid, OSError):
+        refuse(f"'{path}' must be a Parquet file, but is damaged or something else.")
+    names = schema.names
+    refuse(
+        f"`--column` must be one of {', '.join(names)}, which '{path}' has, but is {column}.",
+        column not in names,
+    )
+    kind = schema.field(column).type
+    is_text = kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view(), pyarrow.null())
+    refuse(f"The column `{column}` of '{path}' must hold text, but holds {kind}.", not is_text)
+    has_output = output_column in names
+    refuse(f"`--output_column` must be a new column, but '{path}' has `{output_column}` already.", has_output)
+    weights = [
+        file for kind in ("*.safetensors", "*.bin") for file in sorted(Path(arguments.checkpoint).glob(kind))
+    ]
+    stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in (path, *weights)]
+    facts = [
+        stamps,
+        arguments.checkpoint,
+        column,
+        output_column,
+        arguments.num_beams,
+        arguments.rows_per_file,
+    ]
+    origin = hashlib.sha256(json.dumps(facts).encode()).hexdigest().encode()
+    starts, parts = range(0, max(rows, 1), arguments.rows_per_file), []
+    for number, start in enumerate(starts):
+        # A single output file is numbered too, so that two input files never have the same output.
+        name = f"{path.stem}-{number:05}-of-{len(starts):05}.parquet"
+        part = {
+            "path": str(path.resolve()),
+            "origin": origin,
+            "target": str(arguments.output.resolve() / name),
+        }
+        parts.append({**part, "start": start, "stop": min(start + arguments.rows_per_file, rows)})
+    return parts
+
+
+def is_done(part: dict[str, Any]) -> bool:
+    """True if the output file of a part is complete. Print its name if it is damaged; refuse an output of
+    another origin.
+    """
+    target, remedy = part["target"], "choose another OUTPUT, or remove it"
+    if not os.path.exists(target):
+        return False
+    try:
+        with pyarrow.parquet.ParquetFile(target, page_checksum_verification=True) as made:
+            # Reading all pages finds damage in the middle of a file.
+            rows = sum(len(batch) for batch in made.iter_batches())
+            origin = (made.schema_arrow.metadata or {}).get(ORIGIN)
+    except (pyarrow.ArrowException, OSError):
+        rows, origin = -1, part["origin"]
+    is_other = origin != part["origin"]
+    refuse(f"'{target}' was made from another file, checkpoint or options than these; {remedy}.", is_other)
+    is_whole = rows == part["stop"] - part["start"]
+    if not is_whole:
+        print(f"'{target}' is damaged and is translated again", flush=True)
+    return is_whole
+
+
+def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, Any]]:
+    """The parts that are not translated. Refuse other files in the output folder."""
+    targets = {part["target"] for part in parts}
+    for path in sorted(output.resolve().glob("*.parquet")):
+        is_stranger = str(path) not in targets
+        refuse(
+            f"OUTPUT must hold only what this run makes, but has '{path}'; choose another OUTPUT.",
+            is_stranger,
+        )
+    return [part for part in parts if not is_done(part)]
+
+
+def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    """Translate row ranges in parallel, one per worker."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    is_local = not os.environ.get("RAY_ADDRESS")
+    if is_local:
+        # Without a cluster mode, all processes of Ray listen on loopback only.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    local: Any = {"num_cpus": arguments.workers, "include_dashboard": False} if is_local else {}
+    try:
+        import ray.data
+    except ImportError:
+        refuse("Ray is not installed; install it with `pip install 'vaswani_hf[ray]'`.")
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    lacks = is_local and ray.cluster_resources().get("GPU", 0) < arguments.num_gpus
+    refuse(f"`--num_gpus` must be at most as many as this machine has, but is {arguments.num_gpus:g}.", lacks)
+    # One block per part, because otherwise one worker may get several parts while another worker waits.
+    entries: Any = ray.data.from_items(parts, override_num_blocks=len(parts))
+    pool = ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts)))
+    made = entries.map(
+        PartTranslator, fn_constructor_args=(arguments,), compute=pool, num_gpus=arguments.num_gpus
+    )
+    for number, part in enumerate(made.iter_rows(), 1):
+        refuse(part["error"], bool(part["error"]))
+        print(f"{number:,} of {len(parts):,}: '{part['target']}'", flush=True)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Translate the missing parts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", help="a checkpoint folder, or a repository of the Hub")
+    parser.add_argument("input", type=Path, help="a Parquet file or a folder of them")
+    parser.add_argument("output", type=Path, help="the folder of the translated files")
+    parser.add_argument("--column", default="text", help="the column of the texts (text)")
+    parser.add_argument("--output_column", default="translation", help="the new column (translation)")
+    parser.add_argument(
+        "--rows_per_file",
+        type=int,
+        default=100_000,
+        help="the largest number of rows of an output file (100000)",
+    )
+    parser.add_argument("--workers", type=int, default=1, help="parallel models, each on one processor (1)")
+    parser.add_argument("--num_gpus", type=float, default=0, help="GPUs of each worker (0)")
+    parser.add_argument("--device", help="cpu or cuda; default: a GPU if the worker has one")
+    parser.add_argument("--num_beams", type=int, help="default: the number of the checkpoint")
+    parser.add_argument(
+        "--engine",
+        choices=("torch", "ctranslate2"),
+        default="torch",
+        help="the backend of the search (torch)",
+    )
+    arguments = parser.parse_args(words)
+    for name in ("workers", "rows_per_file"):
+        refuse(
+            f"`--{name}` must be positive, but is {getattr(arguments, name)}.", getattr(arguments, name) < 1
+        )
+    if os.path.isdir(arguments.checkpoint):
+        # Workers have another working directory.
+        arguments.checkpoint = os.path.abspath(arguments.checkpoint)
+    parts = [
+        part for path in input_files(arguments.input, arguments.output) for part in parts_of(path, arguments)
+    ]
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    missing = missing_parts(parts, arguments.output)
+    for unfinished in arguments.output.glob(".*.unfinished"):
+        unfinished.unlink()
+    print(f"{len(parts):,} files, {len(parts) - len(missing):,} of them translated already", flush=True)
+    if missing:
+        translate(missing, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Writes docs/recipe_keys.md, the page of all keys of a recipe, and the JSON schema with which editors
+complete recipes.
+
+python scripts/reference/recipe_reference.py
+"""
+
+import ast
+import json
+import re
+import types
+import typing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from vaswani_hf.optimization.optimizers import OPTIMIZERS
+from vaswani_hf.optimization.regularizers import REGULARIZERS
+from vaswani_hf.optimization.schedules import SCHEDULES
+from vaswani_hf.recipe.recipe import recipe_classes
+from vaswani_hf.settings.base import Settings, as_yaml
+
+RECIPES = recipe_classes()
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "vaswani_hf"
+PAGE = ROOT / "docs" / "recipe_keys.md"
+SCHEMA = ROOT / "configuration" / "recipe.schema.json"
+# For each section: the variable names of its settings object in the package, and the files that are listed
+# first.
+OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
+    "": ({"recipe"}, ("training/run.py",)),
+    "data": ({"data"}, ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py")),
+    "tokenizer": ({"tokenizer", "section"}, ("tasks/", "data/corpus.py", "data/", "training/")),
+    "model": ({"config", "model"}, ("model/", "training/")),
+    "training": ({"training", "settings"}, ("optimization/", "training/trainer.py", "training/")),
+    "decoding": ({"generation_config", "config", "options"}, ("model/",)),
+    "evaluation": ({"evaluation"}, ("tasks/", "training/")),
+    "publishing": ({"publishing"}, ("publish/", "training/run.py")),
+}
+# Files whose classes have fields and methods: a method may be the only reader of a field.
+FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py")
+HEAD = """# The keys of a recipe
+
+`python scripts/reference/recipe_reference.py` writes this page from the classes of the sections. An editor that reads
+[recipe.schema.json](../configuration/recipe.schema.json) completes the keys and shows the same help.
+
+A key of the command line replaces the key of the file: `vaswani train RECIPE --max_steps 100`, or
+`--training.max_steps 100`. A recipe may extend another one: `extends: base.yaml`.
+"""
+
+
+def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
+    """The keys of the recipes of a task by section. The section "" has the keys outside of sections."""
+    sections: dict[str, dict[str, FieldInfo]] = {"": {}}
+    for name, field in RECIPES[task].model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            sections[name] = dict(field.annotation.model_fields)
+        else:
+            sections[""][name] = field
+    return sections
+
+
+@cache
+def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
+    """For each section and key, the tasks that have the key, with its field."""
+    found: dict[str, dict[str, list[tuple[str, FieldInfo]]]] = {}
+    for task in RECIPES:
+        for section, keys in sections_of(task).items():
+            for key, field in keys.items():
+                found.setdefault(section, {}).setdefault(key, []).append((task, field))
+    return found
+
+
+@cache
+def _trees() -> dict[str, ast.Module]:
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def _read(node: ast.AST) -> tuple[str, Any]:
+    """The owner and the name of an attribute: "training" and "bf16" for `self.training.bf16`."""
+    owner: Any = None
+    name = None
+    if isinstance(node, ast.Attribute):
+        owner, name = node.value, node.attr
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr":
+        owner, name = node.args[0], getattr(node.args[1], "value", None)
+    return getattr(owner, "attr", getattr(owner, "id", "")), name
+
+
+def uses_of(section: str, key: str) -> list[str]:
+    """The files of the package that read a key."""
+    owners, places = OWNERS[section]
+    _, _, kind = key.partition("_")
+    found = []
+    for name, tree in _trees().items():
+        for node in ast.walk(tree):
+            names = {"self"} if name in FIELDS_AND_METHODS else owners
+            owner, read = _read(node)
+            is_attribute = read == key and owner in names
+            # An expression such as `f"{split}_source"` reads the keys of all splits.
+            is_kind = (
+                isinstance(node, ast.JoinedStr)
+                and isinstance(node.values[-1], ast.Constant)
+                and node.values[-1].value == f"_{kind}"
+            )
+            if is_attribute or (section == "data" and is_kind):
+                found.append(name)
+                break
+    found = [name for name in found if name.startswith(places)]
+
+    def rank(name: str) -> list[bool]:
+        return [name in FIELDS_AND_METHODS, *(not name.startswith(place) for place in places)]
+
+    return sorted(found, key=rank)
+
+
+def file_of_field(section: str, key: str) -> str:
+    """The file of the package that declares a key."""
+    if section == "model" and key != "init_from":
+        return "model/configuration_vaswani.py"
+    entries: list[Any] = [*OPTIMIZERS.values(), *SCHEDULES.values(), *REGULARIZERS.values()]
+    kinds: list[type] = [entry.settings for entry in entries] if section == "training" else []
+    for recipe in RECIPES.values():
+        kinds.append(recipe.model_fields[section].annotation if section else recipe)  # type: ignore[arg-type]
+    modules = [
+        base.__module__
+        for kind in kinds
+        for base in kind.__mro__[::-1]
+        if key in vars(base).get("__annotations__", {})
+    ]
+    return modules[0].removeprefix("vaswani_hf.").replace(".", "/") + ".py"
+
+
+def type_words(kind: Any) -> str:
+    """A type in words."""
+    if typing.get_origin(kind) is typing.Annotated:
+        return type_words(typing.get_args(kind)[0])
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        options = [option for option in typing.get_args(kind) if option is not type(None)]
+        words = [
+            type_words(option) for option in options if not (option is int and float in typing.get_args(kind))
+        ]
+        is_nullable = type(None) in typing.get_args(kind) and not words[-1].endswith("null")
+        return " or ".join([*words, "null"] if is_nullable else words)
+    if typing.get_origin(kind) is typing.Literal:
+        return " or ".join(f"`{choice}`" for choice in typing.get_args(kind))
+    if typing.get_origin(kind) is list:
+        items = (
+            type_words(typing.get_args(kind)[0]).replace("integer", "integers").replace("number", "numbers")
+        )
+        return f"list of {items}"
+    names = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null"}
+    return names.get(kind, "mapping")
+
+
+def range_words(field: FieldInfo) -> str:
+    """The range of a number in words."""
+    found = []
+    for annotated in [field, *typing.get_args(field.annotation)]:
+        for limit in getattr(annotated, "metadata", getattr(annotated, "__metadata__", [])):
+            for name, words in (("gt", "above"), ("ge", "from"), ("lt", "below"), ("le", "to")):
+                if hasattr(limit, name):
+                    found.append(f"{words} {getattr(limit, name):,}")
+    return " ".join(found)
+
+
+def default_words(field: FieldInfo) -> str:
+    """The default of a key as YAML writes it."""
+    if field.is_required():
+        return "required"
+    return "" if field.default == "" else f"`{as_yaml(field.default)}`".replace("'", "")
+
+
+def description(found: list[tuple[str, FieldInfo]]) -> str:
+    """The help of a key, with the tasks that have the key."""
+    tasks = [task for task, _ in found]
+    limit = "" if len(tasks) == len(RECIPES) else f" (`task: {'`, `'.join(tasks)}`)"
+    helps = dict.fromkeys(" ".join((field.description or "").split()) for _, field in found)
+    return " ".join(helps) + limit
+
+
+def page() -> str:
+    """The content of the page."""
+    lines = [HEAD]
+    for section, keys in all_keys().items():
+        lines += [f"## {section or 'Keys outside of sections'}", ""]
+        lines += ["| key | type | default | range | meaning | field | use |", "|---|---|---|---|---|---|---|"]
+        for key, found in keys.items():
+            field = found[0][1]
+            kinds = list(dict.fromkeys(type_words(of_task.annotation) for _, of_task in found))
+            if len(kinds) > 1:
+                kinds = [*(kind.removesuffix(" or null") for kind in kinds), "null"]
+            if (section, key) == ("", "task"):
+                kinds = [" or ".join(f"`{task}`" for task in RECIPES)]
+            cells = [
+                f"`{key}`",
+                " or ".join(kinds),
+                default_words(field),
+                range_words(field),
+                description(found),
+            ]
+            cells += [file_of_field(section, key), ", ".join(uses_of(section, key))]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of the recipes of all tasks. No key is required, because a recipe may extend another
+    one.
+    """
+    properties: dict[str, Any] = {
+        "extends": {"type": "string", "description": "The recipe that this one extends."}
+    }
+    definitions: dict[str, Any] = {}
+    generated = {task: recipe.model_json_schema() for task, recipe in RECIPES.items()}
+    for section, keys in all_keys().items():
+        of_section = {}
+        for key, found in keys.items():
+            forms = []
+            for task, _ in found:
+                whole = generated[task]
+                name = RECIPES[task].model_fields[section].annotation.__name__ if section else ""  # type: ignore[union-attr]
+                owner = whole["$defs"][name] if section else whole
+                form = {
+                    word: value
+                    for word, value in owner["properties"][key].items()
+                    if word not in ("title", "description")
+                }
+                definitions |= {
+                    name: whole["$defs"][name] for name in re.findall(r"#/\$defs/(\w+)", json.dumps(form))
+                }
+                if form not in forms:
+                    forms.append(form)
+            form = forms[0] if len(forms) == 1 else {"anyOf": forms}
+            of_section[key] = {"description": description(found).replace("`", ""), **form}
+        if section:
+            properties[section] = {
+                "type": ["object", "null"],
+                "additionalProperties": False,
+                "properties": of_section,
+            }
+        else:
+            properties |= of_section
+    properties["task"] = {
+        "description": properties["task"]["description"],
+        "enum": [*RECIPES],
+        "default": "translation",
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A recipe of vaswani_hf",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+        "$defs": definitions,
+    }
+
+
+def schema_text() -> str:
+    """The content of the file of the schema."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write both files."""
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page(), encoding="utf-8")
+    SCHEMA.write_text(schema_text(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

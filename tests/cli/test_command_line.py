@@ -1,0 +1,305 @@
+"""The command line that is made from the classes of options, the page of all options, and where the commands write."""
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vaswani_hf.checkpoint.locks import InUseError
+from vaswani_hf.cli import COMMANDS, CommandParser, add_options, main, normalised
+from vaswani_hf.cli.options import Options, on_command_line
+from vaswani_hf.cli.output import LineOutput, check_output, output_file
+from vaswani_hf.model.generation_vaswani import SearchSettings
+from vaswani_hf.model.translator_vaswani import TranslationOptions
+
+ROOT = Path(__file__).parents[2]
+
+
+class _Example(Options):
+    place: str = on_command_line(positional=True)
+    """a place"""
+    more_places: list[str] = []
+    """more"""
+    is_set: bool = False
+    """a switch of 100 %"""
+    number: int | None = None
+    """a number"""
+    share: float = 0.5
+    """a share"""
+
+
+def parse(*words: str) -> Options:
+    parser = CommandParser(prog="example")
+    add_options(parser, _Example)
+    values = vars(parser.parse_args(normalised(words, _Example)))
+    return _Example.of_command_line(values)
+
+
+def test_words_become_the_values_of_a_class():
+    options = parse("here", "--more_places", "a", "b", "--number", "3", "--share=1")
+    assert options == _Example(place="here", more_places=["a", "b"], number=3, share=1.0)
+    assert options.given() == {"place": "here", "more_places": ["a", "b"], "number": 3, "share": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "is_set"),
+    [
+        (["here", "--is_set"], True),
+        (["--is_set", "here"], True),
+        (["--is-set", "TRUE", "here"], True),
+        (["--is_set", "false", "here"], False),
+        (["here", "--is_set=false"], False),
+        (["here"], False),
+    ],
+)
+def test_a_switch_needs_no_value_and_takes_no_word_that_is_none(words, is_set):
+    assert parse(*words) == _Example(place="here", is_set=is_set)
+
+
+def test_the_help_has_descriptions_and_defaults(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse("--help")
+    out = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0
+    assert "a switch of 100 %" in out and "a share (0.5)" in out and "--is_set [true|false]" in out
+
+
+MISTYPED = {
+    "translate m --foo": "there is no option --foo; the nearest one is --format",
+    "translate": "the following arguments are required: model",
+    "score m --source=x": "the following arguments are required: --target",
+    "export m x y --format onnx": "there is no argument 'y' to take",
+    "translate m --json=maybe": "argument --json: must be true or false, but is 'maybe'",
+}
+
+
+@pytest.mark.parametrize("words", MISTYPED)
+def test_words_that_fit_no_option_end_with_a_sentence_and_the_way_to_the_help(capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    name, said = words.split()[0], capsys.readouterr().err
+    assert said.startswith(f"vaswani {name}: {MISTYPED[words]}") and said.endswith(
+        f"; see vaswani {name} --help\n"
+    )
+
+
+def test_a_word_that_is_no_command_is_answered_by_all_commands(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["tranlsate"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1
+    assert all(name in said for name in COMMANDS)
+
+
+IMPOSSIBLE = {
+    "plan r.yaml --hardware P100 --tokens_per_second 3": "`--hardware` and `--tokens_per_second` ",
+    "average a b --last 2 --output c": "`--last` and `--best` choose from one run, but 2 ",
+    "average a --output c": "`checkpoints` must be two or more, or one run with `--last` or `--best`",
+    "average a --metric bleu --output c": "`--metric bleu` is for `--best`, which is not given",
+    "translate m --num_beams two": "`--num_beams` must be an integer, but is 'two'.",
+    "translate m --dtype int4": "`--dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', but is ",
+}
+
+
+@pytest.mark.parametrize("words", IMPOSSIBLE)
+def test_impossible_values_are_one_sentence(vaswani, words):
+    code, out, said = vaswani(*words.split())
+    assert (code, out) == (1, "") and said.startswith(IMPOSSIBLE[words])
+
+
+def test_translate_has_every_option_of_a_translation():
+    declared = [
+        field
+        for kind in (SearchSettings, TranslationOptions)
+        for field in dataclasses.fields(kind)
+        if field.metadata["command_line"]
+    ]
+    found = COMMANDS["translate"].options.command_line()
+    assert len(declared) >= 18
+    for field in declared:
+        assert found[field.name].description == field.metadata["help"]
+
+
+def test_the_page_of_all_options_is_up_to_date():
+    path = ROOT / "scripts" / "reference" / "command_reference.py"
+    spec = importlib.util.spec_from_file_location("command_reference", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert page == module.command_reference(), "Run: python scripts/command_reference.py > docs/commands.md"
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch) -> Path:
+    """A test set in the current folder, with other names of its source."""
+    monkeypatch.chdir(tmp_path)
+    Path("source").write_text("ja?\nnein\n", encoding="utf-8")
+    Path("reference").write_text("ja?\nnein\n", encoding="utf-8")
+    Path("linked").symlink_to("source")
+    os.link("source", "same")
+    Path("other").write_text("kept\n", encoding="utf-8")
+    Path("folder").mkdir()
+    return tmp_path
+
+
+EVALUATE = ("--source", "source", "--reference", "reference", "--device", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("source", "`--output` must be another file than `--source`, but both are source."),
+        ("linked", "`--output` must be another file than `--source`, but both are linked."),
+        ("same", "`--output` must be another file than `--source`, but both are same."),
+        ("./reference", "`--output` must be another file than `--reference`, but both are ./reference."),
+        ("other", "`--output` must be a new file, but other exists; give another name."),
+        ("folder", "`--output` must be a file, but 'folder' is a folder."),
+        ("no/where", "`--output` must be in an existing folder, but is no/where."),
+        ("new.gz", "`--output` is written as it is and must not end in .gz, but is new.gz."),
+        ("n" * 300, f"'{'n' * 300}' cannot be read or written (File name too long)."),
+    ],
+)
+def test_an_output_of_evaluate_is_refused_before_the_model_is_loaded(files, vaswani, output, message):
+    before = {path: path.read_bytes() for path in files.iterdir() if path.is_file()}
+    assert vaswani("evaluate", "no/model", *EVALUATE, "--output", output) == (1, "", message)
+    assert {path: path.read_bytes() for path in files.iterdir() if path.is_file()} == before
+
+
+def test_evaluate_writes_its_translations_or_nothing(files, vaswani, copier_checkpoint):
+    code, out, _ = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")
+    assert code == 0 and out.startswith("BLEU ") and Path("new").read_text(encoding="utf-8") == "ja?\nnein\n"
+    assert vaswani("evaluate", "no/model", *EVALUATE, "--output", "another")[0] == 1
+    assert not Path("another").exists()
+
+
+class _Full:
+    """A file on a full disk."""
+
+    def __init__(self, error: OSError):
+        self.error = error
+
+    def write(self, line: bytes) -> int:
+        raise self.error
+
+
+def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypatch):
+    error = OSError(28, "No space left on device")
+    monkeypatch.setattr(
+        "vaswani_hf.cli.output.LineOutput",
+        lambda file, name, remedy: LineOutput(_Full(error) if name == "new" else file, name, remedy),
+    )
+    code, out, sentence = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")
+    assert code == 1 and out.startswith("BLEU ")
+    assert sentence == (
+        "new cannot be written (No space left on device); free space and run it again with another name."
+    )
+    code, _, sentence = vaswani("translate", copier_checkpoint, "--input", "source", "--output", "new")
+    assert (code, sentence) == (
+        1,
+        "new cannot be written (No space left on device); free space and go on with `--resume`.",
+    )
+    assert not Path("new").exists()
+
+
+def test_parts_of_a_line_are_written_until_it_is_whole(tmp_path):
+    class Slow:
+        written = b""
+
+        def write(self, line) -> int:
+            self.written += bytes(line[:3])
+            return len(line[:3])
+
+        def flush(self) -> None:
+            pass
+
+    slow = Slow()
+    LineOutput(slow, "slow", "wait").write(b"eins zwei\n")
+    assert slow.written == b"eins zwei\n"
+    with output_file(str(tmp_path / "new"), "wait") as file:
+        file.write(b"eins\n")
+    assert (tmp_path / "new").read_bytes() == b"eins\n"
+
+
+def test_an_output_is_for_one_process_and_what_was_there_stays(tmp_path):
+    path = tmp_path / "there"
+    path.write_text("one line\nno end")
+    with output_file(str(path), "wait", resume=True) as file:
+        file.keep(len("one line\n"))
+        sentence = (
+            rf"^`--output` {path} is being written by process {os.getpid()} on \S+ since [\d: +-]+; "
+            "wait for it, or give another name.$"
+        )
+        with pytest.raises(InUseError, match=sentence), output_file(str(path), "wait", resume=True):
+            pass
+        with pytest.raises(InUseError, match=sentence):
+            check_output(str(path), {})
+    assert path.read_text() == "one line\nno end"
+    with output_file(str(path), "wait", resume=True) as file:
+        file.keep(len("one line\n"))
+        file.write(b"more\n")
+    assert path.read_text() == "one line\nmore\n"
+    path.write_text("")
+    with pytest.raises(KeyError), output_file(str(path), "wait", resume=True):
+        raise KeyError
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_an_output_that_another_process_has_made_meanwhile_stays(tmp_path):
+    path = tmp_path / "new"
+    check_output(str(path), {})
+    path.write_text("of another process\n")
+    sentence = f"^`--output` must be a new file, but {path} exists"
+    with pytest.raises(ValueError, match=sentence), output_file(str(path), "wait") as file:
+        file.write(b"mixed\n")
+    assert path.read_text() == "of another process\n"
+
+
+def test_standard_output_is_no_input(files, monkeypatch):
+    with open("linked", "a", encoding="utf-8") as stdout, open("source", encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        for inputs, name in (
+            ({"--source": "same"}, "`--source`, but both are same"),
+            ({"--input": None}, "standard"),
+        ):
+            with pytest.raises(ValueError, match=f"^Standard output must be another file than {name}"):
+                check_output(None, inputs)
+        with pytest.raises(
+            ValueError, match="^`--output` must be another file than standard input, but both are source"
+        ):
+            check_output("source", {"--input": None}, resume=True)
+        check_output(None, {"--source": "other"})
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("streams", "out", "message"),
+    [
+        ("<&- --text ja?", "ja?\n", ""),
+        ("<&-", "", "Standard input is closed; open it, or give the texts by `--input` or `--text`."),
+        (
+            "--text ja? >&-",
+            "",
+            "Standard output is closed, so that results would be lost; open it, or send it to a file.",
+        ),
+        (
+            "--text ja? >/dev/full",
+            "",
+            "Standard output cannot be written (No space left on device); free space, or",
+        ),
+        ("--input source 2>&-", "ja?\nnein\n", ""),
+    ],
+)
+def test_streams_that_are_closed_or_full(python, files, copier_checkpoint, streams, out, message):
+    command = f'"{python}" -m vaswani_hf.cli translate "{copier_checkpoint}" --device cpu {streams}'
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (int(bool(message)), out), done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("vaswani: ")]
+    assert len(said) == bool(message) and all(line.startswith(f"vaswani: {message}") for line in said)
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

@@ -1,0 +1,88 @@
+"""Rewrites a model for formats that compute scaled dot products only and have a position table of fixed
+length.
+"""
+
+import copy
+import math
+
+import torch
+from transformers import PreTrainedModel
+
+from ..model.attention_vaswani import UNFUSED_SCORES, GeneralAttention, VaswaniAttention
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.generation_vaswani import PAPER_MAX_LENGTH
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
+from .formats import Limit, Tokenizers
+
+# Section 6.1: an output has at most this many more tokens than its input.
+EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
+SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
+
+
+def _whole_attention(config: VaswaniConfig) -> str | None:
+    windows = {*config.windows_of(is_causal=False), *config.windows_of(is_causal=True)}
+    return None if windows == {None} else "it attends to all tokens"
+
+
+def _dot_product(name: str) -> Limit:
+    return lambda config: "its scores are dot products" if getattr(config, name) in UNFUSED_SCORES else None
+
+
+# The limits of a format that has scaled dot-product attention over all tokens only.
+SCALED_DOT_LIMITS: dict[str, Limit] = {
+    "attention_score": _dot_product("attention_score"),
+    "cross_attention_score": _dot_product("cross_attention_score"),
+    "attention_window": _whole_attention,
+}
+
+
+def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
+    """A model that computes the same function with scaled dot products: factors and matrices move into the
+    query projections.
+    """
+    config = model.config
+    if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
+        return model
+    config = copy.deepcopy(config)
+    config.attention_score, config.cross_attention_score = "scaled_dot", None
+    state = {
+        name: tensor for name, tensor in model.state_dict().items() if not name.endswith(".score_weight")
+    }
+    for name, attention in model.named_modules():
+        if isinstance(attention, VaswaniAttention):
+            state |= {f"{name}.q_proj.{of}": value for of, value in _queries(attention).items()}
+    folded = VaswaniForSeq2SeqLM(config).to(device=model.device, dtype=model.dtype)
+    folded.load_state_dict(state)
+    folded.generation_config = model.generation_config
+    return folded.eval()
+
+
+@torch.no_grad()
+def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
+    """Weight and bias of a query projection with which q k / sqrt(d_k) equals the scores of the attention."""
+    folded = {}
+    for name, value in attention.q_proj.named_parameters():
+        heads = value.double().unflatten(0, (-1, attention.d_k))
+        if isinstance(attention, GeneralAttention):
+            matrices = attention.score_weight.double().view(-1, attention.d_k, attention.d_k)
+            heads = torch.einsum("hij,hi...->hj...", matrices, heads)
+        folded[name] = (heads.flatten(0, 1) * attention.scaling * attention.d_k**0.5).to(value.dtype)
+    return folded
+
+
+def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
+    """The length of a position table for the longest input and for every output that the generation config
+    allows.
+
+    The result is at least 1,074 positions. A learned table keeps its length.
+    """
+    if model.config.position_embedding == "learned":
+        return model.config.max_position_embeddings
+    config = model.generation_config
+    # transformers writes 10^30 if there is no limit.
+    lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < 10**6]
+    longest = max(lengths, default=DEFAULT_MAX_LENGTH)
+    a, b = (getattr(config, name, None) or 0 for name in ("max_length_a", "max_length_b"))
+    outputs = (longest + EXTRA_TOKENS, math.ceil(a * longest) + b, config.max_length, config.max_new_tokens)
+    return max(SMALLEST_TABLE, *(int(length or 0) for length in outputs))

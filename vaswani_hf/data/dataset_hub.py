@@ -1,0 +1,102 @@
+"""Datasets of the Hub, with one commit for all splits, all processes and all parts of a run."""
+
+import os
+import re
+from pathlib import Path
+from typing import TypeVar
+
+import datasets
+from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
+from huggingface_hub import HfApi
+from huggingface_hub.errors import OfflineModeIsEnabled
+
+from ..checkpoint.hub import HubError, explained, with_retries
+from ..settings.data import CorpusData, is_on_hub
+
+_Data = TypeVar("_Data", bound=CorpusData)
+
+# By default `datasets` counts downloads: it sends the names of datasets, also of private ones, to a fixed
+# address.
+if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+
+
+def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
+    """The section `data` with the commit of its dataset, and with the licence in the dataset card.
+
+    A licence in the recipe stays. `earlier` is the section that the run to be resumed has recorded. Its
+    commit stays, unless the recipe names another commit.
+    """
+    if data.dataset is None:
+        return data
+    if os.path.isdir(data.dataset):
+        # Without "./" the name would mean a repository of the Hub on a machine that does not have the folder.
+        relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
+        return data.replace(dataset=relative)
+    recorded = earlier if earlier and earlier.dataset == data.dataset else None
+    if recorded and not _is_another_commit(data.dataset_revision, recorded.dataset_revision):
+        revision, license = recorded.dataset_revision, recorded.license
+    else:
+        revision, license = _resolve(data.dataset, data.dataset_config, data.dataset_revision)
+    return data.replace(dataset_revision=revision, license=data.license or license)
+
+
+def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
+    shortened = re.fullmatch("[0-9a-f]{7,40}", revision or "")
+    return bool(shortened) and not (recorded or "").startswith(revision or "")
+
+
+def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[str | None, str | None]:
+    """The commit of a dataset of the Hub, and the licence in its card. None means unknown."""
+    if not is_on_hub(dataset):
+        raise ValueError(
+            f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither."
+        )
+    try:
+        with explained():
+            info = with_retries(HfApi().dataset_info, dataset, revision=revision)
+            if info.gated:
+                # `dataset_info` succeeds for a gated dataset that the user may not read.
+                with_retries(HfApi().auth_check, dataset, repo_type="dataset")
+    except HubError as error:
+        if isinstance(error.__cause__, OfflineModeIsEnabled):
+            return _cached_commit(dataset, config, revision), None
+        raise HubError(f"`data.dataset` '{dataset}' cannot be read: {error}") from error
+    stated = info.card_data.get("license") if info.card_data else None
+    # A card with several licences does not say which licence belongs to which part of the data.
+    listed = stated if isinstance(stated, list) else [stated]
+    return info.sha, listed[0] if len(listed) == 1 else None
+
+
+def _cached_commit(dataset: str, config: str | None, revision: str | None) -> str | None:
+    try:
+        # The hash of a builder is the commit of the dataset, both in the cache and on the Hub.
+        commit = load_dataset_builder(dataset, config, revision=revision).hash
+    except (OSError, ValueError) as error:
+        raise HubError(
+            f"`data.dataset` '{dataset}' must be in the cache while HF_HUB_OFFLINE is set, but is not; run "
+            "once without it."
+        ) from error
+    return commit if _is_commit(commit) and not _is_commit(revision) else revision
+
+
+def open_dataset(
+    name: str, config: str | None, *, split: str, revision: str | None, streaming: bool
+) -> Dataset | IterableDataset:
+    """Load a split of a dataset of the Hub or of a local folder. Refuse a commit other than `revision`."""
+    dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+    files = getattr(dataset, "cache_files", [])
+    # In the cache of `datasets` the folder of a dataset of the Hub has the name of its commit.
+    commit = Path(files[0]["filename"]).parent.name if files else None
+    if _is_commit(revision) and _is_commit(commit) and commit != revision:
+        # If the Hub does not answer, `datasets` loads another commit from the cache.
+        raise ValueError(
+            f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only"
+            f" {commit}; try again when the Hub can be reached."
+        )
+    return dataset
+
+
+def _is_commit(revision: str | None) -> bool:
+    """True if a revision is the whole hash of a commit, not a branch or a tag."""
+    return re.fullmatch("[0-9a-f]{40}", revision or "") is not None

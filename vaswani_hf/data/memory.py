@@ -1,0 +1,66 @@
+"""Memory of the process: pages of memory-mapped corpus files, and memory that the C library keeps.
+
+Only Linux needs these functions. They do nothing on other systems.
+"""
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+# The bytes of memory-mapped files that may stay resident.
+_MAX_MAPPED_BYTES = 2**28
+_MADV_DONTNEED = 4
+# Values in bytes of three options of `mallopt`: M_MMAP_THRESHOLD (its largest value), M_TRIM_THRESHOLD,
+# M_TOP_PAD.
+_MALLOC_OPTIONS = {-3: 2**25, -1: 2**31 - 1, -2: 2**26}
+
+
+def _c_function(name: str) -> Any:
+    """A function of the C library of Linux; None on other systems."""
+    return getattr(ctypes.CDLL(None), name, None) if os.path.exists("/proc/self/statm") else None
+
+
+def return_free_memory() -> None:
+    """Return freed memory to the system: half a gigabyte after the training of a tokenizer."""
+    trim = _c_function("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def keep_free_memory() -> None:
+    """Let the C library keep freed memory, because each training step allocates the same sizes again.
+
+    A training step of a small model is 4 % faster if the system does not have to provide 20,000 new pages.
+    """
+    set_option = _c_function("mallopt")
+    if set_option is not None:
+        for option, value in _MALLOC_OPTIONS.items():
+            set_option(option, value)
+
+
+class MappedFiles:
+    """The memory-mapped Arrow files of this process. A page becomes resident at its first access."""
+
+    def __init__(self) -> None:
+        self._shared_bytes_after_release = 0
+        self._advise = _c_function("madvise")
+
+    def release(self) -> None:
+        """Drop the resident pages if there are many. The next access reads a dropped page again."""
+        limit = self._shared_bytes_after_release + _MAX_MAPPED_BYTES
+        if self._advise is None or _shared_bytes() < limit:
+            return
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            if line.endswith(".arrow") and line.split()[1].startswith("r--"):
+                start, end = (int(address, 16) for address in line.split()[0].split("-"))
+                self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
+        # The code of shared libraries also counts as shared memory and stays.
+        self._shared_bytes_after_release = _shared_bytes()
+
+
+def _shared_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[2]) * os.sysconf("SC_PAGE_SIZE")
+
+
+mapped_files = MappedFiles()

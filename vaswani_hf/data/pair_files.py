@@ -1,0 +1,177 @@
+"""Sentence pairs from files: aligned text, text of one language, JSON, CSV and Parquet.
+
+`read_pairs` yields the pairs of files one by one. corpus.py makes datasets of them.
+"""
+
+import csv
+import glob
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow
+import pyarrow.parquet
+
+from .lines import parse_json, read_lines, refuse_lone_surrogates
+
+Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
+SIDES = ("source", "target")
+
+# Python's limit for a field would end the run. corpus.py drops and counts pairs that are too long.
+csv.field_size_limit(2**31 - 1)
+
+
+def existing_files(given: Files, name: str) -> list[str]:
+    """The files of a field of `PairSource`. The files of a shell pattern are sorted by name."""
+    paths = []
+    for item in [given] if isinstance(given, str | os.PathLike) else given:
+        path = os.fspath(item)
+        if glob.has_magic(path) and not os.path.exists(path):
+            found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
+            if not found:
+                raise FileNotFoundError(f"`{name}` must match an existing file, but no file matches {path}.")
+            paths += found
+            continue
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"`{name}` must be an existing file, but is {path}.")
+        paths.append(path)
+    if not paths:
+        raise ValueError(f"`{name}` must name a file, but is an empty list.")
+    for path in paths if name == "pairs_file" else []:
+        if Path(path).suffix not in _ROW_READERS:
+            raise ValueError(f"`pairs_file` must end in {', '.join(_ROW_READERS)}, but is {path}.")
+    return paths
+
+
+def distillation_records(files: list[str]) -> list[dict[str, Any]]:
+    """The record of `vaswani distill` in the first line of each file; {} for a file without a record."""
+    records = []
+    try:
+        for path in existing_files(files, "pairs_file") if files else []:
+            first_row = next(_read_json(path), {}) if path.endswith(".jsonl") else {}
+            record = first_row.get("distillation")
+            records.append(record if isinstance(record, dict) else {})
+    except (OSError, ValueError):
+        # `load_pairs` reports the error later.
+        return []
+    return records
+
+
+def read_pairs(
+    shards: list[dict[str, str]], languages: tuple[str, str], cache_key: tuple
+) -> Iterator[dict[str, str]]:
+    """Yield the pairs of files, one shard after the other.
+
+    `datasets` hashes the arguments to find the pairs in its cache. `cache_key` changes the hash if a file has
+    changed.
+    """
+    for files in shards:
+        is_empty = True
+        for pair in _read_shard(files, languages):
+            is_empty = False
+            yield pair
+        if is_empty:
+            content = "texts, one a line" if "text_file" in files else "sentence pairs"
+            raise ValueError(f"{' and '.join(files.values())} must hold {content}, but there are none.")
+
+
+def _read_shard(files: dict[str, str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
+    """Yield the pairs of one file, or of a source and a target file. The keys are fields of `PairSource`."""
+    if "text_file" in files:
+        for line in read_lines(files["text_file"]):
+            yield {"source": line, "target": line}
+    elif "source_file" in files:
+        yield from _read_aligned(files["source_file"], files["target_file"])
+    else:
+        path = files["pairs_file"]
+        for number, row in enumerate(_ROW_READERS[Path(path).suffix](path), 1):
+            try:
+                yield pair_of_row(row, languages)
+            except ValueError as error:
+                raise ValueError(f"{path}, row {number:,}: {error}") from None
+
+
+def _read_aligned(source_file: str, target_file: str) -> Iterator[dict[str, str]]:
+    source_count = target_count = 0
+    for source, target in itertools.zip_longest(read_lines(source_file), read_lines(target_file)):
+        source_count += source is not None
+        target_count += target is not None
+        if source_count == target_count:
+            yield {"source": source, "target": target}
+    if source_count != target_count:
+        raise ValueError(
+            f"{source_file} and {target_file} must have equally many lines, but have {source_count:,} and"
+            f" {target_count:,}."
+        )
+
+
+def _read_json(path: str) -> Iterator[dict]:
+    """The objects of JSON lines, or of one JSON array."""
+    lines = read_lines(path)
+    is_first = True
+    for number, line in enumerate(lines, 1):
+        if is_first and line.lstrip().startswith("["):
+            # Keep the blank lines before the array, so that line numbers in errors are right.
+            yield from parse_json("\n" * (number - 1) + "\n".join([line, *lines]), list, path)
+        elif line.strip():
+            is_first = False
+            yield parse_json(line, dict, f"Line {number:,} of {path}")
+
+
+def _read_csv(path: str) -> Iterator[dict]:
+    rows = csv.DictReader((line + "\n" for line in read_lines(path)), strict=True)
+    last_line = 0
+    try:
+        # The first line has the names of the columns.
+        if rows.fieldnames is not None:
+            last_line = rows.line_num
+        for row in rows:
+            # `DictReader` gives surplus fields the key None and missing fields the value None.
+            if None in row or None in row.values():
+                raise csv.Error("another number of fields than in the first line")
+            yield row
+            last_line = rows.line_num
+    except csv.Error as error:
+        raise ValueError(
+            f"{path} must be a CSV file, but the row that begins in line {last_line + 1:,} is damaged"
+            f" ({error}); put fields that hold commas or line breaks in quotes, and end each line with a line feed."
+        ) from None
+
+
+def _read_parquet(path: str) -> Iterator[dict]:
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                yield from batch.to_pylist()
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path} must be a Parquet file that can be read, but: {error}") from None
+
+
+_ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
+
+
+def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
+    """The two sentences of an example. A missing value becomes an empty sentence."""
+    if not isinstance(row, dict):
+        raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
+    # A language may have the name "translation". Then the row has one column per language.
+    texts = row if "translation" in languages else row.get("translation", row)
+    if isinstance(texts, str):
+        texts = parse_json(texts, dict, "The column `translation`")
+    if not isinstance(texts, dict):
+        raise ValueError(f"The column `translation` must map languages to sentences, but holds {texts!r}.")
+    pair = {}
+    for side, language in zip(SIDES, languages, strict=True):
+        if language not in texts:
+            there = ", ".join(map(str, texts))
+            raise ValueError(
+                f"`{side}_language` must be one of the languages or columns {there}, but is {language}."
+            )
+        text = texts[language] if texts[language] is not None else ""
+        if not isinstance(text, str):
+            raise ValueError(f"The column `{language}` must hold text, but holds {text!r}.")
+        refuse_lone_surrogates(text, f"The column `{language}`")
+        pair[side] = text
+    return pair

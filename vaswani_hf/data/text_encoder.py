@@ -1,0 +1,128 @@
+"""Fast encoding of texts into exactly the token ids of a tokenizer: each distinct word is encoded once."""
+
+import json
+from array import array
+from functools import lru_cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+# The number of words that a `TextEncoder` remembers: about 40 MB for European text.
+_MAX_WORDS = 200_000
+
+
+class SerializedTokenizer(NamedTuple):
+    """A tokenizer as JSON without padding and truncation, and whether special tokens in a text are text."""
+
+    text: str
+    split_special_tokens: bool
+
+
+def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
+    """A tokenizer in a form that does not depend on its folder or on earlier calls."""
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    text = json.dumps({**content, "padding": None, "truncation": None})
+    return SerializedTokenizer(text, tokenizer.split_special_tokens)
+
+
+# Two entries, because a run has a source and a target tokenizer.
+@lru_cache(maxsize=2)
+def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
+    """The encoder of a tokenizer. Each process creates it once."""
+    return TextEncoder(tokenizer)
+
+
+class TextEncoder:
+    """Encodes texts into exactly the ids of a tokenizer, with `</s>` or `<s>`, each distinct word once.
+
+    A tokenizer spends most of its time on words that it has encoded before. Looking words up takes
+    a third of the time (scripts/benchmarks/encoding.md).
+    """
+
+    def __init__(self, tokenizer: SerializedTokenizer):
+        self._tokenizer = Tokenizer.from_str(tokenizer.text)
+        self._tokenizer.encode_special_tokens = tokenizer.split_special_tokens
+        whole = self._tokenizer.encode("a").ids
+        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        first = next(start for start in range(len(whole)) if whole[start : start + len(bare)] == bare)
+        self._begin = _as_bytes(whole[:first])
+        self._end = _as_bytes(whole[first + len(bare) :])
+        parts = json.loads(tokenizer.text)
+        self._encodes_words_alone = (
+            tokenizer.split_special_tokens
+            and begins_with_a_space(parts["normalizer"])
+            and _splits_before_spaces(parts["pre_tokenizer"])
+            and all(token["special"] or _separates_words(token) for token in parts["added_tokens"])
+        )
+        # The ids of each word as bytes, because Python joins bytes faster than lists.
+        self._ids_of: dict[str, bytes] = {}
+
+    def __call__(self, texts: list[str]) -> pyarrow.ListArray:
+        """The token ids of stripped texts, lists of int32."""
+        words_of = []
+        others = []
+        for row, text in enumerate(texts):
+            words = text.split(" ")
+            # A single space between two words is part of the second word. Texts with other white space are
+            # encoded as a whole.
+            if not (self._encodes_words_alone and words == text.split()):
+                words = []
+                others.append(row)
+            words_of.append(words)
+        ids_of = self._remember(set(chain.from_iterable(words_of)))
+        encoded = [b"".join([self._begin, *map(ids_of.__getitem__, words), self._end]) for words in words_of]
+        whole_texts = self._encode([texts[row] for row in others], special=True)
+        for row, ids in zip(others, whole_texts, strict=True):
+            encoded[row] = ids
+        offsets = np.cumsum([0, *map(len, encoded)]) // np.dtype(np.int32).itemsize
+        return pyarrow.ListArray.from_arrays(
+            offsets.astype(np.int32), np.frombuffer(b"".join(encoded), np.int32)
+        )
+
+    def _remember(self, words: set[str]) -> dict[str, bytes]:
+        # Threads share the encoder. A thread therefore replaces a full dictionary and never removes words
+        # from it.
+        ids_of = self._ids_of if len(self._ids_of) < _MAX_WORDS else {}
+        new = [word for word in words if word not in ids_of]
+        ids_of.update(zip(new, self._encode(new, special=False), strict=True))
+        self._ids_of = ids_of
+        return ids_of
+
+    def _encode(self, texts: list[str], *, special: bool) -> list[bytes]:
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special)
+        return [_as_bytes(encoding.ids) for encoding in encodings]
+
+
+def _as_bytes(ids: list[int]) -> bytes:
+    return array("i", ids).tobytes()
+
+
+def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
+    """True if a normalizer, given as JSON, adds a space before the text and treats words independently."""
+    steps = (normalizer or {}).get("normalizers", [])
+    return (
+        bool(steps)
+        and steps[-1] == {"type": "Prepend", "prepend": " "}
+        and all(step["type"] in ("NFC", "NFKC", "Lowercase") for step in steps[:-1])
+    )
+
+
+def _separates_words(token: dict[str, Any]) -> bool:
+    """True if an added token includes the spaces around it and contains no space.
+
+    The words next to such a token are then encoded as without the token.
+    """
+    includes_spaces = (
+        token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]
+    )
+    return includes_spaces and token["content"].split() == [token["content"]]
+
+
+def _splits_before_spaces(pre_tokenizer: dict[str, Any] | None) -> bool:
+    """True if a pre-tokenizer, given as JSON, splits texts as the pre-tokenizer of `train_tokenizer` does."""
+    parts = pre_tokenizer or {}
+    return parts.get("type") == "ByteLevel" and not parts["add_prefix_space"] and parts["use_regex"]

@@ -1,0 +1,81 @@
+"""Weighted training corpora: which pairs of each corpus an epoch has.
+
+Legend of shapes: N pairs of all corpora, P places of an epoch.
+"""
+
+import numpy as np
+
+from .batching import order_by_length
+
+
+class WeightedPairs:
+    """The pairs of each epoch if corpora have weights.
+
+    A corpus with n pairs and the weight w has m = round(w * n) places in each epoch. Its pairs are sorted by
+    length. Place j gets pair floor((j * n + r) / m), where each epoch draws r from 0 to n - 1. Each pair
+    therefore has floor(m / n) or ceil(m / n) places in an epoch, and m / n on average. The length of a place
+    is the length of the longest pair that any epoch may put there, so that all epochs have the same batch
+    bounds.
+    """
+
+    def __init__(
+        self,
+        source_lengths: np.ndarray,
+        target_lengths: np.ndarray,
+        corpora: np.ndarray,
+        weights: list[float],
+        seed: int,
+    ):
+        """`corpora` [N] has the number of the corpus of each pair. `weights` has one weight per corpus."""
+        self._seed = seed
+        # Pairs of equal lengths get a random order.
+        mixed = np.random.default_rng(seed).permutation(len(corpora))
+        order = mixed[order_by_length(source_lengths[mixed], target_lengths[mixed])]
+        self._pairs = [order[corpora[order] == number] for number in range(len(weights))]
+        self.num_pairs = [len(pairs) for pairs in self._pairs]
+        # The places of each corpus in an epoch.
+        self.num_places = []
+        source_parts = []
+        target_parts = []
+        for pairs, weight in zip(self._pairs, weights, strict=True):
+            # Each corpus with a weight above 0 has at least one place.
+            least = int(weight > 0 and len(pairs) > 0)
+            num_places = max(least, round(weight * len(pairs)))
+            self.num_places.append(num_places)
+            if num_places > 0:
+                source_parts.append(_longest_in_places(source_lengths[pairs], num_places))
+                target_parts.append(_longest_in_places(target_lengths[pairs], num_places))
+        if not source_parts:
+            raise ValueError(
+                f"`data.train_weights` must leave pairs to train on, but is {weights} where the corpora have"
+                f" {self.num_pairs} pairs after cleaning; give a corpus with pairs a weight above 0."
+            )
+        # The lengths of the places of all corpora (tokens).
+        self.source_lengths = np.concatenate(source_parts)  # [P]
+        self.target_lengths = np.concatenate(target_parts)  # [P]
+
+    def of_epoch(self, epoch: int) -> np.ndarray:
+        """The number of the pair in each place, [P] int64.
+
+        If an epoch has pair n several times, the numbers are n, n + N, n + 2 N, and so on.
+        """
+        # `TokenBudgetSampler` uses the generator with the seed [seed, epoch]. This generator must differ.
+        generator = np.random.default_rng([self._seed, epoch, 1])
+        total = sum(self.num_pairs)
+        numbers = []
+        for pairs, num_places in zip(self._pairs, self.num_places, strict=True):
+            if num_places > 0:
+                start = generator.integers(len(pairs))
+                ranks = (np.arange(num_places) * len(pairs) + start) // num_places
+                copies = np.arange(num_places) - np.searchsorted(ranks, ranks)
+                numbers.append(pairs[ranks] + copies * total)
+        return np.concatenate(numbers)
+
+
+def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
+    """The length of the longest pair that may take each place, [num_places]."""
+    places = np.arange(num_places)
+    first = places * len(lengths) // num_places
+    last = ((places + 1) * len(lengths) - 1) // num_places
+    # `reduceat` ends before the first pair of the next place, but two neighbouring places may share a pair.
+    return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

@@ -1,0 +1,251 @@
+"""Validation of user input: option fields, texts, and lines of texts.
+
+Options. The options of a call are the fields of a dataclass: `TranslationOptions` of translator_vaswani and
+`SearchSettings` of generation_vaswani. Each field has a type, a default and metadata:
+
+- `help`: one sentence for the command line and the manual;
+- `least`, `above`, `most`: the range of a number; `whole`: True if a float must be a whole number;
+- `choices`: the possible values;
+- `command_line`: False if only Python has the option.
+
+`check_options` validates values against the fields. The command line, the manual, `Translator` and the
+pipeline read the same fields. A new option is therefore a new field and the code that uses the option.
+
+Lines. A `Request` is a text with the constraints of its translation. An `InvalidInput` stands for a line that
+cannot become a request.
+
+This file travels with every checkpoint because the search and the translator validate their input with it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from itertools import repeat, zip_longest
+from types import NoneType
+from typing import Any, TypeVar, get_args
+
+from .configuration_vaswani import is_int, is_number
+
+T = TypeVar("T")
+
+# The errors that a bad line raises while it is read, tokenized or translated.
+LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
+
+
+def option(
+    default: Any = None,
+    help: str = "",
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    whole: bool = False,
+    choices: tuple[Any, ...] = (),
+    command_line: bool = True,
+    factory: Any = MISSING,
+) -> Any:
+    """Declare a field of a dataclass of options. The head of the file explains the metadata."""
+    metadata = {
+        "help": help,
+        "least": least,
+        "above": above,
+        "most": most,
+        "whole": whole,
+        "choices": choices,
+        "command_line": command_line,
+    }
+    if factory is not MISSING:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
+    """Raise an error if a value is impossible for its field in the dataclass `kind`.
+
+    A missing value and None are valid.
+    """
+    for declared in fields(kind):
+        if declared.name in ignored:
+            continue
+        value = value_of(values, declared.name)
+        if value is not None and not _is_possible(value, declared):
+            raise ValueError(f"`{declared.name}` must be {_permitted_values(declared)}, but is {value!r}.")
+
+
+def value_of(settings: Any, name: str) -> Any:
+    """The value of a mapping's key or an object's attribute; None if it is missing."""
+    return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
+
+
+def type_of(declared: Field) -> type | None:
+    """The type of an option if it is int, float, str or bool; None for every other type."""
+    kinds = [kind for kind in get_args(declared.type) or (declared.type,) if kind is not NoneType]
+    return kinds[0] if len(kinds) == 1 and kinds[0] in (int, float, str, bool) else None
+
+
+def _is_possible(value: Any, declared: Field) -> bool:
+    limits = declared.metadata
+    if limits["choices"]:
+        return value in limits["choices"]
+    kind = type_of(declared)
+    if kind is bool:
+        return isinstance(value, bool)
+    if kind not in (int, float):
+        return True
+    least: Any = float("-inf") if limits["least"] is None else limits["least"]
+    if not (is_int(value, least) if kind is int else is_number(value, max(least, -1e300))):
+        return False
+    if limits["above"] is not None and value <= limits["above"]:
+        return False
+    if limits["whole"] and value != int(value):
+        return False
+    return limits["most"] is None or value <= limits["most"]
+
+
+def _permitted_values(declared: Field) -> str:
+    """The permitted values of a field as words that follow "must be"."""
+    limits = declared.metadata
+    if limits["choices"]:
+        choices = [f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in limits["choices"]]
+        return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
+    kind = type_of(declared)
+    if kind is bool:
+        return "True or False"
+    noun = "an integer" if kind is int or limits["whole"] else "a number"
+    if kind is int and limits["least"] == 1:
+        return "a positive integer"
+    if limits["least"] is not None and limits["most"] is not None:
+        return f"{noun} from {limits['least']} to {limits['most']}"
+    if limits["least"] is not None:
+        return f"{noun} of {limits['least']} or more"
+    if limits["above"] is not None:
+        end = "" if limits["most"] is None else f" and at most {limits['most']}"
+        return f"{noun} above {limits['above']}{end}"
+    return "a finite number"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to translate, with the constraints of its translation.
+
+    Attributes:
+        text (str): The text.
+        target_prefix (str): The text that the translation must begin with.
+        must_contain (sequence): The phrases that the translation must contain.
+
+    Raises:
+        TypeError: If the text, the prefix or a phrase is not a str.
+        ValueError: If one of them cannot be encoded as UTF-8, or a phrase is empty.
+    """
+
+    text: str
+    target_prefix: str = ""
+    must_contain: Sequence[str] = ()
+
+    def __post_init__(self):
+        check_text(self.text, "A text to translate")
+        if self.target_prefix != "":
+            check_text(self.target_prefix, "A target prefix")
+        for phrase in self.must_contain:
+            check_text(phrase, "A phrase of `must_contain`")
+            if not phrase.strip():
+                raise ValueError("A phrase of `must_contain` must have at least one character, but is empty.")
+
+
+@dataclass(frozen=True)
+class InvalidInput:
+    """A line that cannot be read, with the error. It takes the place of the line's `Request`."""
+
+    error: Exception
+
+
+def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
+    """The result of `read(*args)`, or an `InvalidInput` if it raises one of `LINE_ERRORS`."""
+    try:
+        return read(*args)
+    except LINE_ERRORS as error:
+        return InvalidInput(error)
+
+
+def unwrap(line: T | InvalidInput) -> T:
+    """The line itself. If it is an `InvalidInput`, raise its error."""
+    if isinstance(line, InvalidInput):
+        raise line.error
+    return line
+
+
+def has_text(request: Any) -> bool:
+    """True for a request whose text is not blank; False for an `InvalidInput`."""
+    return isinstance(request, Request) and not request.text.isspace() and request.text != ""
+
+
+def make_requests(
+    lines: Iterable[str],
+    target_prefixes: Iterable[str | None] | None,
+    must_contain: Iterable[Sequence[str] | None] | None,
+) -> Iterator[Request | InvalidInput]:
+    """One request per line. Raises an error if the numbers of lines, prefixes and phrase lists differ."""
+    missing = object()
+    prefixes = repeat(None) if target_prefixes is None else iter(target_prefixes)
+    phrases = repeat(None) if must_contain is None else iter(must_contain)
+    number = 0
+    for number, line in enumerate(lines, 1):
+        prefix = next(prefixes, missing)
+        of_line = next(phrases, missing)
+        for name, value in (("target_prefixes", prefix), ("must_contain", of_line)):
+            if value is missing:
+                raise ValueError(f"`{name}` must hold one entry per line, but ends before line {number:,}.")
+        yield try_parse(_make_request, number, line, prefix, of_line)
+    for name, given, rest in (
+        ("target_prefixes", target_prefixes, prefixes),
+        ("must_contain", must_contain, phrases),
+    ):
+        if given is not None and next(rest, missing) is not missing:
+            raise ValueError(
+                f"`{name}` must hold one entry per line, but has more than the {number:,} lines."
+            )
+
+
+def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
+    """The request of line `number`. None means no constraint."""
+    phrases = () if phrases is None else phrases
+    if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
+        raise TypeError(
+            f"`must_contain` must hold a list of phrases per line, but for line {number:,} it is of type "
+            f"{type(phrases).__name__}."
+        )
+    try:
+        return Request(line, "" if prefix is None else prefix, tuple(phrases))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"Line {number:,}: {error}") from error
+
+
+def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
+    """The pairs of a source and a target. Raises an error if their numbers differ."""
+    missing = object()
+    for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
+        if missing in pair:
+            fewer, more = ("sources", "targets") if pair[0] is missing else ("targets", "sources")
+            raise ValueError(
+                f"`{fewer}` must hold as many texts as `{more}`, but ends before number {number:,}."
+            )
+        yield pair
+
+
+def check_iterable_of_texts(name: str, texts: Any) -> None:
+    """Raise an error if `texts` is a single text or not iterable. `name` is the name of the argument."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise TypeError(
+            f"`{name}` must be a list or another iterable of texts, but is of type {type(texts).__name__}."
+        )
+
+
+def check_text(text: Any, name: str) -> None:
+    """Raise an error about `name` if `text` is not a str or cannot be encoded as UTF-8."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str, but is of type {type(text).__name__}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} must hold text, but holds {text[error.start]!r}, half a character, which UTF-8 cannot write."
+        ) from None
