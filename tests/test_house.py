@@ -98,8 +98,8 @@ def test_the_model_does_not_import_the_rest_of_the_package(fresh_python):
     assert {*ast.literal_eval(loaded)} == {f"vaswani_hf.model.{path.stem}" for path in TRAVELLERS} | rest
 
 
-def test_the_map_of_the_readme_names_every_file():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_map_of_contributing_names_every_file():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     block = re.search(r"^## Files\n.*?```text\n(.*?)```", text, re.DOTALL | re.MULTILINE).group(1)
     mapped = set()
     folders = []

@@ -1,4 +1,4 @@
-"""Load the checkpoint of `make quickstart`, and translate README's examples and every number below 10,000."""
+"""Load the checkpoint of `make quickstart`, and translate the examples of the manual and every number below 10,000."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from vaswani_hf.evaluation.bleu import exact_match_by
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.translation import Translator
 
-# The numbers that README translates with this checkpoint.
+# The numbers that README and the quick start of the manual translate with this checkpoint.
 EXAMPLES = (312, 7, 86_000, 80_007, 90, 70, 2, 471_005)
 # The script translates all numbers below END. Most of them are not in the training corpus.
 END = 10_000

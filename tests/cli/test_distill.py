@@ -1,12 +1,10 @@
-"""`vaswani distill`: the pairs of a teacher, runs that are killed and continued, what is refused, README's commands."""
+"""`vaswani distill`: the pairs of a teacher, runs that are killed and continued, what is refused."""
 
 import json
 import re
-import shlex
 import shutil
 import signal
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -364,25 +362,3 @@ def test_the_recipe_of_the_student():
     base, student = (load_recipe(folder / f"multi30k_en_de{kind}.yaml", given) for kind in ("", "_student"))
     assert (student.model.encoder_layers, student.model.decoder_layers) == (12, 1)
     assert student.data == base.data and student.output_dir != base.output_dir
-
-
-def test_commands_of_the_readme(vaswani, teacher, recipe, tmp_path, monkeypatch, few_numbers):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = readme.split("## Distil a model\n")[1].split("\n## ")[0]
-    block = re.search(r"(?:^    .*\n)+", section, re.MULTILINE)[0].replace("\\\n", " ")
-    commands = [shlex.split(line.strip().removeprefix(".venv/bin/vaswani")) for line in block.splitlines()]
-    assert [command[0] for command in commands].count("distill") >= 3 and commands[-1][0] == "train"
-    monkeypatch.chdir(tmp_path)
-    for name in ("numbers", "averaged"):
-        shutil.copytree(teacher, f"checkpoints/{name}")
-    if find_spec("ctranslate2") is not None:
-        export(teacher, "checkpoints/numbers_ctranslate2", "ctranslate2")
-    (tmp_path / "configuration").mkdir()
-    recipe.rename("configuration/numbers.yaml")
-    for command in commands:
-        if "ctranslate2" in command and find_spec("ctranslate2") is None:
-            continue
-        code, _, sentence = vaswani(*command)
-        assert code == 0, sentence
-    student = json.loads(Path("checkpoints/numbers_student/config.json").read_text())
-    assert (student["encoder_layers"], student["decoder_layers"]) == (12, 1)

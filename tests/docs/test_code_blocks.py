@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -93,7 +92,7 @@ def environment(python, hub, tmp_path):
     for name, arguments in COMMANDS.items():
         (commands / name).write_text(f'#!/bin/sh\nexec {python} {arguments} "$@"\n')
         (commands / name).chmod(0o755)
-    token = hub.add_user("user")
+    token = hub.add_token("user")
     variables = hub.environment(token) | {"HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
     variables["HF_HUB_DISABLE_UPDATE_CHECK"] = "1"
     return {**os.environ, **variables, "PATH": f"{commands}:{os.environ['PATH']}"}
@@ -129,7 +128,9 @@ def test_every_code_block_of_a_page_runs(page, request):
     run(python, warm, folder, variables)
     for block in blocks:
         if block not in warm:
-            subprocess.run([sys.executable, "-c", ABSENT + block.code], cwd=folder, env=variables, check=True)
+            # A Python that has not imported the package.
+            fresh_python = request.getfixturevalue("fresh_python")
+            subprocess.run([fresh_python, "-c", ABSENT + block.code], cwd=folder, env=variables, check=True)
 
 
 @pytest.mark.parametrize(
