@@ -1,6 +1,7 @@
 """Registers the models with the Auto classes of transformers, and the task "translation" with `pipeline`.
 
-`import vaswani_hf` imports this module. The command `vaswani` imports this module after it has read its arguments.
+`import vaswani_hf` imports this module. The command `vaswani` imports this module after it has read its
+arguments.
 """
 
 import logging
@@ -10,31 +11,32 @@ from typing import Any
 
 from transformers.utils import is_torchao_available
 
-# torchao logs at each import which of its CUDA parts it cannot load.
+# Hide torchao's log lines about CUDA parts that it cannot load. torchao writes them at each import.
 logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
 logging.getLogger("torch.utils._pytree").addFilter(
     lambda record: "register_constant" not in record.getMessage()
 )
-# Where Python writes no bytecode, each import compiles torchao and warns of its invalid escape sequences.
+# Hide the warnings about invalid escape sequences in torchao. They appear at each import if Python writes no
+# bytecode.
 warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
 
 
 def _flatten_tensor_state_dict(*args: Any) -> Any:
-    """torchao's function of this name, without the import of torchao before it is called."""
+    """The torchao function of this name. torchao is imported when the function is called."""
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
     return flatten_tensor_state_dict(*args)
 
 
 def _import_quantizers_without_torchao() -> None:
-    """Import the quantizers of transformers, but not torchao.
+    """Import the quantizers of transformers without importing torchao.
 
-    Every use of transformers imports torchao if torchao is installed, for one function of one quantizer.
-    The import takes a second, and prints warnings. In this package only weights in int8 need torchao.
+    If torchao is installed, transformers imports it for one function of one quantizer. The import takes a
+    second and prints warnings. In this package, only int8 weights need torchao.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return
-    # `importlib.util.find_spec` does not find a module whose entry is None.
+    # A module whose entry in `sys.modules` is None counts as not installed.
     sys.modules["torchao"] = None  # type: ignore[assignment]
     try:
         import transformers.quantizers.quantizer_torchao as quantizer
@@ -72,40 +74,54 @@ from .model.pipeline_vaswani import DIRECTION, TASK
 
 
 class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
-    """Translations of texts by any encoder-decoder model that generates; see the base class."""
+    """Translates texts by any encoder-decoder model that can generate.
+
+    The arguments and options are those of `pipeline_vaswani.TranslationPipeline`.
+
+    Example:
+        >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+        >>> from vaswani_hf.data.tokenizer_training import train_tokenizer
+        >>> tokenizer = train_tokenizer(["A dog sleeps.", "Ein Hund schläft."], 280)
+        >>> config = VaswaniConfig(vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1)
+        >>> translate = TranslationPipeline(VaswaniForSeq2SeqLM(config), tokenizer, device="cpu")
+        >>> list(translate("A dog sleeps.", max_new_tokens=5)[0])
+        ['translation_text']
+    """
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> Any:
-        """Pushes the model with its tokenizers and its code; a Vaswani model is checked as `vaswani push` checks it."""
+        """Push the model with its tokenizers and its code. A Vaswani model is pushed as by `vaswani push`."""
         if self.model.config.model_type != "vaswani":
             return super().push_to_hub(repo_id, **kwargs)
-        # Importing the code that pushes takes long.
+        # Import here, because the import is slow.
         from .publish.push import push_pipeline
 
         return push_pipeline(self, repo_id, **kwargs)
 
 
 class _NoDefault(dict):
-    """The default model of the task: a sentence that there is none."""
+    """The default model of the task. Looking it up raises an error, because the task has no default model."""
 
     def __getitem__(self, key: Any) -> Any:
         raise ValueError(
-            f"`model` must be given for the task {TASK!r}, which has no default: a folder, user/name on the Hub or a model."
+            f"`model` must be given for the task {TASK!r}, which has no default: a folder, user/name on the "
+            "Hub or a model."
         )
 
 
 def register_translation_pipeline() -> None:
-    """Makes `pipeline("translation")` and `pipeline("translation_XX_to_YY")` work where transformers lacks the task.
-
-    Does nothing where transformers has it, or after the first call.
+    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline`, if transformers does not have
+    them.
     """
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # pipeline() refuses tasks of this list before it asks the registry; older versions have no such list.
+    # `pipeline` refuses the tasks in REMOVED_TASKS before it looks into the registry. Older versions have no
+    # such list.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))
-    # Pipeline.save_pretrained would otherwise write `custom_pipelines` into the config of any model that translates,
-    # T5 for example, and pipeline() would then demand `trust_remote_code` for that checkpoint.
+    # Without the next line, `Pipeline.save_pretrained` would write `custom_pipelines` into the config of each
+    # translation model, for example T5. Then `pipeline` would require `trust_remote_code` for the saved
+    # checkpoint.
     del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
     check_task = PIPELINE_REGISTRY.check_task
 

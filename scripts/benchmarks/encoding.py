@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from timing import in_turns, print_header, print_times, seconds_of
 
@@ -50,7 +51,7 @@ def encode_corpus(way: str, arguments: argparse.Namespace) -> None:
     repeated = PairSource([arguments.source] * arguments.repeat, [arguments.target] * arguments.repeat)
     pairs = load_pairs(repeated)
     num_proc = arguments.num_proc if arguments.num_proc > 1 else None
-    prepared = []
+    prepared: list[Any] = []
 
     def prepare() -> None:
         prepared[:] = corpus.prepare_pairs(

@@ -56,7 +56,9 @@ def in_turns(
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(warm_up + rounds):
-        order = list(ways) if number % 2 == 0 else list(reversed(ways))
+        order = list(ways)
+        if number % 2:
+            order.reverse()
         for name in order:
             taken = measure(ways[name])
             if number >= warm_up:

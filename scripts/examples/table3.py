@@ -91,10 +91,11 @@ class PlannedRow(NamedTuple):
 
 
 @cache
-def planned_rows() -> dict[str, PlannedRow]:
-    """All rows by the names of their recipes."""
+def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]:
+    """The rows by the names of their recipes."""
     rows = {}
-    for name, paper in PAPER.items():
+    for name in names:
+        paper = PAPER[name]
         recipe = load_recipe(FOLDER / f"{name}.yaml")
         config = planned_config(recipe.model, recipe.tokenizer)
         cost = batch_cost(config, recipe.training, VaswaniForSeq2SeqLM, MEAN_LENGTH)

@@ -73,14 +73,6 @@ def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
     return found
 
 
-@cache
-def _trees() -> dict[str, ast.Module]:
-    return {
-        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted(PACKAGE.rglob("*.py"))
-    }
-
-
 def _read(node: ast.AST) -> tuple[str, Any]:
     """The owner and the name of an attribute: "training" and "bf16" for `self.training.bf16`."""
     owner: Any = None
@@ -92,25 +84,29 @@ def _read(node: ast.AST) -> tuple[str, Any]:
     return getattr(owner, "attr", getattr(owner, "id", "")), name
 
 
+@cache
+def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
+    """For each file of the package: the attributes with their owners, and the ends of its f-strings."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        last = [node.values[-1] for node in nodes if isinstance(node, ast.JoinedStr) and node.values]
+        ends = {value.value for value in last if isinstance(value, ast.Constant)}
+        found[path.relative_to(PACKAGE).as_posix()] = ({_read(node) for node in nodes}, ends)
+    return found
+
+
 def uses_of(section: str, key: str) -> list[str]:
     """The files of the package that read a key."""
     owners, places = OWNERS[section]
     _, _, kind = key.partition("_")
     found = []
-    for name, tree in _trees().items():
-        for node in ast.walk(tree):
-            names = {"self"} if name in FIELDS_AND_METHODS else owners
-            owner, read = _read(node)
-            is_attribute = read == key and owner in names
-            # An expression such as `f"{split}_source"` reads the keys of all splits.
-            is_kind = (
-                isinstance(node, ast.JoinedStr)
-                and isinstance(node.values[-1], ast.Constant)
-                and node.values[-1].value == f"_{kind}"
-            )
-            if is_attribute or (section == "data" and is_kind):
-                found.append(name)
-                break
+    for name, (reads, ends) in _reads().items():
+        names = {"self"} if name in FIELDS_AND_METHODS else owners
+        is_attribute = any((owner, key) in reads for owner in names)
+        # An f-string such as `f"{split}_source"` reads the keys of all splits.
+        if is_attribute or (section == "data" and f"_{kind}" in ends):
+            found.append(name)
     found = [name for name in found if name.startswith(places)]
 
     def rank(name: str) -> list[bool]:

@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,17 +13,23 @@ from vaswani_hf.model.translator_vaswani import TranslationOptions
 
 PUBLIC = {name: getattr(vaswani_hf, name) for name in vaswani_hf.__all__}
 PUBLIC |= {"SearchSettings": SearchSettings, "TranslationOptions": TranslationOptions}
-DOCUMENTED = [
-    name for name, thing in PUBLIC.items() if inspect.isclass(thing) or ">>>" in (inspect.getdoc(thing) or "")
-]
+
+
+def documentation(thing) -> str:
+    """The docstring with the Example: that of the name itself, or that of a base class."""
+    texts = [inspect.cleandoc(part.__doc__ or "") for part in getattr(thing, "__mro__", [thing])]
+    return next((text for text in texts if ">>>" in text), "")
+
+
+DOCUMENTED = [name for name, thing in PUBLIC.items() if inspect.isclass(thing) or documentation(thing)]
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_the_example_of_a_public_name_runs(name, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_the_example_of_a_public_name_runs(name, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
     torch.manual_seed(0)
     names = {**vars(vaswani_hf), **PUBLIC}
-    example = doctest.DocTestParser().get_doctest(inspect.getdoc(PUBLIC[name]), names, name, None, 0)
+    example = doctest.DocTestParser().get_doctest(documentation(PUBLIC[name]), names, name, None, 0)
     assert example.examples, f"`{name}` needs an Example in its docstring."
     report = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=report.append)

@@ -442,7 +442,7 @@ def test_a_damaged_record_is_named(numbers, copy, content):
 
 
 def test_the_wheel_holds_the_template_and_no_tests(tmp_path):
-    for name in ("vaswani_hf", "model_cards", "tests"):
+    for name in ("vaswani_hf", "configuration", "model_cards", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)

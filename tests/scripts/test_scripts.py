@@ -244,6 +244,14 @@ def test_answers_of_the_memory_network_follow_from_the_stories(memory):
         assert (found, len(set(supporting))) == (answer, facts)
 
 
+def test_the_script_of_the_memory_network_runs(memory, monkeypatch, capsys):
+    for name, value in {"TRAINING": 300, "HELD_OUT": 200, "EPOCHS": 1}.items():
+        monkeypatch.setattr(memory, name, value)
+    memory.main(["--hops", "1"])
+    assert re.search(r"hops 1: \d+\.\d \d+\.\d \d+\.\d\n\n.*\(correct: ", capsys.readouterr().out)
+
+
+@pytest.mark.slow
 def test_a_memory_network_attends_to_the_statement_that_decides_the_answer(memory, monkeypatch, capsys):
     monkeypatch.setattr(memory, "EPOCHS", 5)
     found = []

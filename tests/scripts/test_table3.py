@@ -1,4 +1,4 @@
-"""The table of the paper's rows: the manual has the same table, and the recipes have the numbers of the paper."""
+"""The planned rows of Table 3 agree with the manual, with the recipes, and roughly with the paper."""
 
 import re
 from pathlib import Path
@@ -17,13 +17,21 @@ def table3(script):
 
 @pytest.fixture(scope="module")
 def rows(table3):
-    return table3.planned_rows()
+    return table3.planned_rows(("base", "big", "b_d_k_16", "c_n_2"))
 
 
-def test_the_manual_has_the_table_of_the_script(table3, capsys):
+def manual_page():
+    return (ROOT / "docs" / "explanation" / "paper_experiments.md").read_text(encoding="utf-8")
+
+
+def test_the_manual_has_the_rows(table3, rows):
+    assert set(table3.table(rows)) <= set(manual_page().splitlines())
+
+
+@pytest.mark.slow
+def test_the_manual_has_what_the_script_prints(table3, capsys):
     table3.main([])
-    page = (ROOT / "docs" / "explanation" / "paper_experiments.md").read_text(encoding="utf-8")
-    assert capsys.readouterr().out in page
+    assert capsys.readouterr().out in manual_page()
 
 
 def test_each_row_has_a_recipe_that_says_the_same_of_the_paper(table3):

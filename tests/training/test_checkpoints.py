@@ -97,7 +97,7 @@ def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copy_of, capsys,
     DAMAGES["flipped"](folder / "checkpoint-6" / name)
     run("run", AVERAGED, "--resume=true")
     said = capsys.readouterr().out
-    assert f"'{folder}/checkpoint-6' takes no part in the final weights: {name} {fault}" in said
+    assert f"'{folder}/checkpoint-6' is not used for the final weights: {name} {fault}" in said
     assert "averaging the last 2 checkpoints" in said
     expected = average_checkpoints([folder / "checkpoint-4", folder / "checkpoint-8"])
     assert same(weights(folder), expected)

@@ -245,11 +245,11 @@ RUN --best=1 --metric=bleu | 'RUN' must hold 1 validated checkpoints (by bleu), 
 DAMAGED --last=2 | trainer_state.json of 'DAMAGED/checkpoint-8' is damaged; copy the checkpoint again, or remove it.
 RUN RUN --last=1 | `--last` and `--best` choose from one run, but 2 folders are given.
 RUN | `checkpoints` must be two or more, or one run with `--last` or `--best`, but is one.
-RUN/checkpoint-4 RUN/checkpoint-8 RUN/./checkpoint-4 | `checkpoints` names one twice, in RUN/checkpoint-4, RUN/checkpoint-8, RUN/./
+RUN/checkpoint-4 RUN/checkpoint-8 RUN/./checkpoint-4 | `checkpoints` names RUN/./checkpoint-4 twice; name it once.
 RUN --last=2 --metric=bleu | `--metric bleu` is for `--best`, which is not given; leave it out.
 RUN/nothing --last=2 | 'RUN/nothing' must be the folder of a run, but there is none.
 RUN/checkpoint-4 OTHER | 'OTHER' and 'RUN/checkpoint-4' are different models: `encoder_attention_heads` is 4 and 2; average
-RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors is not as it was saved; name others, without it.
+RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors is not as it was saved; leave it out.
 RUN/checkpoint-4 RUN/nothing | `checkpoints` must be a checkpoint folder or user/name on the Hub, but is 'RUN/nothing'.
 RUN --last=2 --output=NEW/checkpoint-9 | `--output` must not be in, nor be named as, a checkpoint, but is 'NEW/checkpoint-9'; give
 RUN --last=2 --output=RUN/checkpoint-4/mean | `--output` must not be in, nor be named as, a checkpoint
@@ -300,7 +300,7 @@ def test_an_average_of_several_runs_has_the_record_of_the_first(finished, vaswan
     data = load_recipe(average / "recipe.yaml").data
     assert (data.license, data.attribution) == ("cc-by-4.0", expected)
     card = model_card(average, "user/name").content
-    assert "Its weights are the mean of those of `a`, `b`;" in card
+    assert "Its weights are the mean of the weights of `a`, `b`;" in card
     assert "nothing was scored" in card
 
 

@@ -200,6 +200,7 @@ IN_A_FRESH_PROCESS = r"""
 import sys
 import warnings
 warnings.simplefilter("default")
+warnings.filterwarnings("always", module="site-packages")
 from transformers.utils.logging import disable_progress_bar
 import vaswani_hf
 import vaswani_hf.training.run
@@ -207,18 +208,15 @@ from vaswani_hf.translation import Translator
 
 disable_progress_bar()
 folder = sys.argv[1]
-with warnings.catch_warnings():
-    warnings.resetwarnings()
-    warnings.filterwarnings("always", module="site-packages")
-    assert list(Translator.from_pretrained(folder, "cpu", dtype="float32").translate(["eins"])) == ["eins"]
-    assert "torchao" not in sys.modules
-    Translator.from_pretrained(folder, quantization="int8")
-    assert "torchao" in sys.modules
-    # Stand-ins for modules that are compiled when they are imported.
-    with warnings.catch_warnings(record=True) as caught:
-        for path in ("site-packages/torchao/quantization/api.py", "site-packages/other.py"):
-            compile(r"'\.'", path, "exec")
-    print([warning.filename for warning in caught])
+assert list(Translator.from_pretrained(folder, "cpu", dtype="float32").translate(["eins"])) == ["eins"]
+assert "torchao" not in sys.modules
+Translator.from_pretrained(folder, quantization="int8")
+assert "torchao" in sys.modules
+# Stand-ins for modules that are compiled when they are imported.
+with warnings.catch_warnings(record=True) as caught:
+    for path in ("site-packages/torchao/quantization/api.py", "site-packages/other.py"):
+        compile(r"'\.'", path, "exec")
+print([warning.filename for warning in caught])
 print("The pipeline follows.", file=sys.stderr)
 from transformers import pipeline
 translator = pipeline("translation", model=folder, device="cpu")

@@ -44,6 +44,15 @@ class TranslationPipeline(Pipeline):
     A setting of `generate` has the value of the call, else of the constructor, else of the checkpoint's
     `task_specific_params`, else of its `generation_config`. Else the search has 4 beams and at most 256
     tokens. With a Vaswani model a translation has at most 50 tokens more than its text.
+
+    Example:
+        >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
+        >>> from vaswani_hf.data.tokenizer_training import train_tokenizer
+        >>> tokenizer = train_tokenizer(["A dog sleeps.", "Ein Hund schläft."], 280)
+        >>> config = VaswaniConfig(vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1)
+        >>> translate = TranslationPipeline(VaswaniForSeq2SeqLM(config), tokenizer, device="cpu")
+        >>> len(translate(["A dog sleeps.", "A dog."], max_new_tokens=5))
+        2
     """
 
     model: Any

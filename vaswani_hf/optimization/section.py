@@ -48,7 +48,7 @@ class TrainingSettings(_EntryKeys):
     batch_keys: ClassVar[tuple[str, ...]] = ()
 
     max_steps: int | None = Field(None, gt=0)
-    """The number of optimizer steps of the run. Give either `max_steps` or `num_train_epochs`."""
+    """The number of optimizer steps. Give either `max_steps` or `num_train_epochs`."""
     num_train_epochs: float | None = Field(None, gt=0)
     """The number of passes over the corpus. Give either `num_train_epochs` or `max_steps`."""
     gradient_accumulation_steps: int = Field(1, gt=0)

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -45,7 +46,7 @@ def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTraining
     """The defaults of the Trainer, except for the optimizer, the schedule, label smoothing and the batch
     size.
     """
-    grouping = {}
+    grouping: dict[str, Any] = {}
     if is_grouped and "train_sampling_strategy" in Seq2SeqTrainingArguments.__dataclass_fields__:
         grouping = {"train_sampling_strategy": "group_by_length"}
     elif is_grouped:
