@@ -33,6 +33,12 @@ COMMANDS = {
     "accelerate": "-m accelerate.commands.accelerate_cli",
     "hf": f"{WARM_COMMAND} hf",
 }
+# Lines that show that the commands of a page did what the page says.
+PRINTED = {
+    "docs/how_to/private_pushes.md": "checked: downloaded at ",
+    "docs/how_to/resume.md": "continuing from 'last-checkpoint' of user/numbers-run, step 2",
+    "docs/tutorials/sharing.md": "'translation_text': ",
+}
 # Python blocks with this word run without the package, as on the machine of somebody who has not installed it.
 WITHOUT_PACKAGE = "trust_remote_code"
 ABSENT = """
@@ -125,7 +131,8 @@ def test_every_code_block_of_a_page_runs(page, request):
     if any(QUICK_START.search(block.code) for block in blocks):
         shutil.rmtree(folder / "checkpoints/numbers")
     warm = [block for block in blocks if WITHOUT_PACKAGE not in block.code]
-    run(python, warm, folder, variables)
+    printed = run(python, warm, folder, variables)
+    assert PRINTED.get(page.relative_to(ROOT).as_posix(), "") in printed
     for block in blocks:
         if block not in warm:
             # A Python that has not imported the package.
