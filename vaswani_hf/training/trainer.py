@@ -8,6 +8,7 @@ whose `forward` returns the loss (model/modeling_vaswani.py).
 import contextlib
 import json
 import math
+import re
 import shutil
 import signal
 import time
@@ -53,6 +54,12 @@ from .stopping import GracefulShutdown, ShutdownRequested
 # The largest part of a batch that a CPU computes at once: the number of positions of one side times
 # `d_model`. Smaller parts need less padding and less memory, but each part costs time.
 MAX_PART_SIZE = 2**19
+
+# If several processes train on a CPU, transformers 5.17 loads the optimizer to the device "cpu:0", which
+# `torch.load` does not know.
+torch.serialization.register_package(
+    11, lambda storage: None, lambda storage, device: storage if re.fullmatch(r"cpu:\d+", device) else None
+)
 
 
 class DivergedRunError(Exception):
