@@ -1,7 +1,7 @@
 """The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
-This file travels with every checkpoint because transformers reads config.json with it and finds the other
-travelling files through it.
+This file travels with every checkpoint because transformers reads config.json with this file, and finds the
+other code files of the checkpoint through this file.
 """
 
 import copy
@@ -17,7 +17,8 @@ from transformers.utils import is_torch_available, logging
 
 logger = logging.get_logger(__name__)
 
-# Names that versions of transformers and PEFT store in a config.json in addition to the fields of the class.
+# Names that some versions of transformers and PEFT store in config.json. They are no fields of the config
+# class.
 STORED_BY_TRANSFORMERS = frozenset(
     """
     add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan
@@ -37,8 +38,8 @@ AUTO_MAP = {
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
-# The other travelling files. transformers searches the text of this file for import statements, also inside
-# strings. Real imports would be circular.
+# The imports of the other files that travel with a checkpoint. transformers finds the imports, because it
+# searches the text of this file for import statements, also inside strings. Real imports would be circular.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .pipeline_vaswani import TranslationPipeline
@@ -177,22 +178,22 @@ class VaswaniConfig(PreTrainedConfig):
         encoder_ffn_dim (int): Inner width d_ff of the encoder's feed-forward networks (Section 3.3).
         decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
         d_k (int, optional): Width K of the queries and keys of a head (Section 3.2.2, Table 3 row B). By
-            default `d_model` divided by the number of heads, computed when the config is created; None if
-            encoder and decoder differ in it.
-        d_v (int, optional): Width of the values of a head, with the same default (Section 3.2.2, Table 3 row
-            A).
+            default `d_model` divided by the number of heads, computed when the config is created; None if the
+            quotient is not equal for the encoder and the decoder, or no integer.
+        d_v (int, optional): Width of the values of a head (Section 3.2.2, Table 3 row A). The default is that
+            of `d_k`.
         dropout (float): Dropout rate of sub-layer outputs and of the sums of embeddings and positions
             (Section 5.4).
-        attention_dropout (float): Dropout rate of attention weights. Differs from the paper if above 0: the
-            paper has none.
-        activation_dropout (float): Dropout rate after the activation. Differs from the paper if above 0: the
-            paper has none.
+        attention_dropout (float): Dropout rate of attention weights. Differs from the paper if above 0,
+            because the paper has no dropout there.
+        activation_dropout (float): Dropout rate after the activation. Differs from the paper if above 0,
+            because the paper has no dropout there.
         activation_function (str): Activation of the feed-forward networks (Section 3.3, Eq. (2)).
         norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
             Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack; differs from the paper because
-            deep stacks train more steadily with it.
-        layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives none;
-            tensor2tensor has 1e-6.
+            deep stacks train more stably with "pre".
+        layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives no value;
+            tensor2tensor uses 1e-6.
         position_embedding (str): "sinusoidal" (Section 3.5) or "learned" (Table 3 row E).
         max_position_embeddings (int): Number of learned positions (tokens); without effect on sinusoidal
             positions.
@@ -204,23 +205,24 @@ class VaswaniConfig(PreTrainedConfig):
             paper (see attention_vaswani).
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
-        attention_window (int or list, optional): Restrict self-attention to r neighbours (Section 4, which
-            only considers it): in the encoder r tokens on each side, in the decoder the r tokens before. None
-            is no restriction. Time and memory are O(r n d) for n tokens, and two tokens are connected over
-            O(n/r) layers. A list has one r or None for each layer of both stacks, or first those of the
-            encoder and then those of the decoder.
+        attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
+            encoder r tokens on each side, in the decoder the r tokens before. Section 4 of the paper only
+            mentions this restriction. None means no restriction. Time and memory are O(r n d) for n tokens,
+            and two tokens are connected over O(n/r) layers. A list contains r or None for each layer. It is
+            used for both stacks, or it contains the values of the encoder layers followed by the values of
+            the decoder layers.
         attention_bias (bool): Biases in the projections of attention. The paper's projections have none.
         initializer_range (float, optional): Standard deviation for an initialisation as in GPT-2; by default
             weights are initialised as in tensor2tensor.
         label_smoothing (float): Probability e that label smoothing takes from the reference token in training
             (Section 5.4). The paper has 0.1. The default is 0, so that `loss` is the plain cross-entropy.
         label_smoothing_form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in
-            tensor2tensor. "torch": e/V for every class and 1-e more for the reference, as in PyTorch.
+            tensor2tensor. "torch": e/V for every class, plus 1-e for the reference, as in PyTorch.
         use_cache (bool): Cache keys and values while decoding.
         bos_token_id (int, optional): The id of `<s>`.
         pad_token_id (int, optional): The id of `<pad>`.
         eos_token_id (int or list, optional): The id of `</s>`.
-        decoder_start_token_id (int, optional): The id of the token that decoding starts from; by default that
+        decoder_start_token_id (int, optional): The id of the token that decoding starts from; if None, the id
             of `<s>`.
 
     Raises:
@@ -286,7 +288,7 @@ class VaswaniConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
-        # Resizing shared embeddings assigns `vocab_size` only.
+        # Assign both sizes, because transformers assigns only `vocab_size` when it resizes shared embeddings.
         if (
             name == "vocab_size"
             and self.share_encoder_decoder_embeddings
@@ -308,7 +310,7 @@ class VaswaniConfig(PreTrainedConfig):
         self.validate_architecture()
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Models check it again.
+        """Check the combination of all fields. Each model checks its config again.
 
         Raises:
             ValueError: If two fields contradict each other.
@@ -369,10 +371,12 @@ class VaswaniConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
         """Create a config from a dict (a `config.json`); keyword arguments replace values of the dict.
 
-        An unknown name raises an error. In a file that transformers wrote it gives a warning and is ignored.
+        An unknown name in the dict raises an error. If transformers has saved the dict, an unknown name only
+        gives a warning and is ignored.
 
         Raises:
-            ValueError: If the dict is for another type of model, or a keyword resembles the name of a field.
+            ValueError: If the dict is for another type of model, or a keyword argument is no field but has
+                almost the name of a field.
         """
         found = config_dict.get("model_type", cls.model_type)
         if found != cls.model_type:
@@ -384,7 +388,7 @@ class VaswaniConfig(PreTrainedConfig):
             _refuse_unknown(
                 key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8)
             )
-        # Drop these entries, or transformers would ask for `trust_remote_code`.
+        # Drop these two entries, because transformers would ask for `trust_remote_code`.
         ignored = (
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )
@@ -396,7 +400,7 @@ class VaswaniConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the config together with the code of the model, so that it loads without the package."""
+        """Save the config together with the code of the model, so that both load without the package."""
         saved = copy.copy(self)
         saved.auto_map = dict(AUTO_MAP)
         saved.custom_pipelines = CUSTOM_PIPELINES
@@ -412,7 +416,7 @@ def _field_names() -> set[str]:
 
 
 def _unknown(names: Iterable[str]) -> dict[str, str]:
-    """The names that are not fields, each with a message."""
+    """The names that are not fields, each with an error message."""
     known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     fields_of_ours = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
     return {

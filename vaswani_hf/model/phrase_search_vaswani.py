@@ -2,12 +2,13 @@
 
 Beams compete only with beams that contain equally many tokens of their phrases. For each number of phrase
 tokens the search keeps as many beams as a search without phrases. A beam ends only if it contains all its
-phrases. Near its limit a beam may only continue with the missing phrases. `PhraseCandidates` implements these
-rules as a candidate selection of `BeamSearch`.
+phrases. Near its length limit a beam may only continue with the missing phrases. `PhraseCandidates`
+implements these rules as a candidate selection of `BeamSearch`.
 
-Other settings may forbid a translation with all phrases of a sentence. If the phrases alone show the
-contradiction, the search raises an error. If only the search shows it, the search returns the best
-translation with as many phrases as possible and reports the others as unmet.
+Other settings may forbid a translation with all phrases of a sentence. If a contradiction between phrases and
+settings is known before the search, an error is raised. If the contradiction appears only during the search,
+the search returns the best translation with as many phrases as possible and reports the missing phrases as
+unmet.
 
 This file travels with every checkpoint because `generate(must_contain=...)` searches with it.
 
@@ -44,14 +45,14 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """The phrases of a sentence (lists of token ids) contradict a setting; `reason` is a clause."""
+    """The phrases of a sentence (lists of token ids) contradict a setting. `reason` is for the message."""
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
         self.args = (sentence, phrases, reason, text)
         self.phrases = phrases
         self.reason = reason
-        # The phrases as texts, if known.
+        # The texts of the phrases, if the caller knows the texts.
         self.phrase_texts: list[str] = []
 
     def __str__(self) -> str:
@@ -142,7 +143,7 @@ class PhraseTables:
         return matches_after | is_there.unsqueeze(2)
 
     def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
-        """[..., F] int64: the number of matched tokens of each phrase; all if it is contained."""
+        """[..., F] int64: the number of matched tokens of each phrase; its length if it is contained."""
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
@@ -153,7 +154,7 @@ class PhraseTables:
         return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
     def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """[N, K, F]: the next token of each phrase; -1 if the phrase is contained."""
+        """[N, K, F]: the next token of each phrase; -1 if the translation already contains the phrase."""
         tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
         return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
 
@@ -174,7 +175,8 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable tokens to consider; some end a beam or restart phrases.
+        # The number of most probable tokens to consider for each beam. The number includes tokens that end a
+        # beam and tokens that start a phrase again.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -311,8 +313,8 @@ def search_again(
 ) -> BeamSearch:
     """Search again for the sentences whose translations lack a phrase. Returns a search with all results.
 
-    `search` is the finished search without phrases. If no translation with all phrases is found, phrases are
-    added in their order as far as possible.
+    `search` is the finished search without phrases. If the search finds no translation with all phrases of a
+    sentence, it adds the phrases one after another and keeps each phrase with which it finds a translation.
     """
     if len(must_contain) != len(task.prompt):
         raise ValueError(
@@ -351,7 +353,8 @@ def _grid_search(
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # A sentence without phrases stops as in a search without phrases. One beam stops at the first `</s>`.
+    # For a sentence without phrases the stopping rule is that of a search without phrases. If that search has
+    # one beam, it stops at the first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
     # Beams that may not end yet can still improve at any length, so use the exact bound.
@@ -366,7 +369,8 @@ def _grid_search(
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
         stopping_rule=rule,
         sentences=sentences,
-        # Processors may rely on the number of rows per sentence that the caller has asked for.
+        # Pass `config.num_beams` rows per sentence to the processors, because processors may rely on the
+        # number of beams that the caller has set.
         rows_per_sentence=config.num_beams,
     )
     if search.may_remove_sentences:
@@ -380,7 +384,7 @@ def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch
     others[searched] = False
     length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
     beams = slice(earlier.num_beams)
-    # Clone, because tensors created in inference mode cannot be changed outside of it.
+    # Clone, because tensors that were created in inference mode cannot be changed outside of inference mode.
     found.finished_paths = found.pad_paths(found.finished_paths, length).clone()
     found.finished_paths[others, beams] = found.pad_paths(earlier.finished_paths, length)[others]
     found.finished_scores = found.finished_scores.clone()
@@ -392,7 +396,7 @@ def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """For each sentence its wanted phrases, overlapped if necessary; or an error."""
+    """The wanted phrases of each sentence, merged if necessary. Raises an error if they do not fit."""
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
@@ -419,7 +423,7 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """The phrases if they fit, else one sequence in which they overlap, else None."""
+    """The phrases if they fit, else one sequence in which the phrases overlap; None if that is too long."""
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:
         return phrases
@@ -435,7 +439,7 @@ def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> in
 
 
 def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shortest sequence with all phrases. Of more than six only the given order is tried."""
+    """The shortest sequence with all phrases. For more than six phrases only the given order is tried."""
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
     for order in orders:
@@ -473,7 +477,7 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
 def _select_inputs(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
-    """The inputs of a model for the sentences `kept` [N], with another number of beams."""
+    """The inputs of a model for the sentences `kept` [N], repeated for `config.num_beams` beams."""
     selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:
