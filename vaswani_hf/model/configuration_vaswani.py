@@ -179,7 +179,7 @@ class VaswaniConfig(PreTrainedConfig):
         decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
         d_k (int, optional): Width K of the queries and keys of a head (Section 3.2.2, Table 3 row B). By
             default `d_model` divided by the number of heads, computed when the config is created; None if the
-            quotient is not equal for the encoder and the decoder, or no integer.
+            encoder and the decoder have different numbers of heads.
         d_v (int, optional): Width of the values of a head (Section 3.2.2, Table 3 row A). The default is that
             of `d_k`.
         dropout (float): Dropout rate of sub-layer outputs and of the sums of embeddings and positions

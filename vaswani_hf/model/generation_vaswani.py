@@ -5,14 +5,14 @@ Greedy search and beam search are run by this package: transformers calls `Searc
 search, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. Sampling, and everything else that
 `generate` of transformers offers, is run by transformers.
 
-Settings that this package adds to those of transformers. Each is an argument of `generate` and may be a field
-of `generation_config`:
+Settings that this package adds to those of transformers. Each setting is an argument of `generate`, and may
+be a field of `generation_config`:
 
 - `length_penalty_type`: "power" (or None) divides scores by length^length_penalty. "gnmt" divides scores by
   ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), as the paper does (Section 6.1).
 - `max_length_a`, `max_length_b`: each sentence has at most a * source tokens + b new tokens. `</s>` counts on
-  both sides. If only one of them is given, the other is 0. If neither these two nor `max_length` nor
-  `max_new_tokens` is given, they are 1 and 50 (Section 6.1: "input length + 50"). If several limits are
+  both sides. If only one of the two is given, the other is 0. If neither these two nor `max_length` nor
+  `max_new_tokens` is given, a is 1 and b is 50 (Section 6.1: "input length + 50"). If several limits are
   given, all of them apply.
 - `coverage_penalty`: the weight of the coverage in beam search (Wu et al. 2016, Eq. 14).
 
@@ -23,7 +23,7 @@ Further arguments of `generate`:
   If the search finds no translation with all phrases, it returns the best translation with as many phrases as
   possible. A warning names the missing phrases. The field `unmet_phrases` of the outputs contains them for
   each sequence.
-- `warn_of_unmet_phrases`: False for no such warning.
+- `warn_of_unmet_phrases`: False to suppress the warning about missing phrases.
 - `search`: a `SearchStrategies` of beam_search_vaswani with custom parts of the search: candidate selection,
   scorer and stopping rule.
 
@@ -71,7 +71,8 @@ from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, w
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# Inputs that the search can reduce to the open sentences. With any other input all sentences stay to the end.
+# Inputs from which the search can remove closed sentences. If any other input is given, the search removes no
+# sentences.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -87,8 +88,8 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 class SearchSettings:
     """The settings of `generate` that the command line, the model cards and CTranslate2 support.
 
-    `generate` itself accepts all other settings of transformers too. A setting that a call does not pass has
-    the value of the checkpoint's generation config, else the default of the field.
+    `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
+    value of the checkpoint's generation config, else the default of the field.
 
     Example:
         >>> SearchSettings(num_beams=4).length_penalty
@@ -185,14 +186,15 @@ class VaswaniGeneration(GenerationMixin):
     generation_config: Any
     # True: the source is stored once for all beams of a sentence.
     shares_sources = True
-    # The name of the mask of the prompt.
+    # The name of the input that contains the mask of the prompt.
     prompt_mask = "decoder_attention_mask"
 
     def save_pretrained(self, *args, **kwargs):
         """Save the model as transformers does, if its generation settings are possible."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
-            # transformers drops unknown fields from a config that it considers a copy of the model's config.
+            # Without this flag transformers would drop the added fields, because it drops unknown fields from
+            # a config that it considers a copy of the model's config.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
@@ -205,8 +207,9 @@ class VaswaniGeneration(GenerationMixin):
         stopping_criteria: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Generate translations, with the arguments of `GenerationMixin.generate` and those of this file's
-        head.
+        """Generate translations. Accepts the arguments of `GenerationMixin.generate` and additional ones.
+
+        The head of this file describes the additional arguments and settings.
 
         Args:
             inputs (torch.Tensor, optional): The source [B, S] int64. The source may also be given as
@@ -225,7 +228,8 @@ class VaswaniGeneration(GenerationMixin):
             ValueError: If a setting is impossible, settings contradict each other, or logits are not finite.
         """
         if hasattr(self, "unshard") and "generate" not in vars(self):
-            # FSDP2 gathers the weights of the embeddings only around `forward` and around registered methods.
+            # Register `generate`, because FSDP2 gathers the weights of the embeddings only for `forward` and
+            # for registered methods.
             torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         strategies = self._strategies(kwargs)
@@ -298,7 +302,7 @@ class VaswaniGeneration(GenerationMixin):
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        # A streamer reads each token at once, so checking at once costs no further synchronisation.
+        # A streamer reads each token immediately, so an immediate check costs no further synchronisation.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
         left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(0.0, None), at_once)
@@ -326,7 +330,8 @@ class VaswaniGeneration(GenerationMixin):
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
-            # Remove the default that transformers filled in: it must not count as a limit of the user.
+            # Remove the default that transformers has filled in, because the default must not count as a
+            # limit of the user.
             if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
@@ -336,7 +341,8 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         if getattr(generation_config, "_is_complete", False):
-            # The config is complete. transformers would fill in a default where the call has set None.
+            # Return the complete config unchanged, because transformers would replace each None of the call
+            # by a default.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
@@ -398,7 +404,8 @@ class VaswaniGeneration(GenerationMixin):
         if self.config.position_embedding == "learned":
             # The model never reads the last token, so the last token needs no position.
             positions_left = max(1, self.config.max_position_embeddings - prompt_length + 1)
-        # The limit of the batch is that of the longest source. Its length includes padding.
+        # The length limit of the batch is the limit of the longest source. The length of that source includes
+        # padding.
         by_source = max_tokens_by_source(config, self._source_length(source, model_kwargs))
         longest = positions_left if by_source is None else min(by_source, positions_left)
         if has_no_length:
@@ -446,13 +453,13 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         has_own_cache = model_kwargs.get("past_key_values") is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # The same cache as transformers would create, in less time.
+            # Create the cache that transformers would create, because this takes less time here.
             model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
         synced_gpus = arguments.get("synced_gpus")
         if synced_gpus is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
-            # The processes hold shares of one model. Therefore all processes must take equally many steps.
+            # Each process has a part of one model. Therefore all processes must take equally many steps.
             synced_gpus = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
@@ -506,7 +513,7 @@ class VaswaniGeneration(GenerationMixin):
         return input_ids, model_kwargs
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
-        """The mask for static caches. If layers have different masks, the mask of the tokens."""
+        """The mask for static caches. If layers may have different masks, the given mask of the tokens."""
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
             return attention_mask
@@ -549,7 +556,7 @@ class _TargetVocabulary:
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The encoder's output [B, S, D], which all beams of a sentence share.
+    """The encoder's output [B, S, D]. All beams of a sentence share one row.
 
     `_expand_inputs_for_generation` does not repeat an output of this class.
     """
@@ -651,7 +658,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-        # With `return_dict_in_generate` the decoder is always a `RowDecoder`.
+    # With `return_dict_in_generate` the decoder is always a `RowDecoder`.
     decoder: Any = search.decoders[0]
     outputs = {
         "sequences": sequences,
@@ -832,7 +839,7 @@ def token_log_probs(
 class SentenceLimitCriteria(StoppingCriteria):
     """Ends each sentence at its own limit: `lengths` [B] int64 tokens, prompts included."""
 
-    # transformers pads finished rows only if a criterion has this attribute.
+    # Define this attribute, because transformers pads finished rows only if a criterion has this attribute.
     eos_token_id = None
 
     def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
@@ -845,8 +852,8 @@ class SentenceLimitCriteria(StoppingCriteria):
 class RowCheck(LogitsProcessor):
     """Finds rows of sampling that have no possible next token, without synchronising at each step.
 
-    A row that fails is marked and continues with any token. `raise_for_marked_row` raises the error after the
-    last step. With `at_once` the failing step itself raises the error.
+    A row that fails is marked and continues with an arbitrary token. `raise_for_marked_row` raises the error
+    after the last step. With `at_once` the failing step itself raises the error.
     """
 
     def __init__(self, at_once: bool = False):
@@ -872,7 +879,7 @@ class RowCheck(LogitsProcessor):
         return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
     def raise_for_marked_row(self, num_sentences: int) -> None:
-        """Raise an error for the sentence of the first marked row. `num_sentences` share the rows equally."""
+        """Raise the error of the first marked row. All `num_sentences` sentences have equally many rows."""
         rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):
             raise self.error(rows.index(True) * num_sentences // len(rows))

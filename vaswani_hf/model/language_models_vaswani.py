@@ -2,7 +2,8 @@
 
 `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018). `VaswaniForMaskedLM` predicts
 masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). Layers, attention, loss and search are
-those of the encoder-decoder. Differs from the paper: the paper has no model of one stack.
+those of the encoder-decoder.
+Differs from the paper: the paper has no model of one stack.
 
 This file travels with every checkpoint of a language model because it defines the model.
 

@@ -143,7 +143,7 @@ class PhraseTables:
         return matches_after | is_there.unsqueeze(2)
 
     def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
-        """[..., F] int64: the number of matched tokens of each phrase; its length if it is contained."""
+        """[..., F] int64: the number of matched tokens of each phrase, up to the length of the phrase."""
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:

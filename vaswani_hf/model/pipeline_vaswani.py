@@ -1,7 +1,7 @@
 """`pipeline("translation", model=...)`, the task that transformers 5 removed.
 
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
-converts the results to the dicts of the pipeline. It behaves like the pipeline of transformers 4.
+converts the results to dicts. `TranslationPipeline` behaves like the pipeline of transformers 4.
 
 Differs from transformers 4: an empty text has an empty translation. Lists of texts are sorted by length.
 Texts that are too long for a Vaswani model are translated in pieces. A model may have a second tokenizer for
@@ -42,8 +42,9 @@ class TranslationPipeline(Pipeline):
     """Translates texts with any encoder-decoder model that has `generate`.
 
     A setting of `generate` has the value of the call, else of the constructor, else of the checkpoint's
-    `task_specific_params`, else of its `generation_config`. Else the search has 4 beams and at most 256
-    tokens. With a Vaswani model a translation has at most 50 tokens more than its text.
+    `task_specific_params`, else of its `generation_config`. Without any of these, the search has 4 beams, and
+    a translation has at most 256 tokens. With a Vaswani model a translation then has at most 50 tokens more
+    than its text.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
@@ -59,7 +60,8 @@ class TranslationPipeline(Pipeline):
     tokenizer: Any
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-    # The translator resolves generation settings: `Pipeline` differs between versions.
+    # The translator resolves generation settings, because `Pipeline` resolves them differently in different
+    # versions of transformers.
     _pipeline_calls_generate = False
 
     def __init__(
@@ -110,11 +112,11 @@ class TranslationPipeline(Pipeline):
                 one such list per input.
                 `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`.
                 `src_lang` and `tgt_lang`: the languages, for tokenizers of multilingual models.
-                `return_tensors`: True for token ids instead of texts; with `return_text` both. `return_type`
-                is "tensors" or "text".
-                `stop_sequence`: a text whose first token ends a translation, like `</s>`.
-                `clean_up_tokenization_spaces`: an argument of the target tokenizer's `decode`.
-                All other arguments, such as `num_beams` and `ensemble`, are passed to `generate`.
+                `return_tensors`: True for token ids instead of texts. With `return_text` results contain
+                both. `return_type` is "tensors" or "text". `stop_sequence`: a text whose first token ends a
+                translation, like `</s>`. `clean_up_tokenization_spaces`: an argument of the target
+                tokenizer's `decode`. All other arguments, such as `num_beams` and `ensemble`, are passed to
+                `generate`.
 
         Returns:
             list or Iterator: For a text a list of its R translations. For a sequence a list with one
@@ -171,7 +173,8 @@ class TranslationPipeline(Pipeline):
 
     def _sanitize_parameters(self, **kwargs):
         if (kind := kwargs.pop("return_type", None)) is not None:
-            # transformers 4 passes an enumeration. transformers 5 has further names for texts.
+            # The value may be an enumeration, as in transformers 4, or "NEW_TEXT" or "FULL_TEXT", as in
+            # transformers 5.
             kind = str(getattr(kind, "name", kind)).upper()
             if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
                 raise ValueError(f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.')
@@ -211,7 +214,8 @@ class TranslationPipeline(Pipeline):
         if stop_sequence is not None:
             end_ids = eos_token_ids(self.model.generation_config)
             settings["eos_token_id"] = [*self._stop_token_ids(stop_sequence), *end_ids]
-        # Drop None for options, because None means their default. Keep None for settings of `generate`.
+        # Drop options that are None, because None means the default of the option. Keep settings of
+        # `generate` that are None.
         names = {field.name for field in fields(TranslationOptions)}
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
@@ -279,7 +283,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
     num_texts = len(inputs) if isinstance(inputs, Sequence) else None
     prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
     phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
-    # Use `map`, because an iterable of texts may have no end.
+    # Use `map`, because an iterable of texts may be endless.
     requests = map(Request, inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
 
@@ -300,13 +304,15 @@ def _one_constraint_per_text(
 
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
     is_shared = model.config.model_type != "vaswani" or model.config.share_encoder_decoder_embeddings
-    # Separate embeddings can share one vocabulary. Tokenizers saved as a pair record whether they share it.
+    # A model with separate embeddings may have one vocabulary for both languages. Tokenizers that were saved
+    # as a pair record whether they have separate vocabularies.
     if is_shared or not tokenizer.init_kwargs.get("separate_vocabs", True):
         return tokenizer
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
     name = tokenizer.name_or_path
     if model.origin is not None and (model.origin / TARGET_FOLDER).is_dir() and name == model.name_or_path:
-        # Use the model's own folder: it has the right revision, and loading it needs no token.
+        # Load from the folder of the model, because the folder has the right revision, and loading from a
+        # folder needs no access token.
         name, place = str(model.origin / TARGET_FOLDER), {}
     try:
         # AutoTokenizer fails in the subfolder, because it requires a config.json.

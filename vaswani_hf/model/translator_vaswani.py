@@ -16,8 +16,8 @@
 `BaseTranslator` contains these steps in this order. `PyTorchBackend` follows below. The translator works for
 all encoder-decoder models that have `generate`.
 
-Details are in other files: inputs_vaswani checks options and texts and pairs each text with its constraints
-(`Request`); text_rules_vaswani splits sentences, aligns words and detects loops.
+Details are in other files. inputs_vaswani checks options and texts, and combines each text with its
+constraints in a `Request`. text_rules_vaswani splits sentences, aligns words and detects loops.
 
 This file travels with every checkpoint because the pipeline is an adapter of the translator. The package adds
 `Translator.from_pretrained` and the backend for CTranslate2.
@@ -78,27 +78,29 @@ from .text_rules_vaswani import (
 
 logger = logging.get_logger(__name__)
 
-# A tokenizer changes its own state during a call (truncation, language). Therefore threads take turns.
+# A tokenizer changes its own state during a call (truncation, language). Therefore only one thread at a time
+# may call a tokenizer.
 TOKENIZING = threading.RLock()
 # The longest input (tokens) if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-# The settings of the search that neither the call nor the checkpoint sets. The pipeline of transformers 4 has
-# the same defaults. A Vaswani model does not get `max_new_tokens` from here, because it limits each sentence
-# itself.
+# The default settings of the search, for settings that neither the call nor the checkpoint sets. The pipeline
+# of transformers 4 has the same defaults. For a Vaswani model this default of `max_new_tokens` is not used,
+# because the model limits the length of each sentence itself.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 # The options of `score` in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
 _TAG = re.compile(r">>\S+?<<")
 
-# Alignments are the mean of the last two decoder layers, at the position that predicts the target token. Garg
-# et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the last but one of six layers. On Multi30k (4 layers,
-# compared with intersected word translation models) the alignment error rate is 0.22 for the mean of the last
-# two layers, 0.23 for the last layer, 0.34 for the last but one and 0.24 for the mean of all layers. At the
-# position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of every
-# layer is at least 0.82.
+# Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
+# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the last but one of six layers. We
+# measured the alignment error rate on Multi30k with a model of 4 layers. The reference alignments are the
+# intersection of the alignments of word translation models. The alignment error rate is 0.22 for the mean of
+# the last two layers, 0.23 for the last layer, 0.34 for the last but one and 0.24 for the mean of all layers.
+# At the position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of
+# every layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 
@@ -179,7 +181,7 @@ class Segment:
     """The unit of the search: a sentence, or a part of a sentence that is too long for the model."""
 
     text: str
-    # [S], `</s>` last.
+    # [S], the last token is `</s>`.
     token_ids: list[int]
     # [S] for each token the index of its word in the whole text, -1 for none; empty if unused.
     words: list[int] = field(default_factory=list)
@@ -198,19 +200,20 @@ class Segment:
 class Hypothesis:
     """A translation of a segment, as the search returns it."""
 
-    # [T] without the start token; forced tokens first; `</s>` last if the search reached it.
+    # [T] without the start token. Forced tokens come first. The last token is `</s>` if the search ended the
+    # translation by `</s>`.
     token_ids: list[int]
-    # The number of tokens at the beginning that the search was forced to produce: target prefix and language.
+    # The number of tokens at the beginning that were forced, not searched: language token and target prefix.
     num_forced: int = 0
-    # The number of forced tokens at the beginning that count as length in the score: the language.
+    # The number of forced tokens at the beginning that the length penalty counts: the language token.
     num_counted: int = 0
-    # The number of tokens at the end that the search was forced to produce: `</s>` at the length limit.
+    # The number of tokens at the end that were forced, not searched: `</s>` at the length limit.
     num_ending: int = 0
-    # The text. The translator sets it.
+    # The text of the translation. The translator sets this field.
     text: str = ""
-    # The score of the search. Only the CTranslate2 backend sets it.
+    # The score of the search. Only the CTranslate2 backend sets this field.
     score: float = 0.0
-    # [T][S] the cross-attention. Only a backend whose `score` cannot compute the attention sets it.
+    # [T][S] the cross-attention. Only a backend whose `score` cannot compute the attention sets this field.
     attention: list[list[float]] | None = None
 
 
@@ -278,7 +281,7 @@ class Translation:
 
 
 class BaseTranslator:
-    """Translates texts with a model, or several, and its tokenizers.
+    """Translates texts with one model or an ensemble of models, and with the tokenizers of the models.
 
     A subclass whose outputs are not texts overrides `split`, `cut`, `decode` and `make_backend`.
 
@@ -399,7 +402,8 @@ class BaseTranslator:
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # Seed by the line number, so that resumed runs and parallel processes draw the same.
+                # Add the line number to the seed, so that resumed runs and parallel processes draw the same
+                # translations.
                 self.backend.seed(options.seed + first_line)
             # `_translate_lines` translates the window. `results_of_lines` isolates lines that raise errors.
             find = partial(self._translate_lines, options=completed)
@@ -408,7 +412,7 @@ class BaseTranslator:
             first_line += len(window)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Called before each window, so that a subclass may choose its dtype. Does nothing here."""
+        """Called before each window. A subclass may override it to choose a dtype for the window."""
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
@@ -481,7 +485,7 @@ class BaseTranslator:
         return layouts
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """The N parts of a text that are translated separately, and the N + 1 white spaces around them."""
+        """The N parts of a text that are translated separately, and the N + 1 separators around them."""
         stripped = text.strip()
         tag = self._tag_of(stripped)
         if stripped == tag:
@@ -525,7 +529,7 @@ class BaseTranslator:
         return segments
 
     def _source_words(self, text: str, encoding: Any) -> list[int]:
-        """For each token the index of its word in the text without the task prefix, -1 for none."""
+        """For each token the index of its word in the text without the task prefix; -1 for no word."""
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
             starts.append(-1 if is_special else start)
@@ -824,7 +828,7 @@ def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
 
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults that `settings` does not set. `max_length` and `max_new_tokens` exclude each other."""
+    """The defaults of settings that `settings` lacks. `max_length` also replaces `max_new_tokens`."""
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
 
@@ -896,10 +900,11 @@ def scored_translation(
     """A hypothesis with its scores, from the log-probabilities (nats) of the tokens that were not forced.
 
     The attention [N, T, S] is needed for the alignment and the coverage. `source_words` [S], needed for the
-    alignment only, contains for each source token the index of its word, -1 for none.
+    alignment only, contains for each source token the index of its word; -1 for no word.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
-    # The search gives a forced language and a forced `</s>` probability 1, but counts them in the length.
+    # The search gives a forced language token and a forced `</s>` the probability 1, but counts both in the
+    # length.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
     score = sum(log_probs) / length_penalty(max(1, length), config)
     if config.coverage_penalty and attention is not None:
@@ -929,8 +934,8 @@ def scored_translation(
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
     """The translation of a text from the translations of its N parts and N + 1 separators.
 
-    Either all parts have scores, or none. The score of the text is the sum of the scores. The alignments of
-    the parts already count source words from the beginning of the text.
+    The result has scores only if all parts have scores. The score of the text is the sum of the scores of its
+    parts. The alignments of the parts already count source words from the beginning of the text.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -998,8 +1003,8 @@ def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
     """For each part of a text the phrases that its translation must contain.
 
-    A phrase goes to the first part that contains the phrase itself, such as a name. Otherwise it goes to the
-    longest part.
+    If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
+    first such part. Otherwise the phrase is assigned to the longest part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))
@@ -1019,7 +1024,10 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Raise an error if tokenizers do not fit a Vaswani model. Spare classes are permitted."""
+    """Raise an error if tokenizers do not fit a Vaswani model.
+
+    The model may have more classes than the tokenizer has tokens.
+    """
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
     sides = {
@@ -1043,7 +1051,7 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
 
 
 class Backend(Protocol):
-    """What the translator needs of a model: search and scores for batches of segments.
+    """The interface between the translator and a model: search and scores for batches of segments.
 
     The implementations are `PyTorchBackend` and `CTranslate2Backend` of the package.
     """
@@ -1132,7 +1140,7 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Other models do not check their logits.
+            # Models of other classes do not check whether their logits are finite.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
@@ -1145,7 +1153,7 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """True if padding before a shorter target prefix would use up the length limit of its translation."""
+        """True if the padding before a short target prefix counts towards the limit of its translation."""
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
@@ -1154,7 +1162,7 @@ class PyTorchBackend:
     def _search_by_prefix_length(
         self, segments: list[Segment], settings: dict[str, Any]
     ) -> list[list[Hypothesis]]:
-        """Search once for each length of target prefixes."""
+        """Search separately for each group of segments whose target prefixes have equal lengths."""
         rows_of: dict[int, list[int]] = {}
         for row, segment in enumerate(segments):
             rows_of.setdefault(len(segment.prefix), []).append(row)
@@ -1181,7 +1189,7 @@ class PyTorchBackend:
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # The translator warns of unmet phrases, because it knows the number of the line.
             arguments["warn_of_unmet_phrases"] = False
-        # transformers warns of checkpoint settings without effect. Override them to avoid the warnings.
+        # Override checkpoint settings that have no effect here, because transformers would warn of them.
         idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
         if settings.get("num_beams") == 1:
             idle |= {"length_penalty": 1.0, "early_stopping": False}
@@ -1235,7 +1243,8 @@ class PyTorchBackend:
             for row in rows[number * num_rows : (number + 1) * num_rows]:
                 token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
                 of_segment.append(Hypothesis(token_ids, len(prompt)))
-            # Ignore rows that contain nothing but the prompt: the search found fewer translations.
+            # Ignore rows that contain nothing but the prompt, because for such rows the search found no
+            # translation.
             existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
             found.append(existing or of_segment[:1])
         return found
@@ -1243,7 +1252,7 @@ class PyTorchBackend:
     def _note_forced_tokens(
         self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
     ) -> None:
-        """Record forced tokens other than the prompt: the language, and `</s>` at the length limit."""
+        """Record forced tokens other than the prompt: the language token, and `</s>` at the length limit."""
         language = setting_of("forced_bos_token_id", arguments, self.generation_config)
         end = setting_of("forced_eos_token_id", arguments, self.generation_config)
         if language is None and end is None:
@@ -1252,7 +1261,8 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # transformers counts the start token and the prompt. Its default is 20 tokens.
+            # transformers counts the start token and the prompt in `max_length`. Its default limit is 20
+            # tokens.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:
@@ -1288,11 +1298,11 @@ class PyTorchBackend:
 
 
 def _prompts_of(segments: list[Segment]) -> list[list[int]]:
-    """For each segment the tokens that its translation begins with: language and target prefix."""
+    """For each segment the tokens that its translation begins with: language token and target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     language = segments[0].generate.get("forced_bos_token_id")
-    # `generate` forces the language only if the call has no prefix.
+    # Add the language token, because `generate` forces the language only if the call has no prefix.
     first = [] if language is None else [language]
     return [[*first, *segment.prefix] for segment in segments]
 
@@ -1315,7 +1325,7 @@ def _pad_rows(
 
 
 def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
-    """The tokens up to and including `</s>`. Without `</s>`, the tokens without padding at the end."""
+    """The tokens up to and including the first `</s>`. Without `</s>`, all tokens except final padding."""
     ends = [token_ids.index(end_id) for end_id in end_ids if end_id in token_ids]
     if ends:
         return token_ids[: min(ends) + 1]
@@ -1326,10 +1336,10 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 
 
 def _name_text(error: Any, segments: list[Segment]) -> None:
-    """Add the text of the sentence, and the texts of the phrases concerned, to an error of a sentence.
+    """Add the text of the sentence, and the texts of its contradicting phrases, to a `SentenceError`.
 
-    Test for attributes, because transformers may load a class of errors twice: for the model and for the
-    pipeline.
+    Test for attributes instead of the class, because transformers may load an error class twice: for the
+    model and for the pipeline.
     """
     number = getattr(error, "sentence", None)
     if number is None:
