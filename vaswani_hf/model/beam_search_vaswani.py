@@ -817,8 +817,8 @@ class NotFiniteError(SentenceError):
 
     def __str__(self) -> str:
         return (
-            f"The model's logits for {self.place} are NaN or infinite: its weights are damaged, or too large for their "
-            "dtype; try bfloat16 or float32 if that is float16."
+            f"The model's logits for {self.place} are NaN or infinite: the weights of the model are damaged, or too large for "
+            "their dtype; if the dtype is float16, try bfloat16 or float32."
         )
 
 
@@ -833,7 +833,7 @@ class NoTranslationError(SentenceError):
     def __str__(self) -> str:
         return (
             f"No translation of {self.place} was found, because at some step every token is forbidden by {self.settings}; "
-            "change one of them."
+            "change these settings."
         )
 
 

@@ -141,7 +141,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "cross_attention_score": (_is_none_or(_is_one_of(*ATTENTION_SCORES)), f"{_SCORES}, or None"),
     "attention_window": (
         partial(_are_ints, may_be_none=True),
-        "an integer of 0 or more (tokens), a list with one per layer or None",
+        "an integer of 0 or more (tokens), a list with one entry per layer or None",
     ),
     "attention_bias": _A_SWITCH,
     "initializer_range": (_is_none_or(_is_positive), "a positive number or None"),
@@ -151,7 +151,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "is_encoder_decoder": (lambda value: value is True, "True: the model is an encoder and a decoder"),
     "bos_token_id": _A_TOKEN_OR_NONE,
     "pad_token_id": _A_TOKEN_OR_NONE,
-    "eos_token_id": (_is_none_or(_are_ints), "a token id (an integer of 0 or more), a list of them or None"),
+    "eos_token_id": (
+        _is_none_or(_are_ints),
+        "a token id (an integer of 0 or more), a list of token ids or None",
+    ),
     "decoder_start_token_id": _A_TOKEN_OR_NONE,
 }
 
@@ -325,19 +328,19 @@ class VaswaniConfig(PreTrainedConfig):
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"`d_model` must be even for sinusoidal positions, but is {self.d_model}; "
-                'take an even width or `position_embedding="learned"`.'
+                'use an even width or `position_embedding="learned"`.'
             )
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
-                f"`decoder_vocab_size` must equal `vocab_size` where the embeddings are shared, but is {self.decoder_vocab_size} and "
-                f"not {self.vocab_size}; for two vocabularies set `share_encoder_decoder_embeddings=False`."
+                f"`decoder_vocab_size` must equal `vocab_size` if the embeddings are shared, but is {self.decoder_vocab_size} "
+                f"instead of {self.vocab_size}; for two vocabularies set `share_encoder_decoder_embeddings=False`."
             )
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
         if isinstance(windows, (list, tuple)) and len(windows) not in (max(depths), sum(depths)):
             raise ValueError(
-                f"`attention_window` must have one entry per layer, {max(depths)} for both stacks or {sum(depths)} for the "
-                f"encoder's and then the decoder's, but has {len(windows)}."
+                f"`attention_window` must have one entry per layer: {max(depths)} entries that both stacks use, or {sum(depths)} entries "
+                f"for the encoder layers and then the decoder layers, but has {len(windows)} entries."
             )
         for end in eos_token_ids(self):
             self._require_class("eos_token_id", end, "target", self.decoder_vocab_size)
@@ -381,7 +384,7 @@ class VaswaniConfig(PreTrainedConfig):
         found = config_dict.get("model_type", cls.model_type)
         if found != cls.model_type:
             raise ValueError(
-                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; take its class."
+                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the class of that type."
             )
         # transformers silently drops unknown keywords, so refuse keywords that look like misspelled fields.
         if not kwargs.get("return_unused_kwargs", False):

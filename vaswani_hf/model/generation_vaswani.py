@@ -284,7 +284,7 @@ class VaswaniGeneration(GenerationMixin):
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
             raise ValueError(
-                f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}."
+                f"`streamer` shows one beam and needs `num_beams=1`, but `num_beams` is {config.num_beams}."
             )
         if is_beam_search:
             return True
@@ -296,7 +296,7 @@ class VaswaniGeneration(GenerationMixin):
         for name, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
             if needing_search and is_given:
                 raise ValueError(
-                    f"{needing_search[0]} needs a search, but `{name}` is given; leave it out or set `num_beams` above 1."
+                    f"{needing_search[0]} needs a search, but `{name}` is given; remove `{name}` or set `num_beams` above 1."
                 )
         is_greedy = mode == GenerationMode.GREEDY_SEARCH and streamer is None
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
@@ -702,7 +702,7 @@ def checked_models(ensemble: Any) -> list[Any]:
     """The models of an ensemble as a list. Raises an error if an element is not a model."""
     if not isinstance(ensemble, (list, tuple)):
         raise ValueError(
-            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; write `ensemble=[…]` around one model."
+            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as `ensemble=[model]`."
         )
     for number, model in enumerate(ensemble):
         if not isinstance(model, GenerationMixin):
@@ -729,8 +729,8 @@ def add_ensemble(
         for name, length in (("source", source_ids.shape[1]), ("target prefix", task.prompt.shape[1])):
             if length > positions:
                 raise ValueError(
-                    f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has {positions} and the "
-                    f"{name} has {length} tokens."
+                    f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has {positions} "
+                    f"positions and the {name} has {length} tokens."
                 )
         if positions < sys.maxsize:
             # The models never read the last token, so the last token needs no position.
@@ -756,13 +756,13 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
     is_vaswani = other.config.model_type == "vaswani"
     if not is_vaswani and other.training and other.is_gradient_checkpointing:
         raise ValueError(
-            f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has none under gradient checkpointing "
-            "in training mode; call its `eval()`."
+            f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has no cache under gradient checkpointing "
+            "in training mode; call the `eval()` of this model."
         )
     if getattr(config, "coverage_penalty", None) and not is_vaswani:
         raise ValueError(
-            f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage is read from the "
-            "attention of Vaswani models."
+            f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage needs recorded "
+            "attention, and only Vaswani models record it."
         )
 
 
@@ -816,7 +816,7 @@ def token_log_probs(
         if num_layers and model.config.model_type != "vaswani":
             raise ValueError(
                 "Word alignments and coverage must be left out for a model of type "
-                f"{model.config.model_type!r}; they are read from the attention of Vaswani models."
+                f"{model.config.model_type!r}; only Vaswani models record the attention for them."
             )
         arguments = {**inputs, "decoder_input_ids": decoder_input_ids, "use_cache": False}
         if num_layers:

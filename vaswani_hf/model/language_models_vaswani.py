@@ -346,7 +346,9 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         prompt = model_kwargs.get("inputs_embeds") if source is None else source
         prompt_length = 1 if prompt is None else prompt.shape[1]
         if prompt_length == 0:
-            raise ValueError("`input_ids` must have a token, such as `<s>`, to go on from, but is empty.")
+            raise ValueError(
+                "`input_ids` must have at least one token to continue, such as `<s>`, but is empty."
+            )
         penalty = getattr(config, "coverage_penalty", None)
         if penalty:
             raise ValueError(

@@ -274,8 +274,8 @@ def check_phrases(
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
             raise ValueError(
-                "`must_contain` must be a list with a list of phrases for each sentence, each a list of token ids, but has "
-                f"a {type(one).__name__} in place of a list; `.tolist()` makes one of a tensor."
+                "`must_contain` must be a list with a list of phrases for each sentence, and each phrase must be a list of "
+                f"token ids, but a {type(one).__name__} takes the place of a list; convert a tensor with `.tolist()`."
             )
     special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
     for sentence, phrases in enumerate(must_contain):
@@ -285,24 +285,30 @@ def check_phrases(
                 isinstance(t, int) and 0 <= t < num_classes and t not in special for t in phrase
             ):
                 raise ValueError(
-                    "`must_contain` must have for each sentence a list of phrases, each a list of ids of ordinary target "
-                    f"tokens with at least one of them, but has the phrase {phrase!r} for sentence {sentence}."
+                    "`must_contain` must have for each sentence a list of phrases, and each phrase must be a list of one or "
+                    f"more ids of ordinary target tokens, but has the phrase {phrase!r} for sentence {sentence}."
                 )
             forbidden = forbidden_tokens(phrase, config)
             if forbidden is not None:
-                raise PhraseError(sentence, [[*phrase]], f"{forbidden} in it; leave one of them out")
+                raise PhraseError(
+                    sentence, [[*phrase]], f"{forbidden} in this phrase; remove the phrase or the setting"
+                )
             ngram = repeated_ngram(phrase, config.no_repeat_ngram_size)
             if ngram is not None:
                 raise PhraseError(
                     sentence,
                     [[*phrase]],
-                    f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as it has it; leave "
-                    "one of them out",
+                    f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as in this "
+                    "phrase; remove the phrase or the setting",
                 )
     if config.do_sample:
-        raise ValueError("`must_contain` cannot be combined with `do_sample`; leave one of them out.")
+        raise ValueError(
+            "`must_contain` cannot be combined with `do_sample`; remove one of the two arguments."
+        )
     if has_own_cache:
-        raise ValueError("`must_contain` cannot be combined with `past_key_values`; leave one of them out.")
+        raise ValueError(
+            "`must_contain` cannot be combined with `past_key_values`; remove one of the two arguments."
+        )
 
 
 def search_again(
@@ -470,7 +476,8 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
         if best:
             logger.warning(
                 f"`must_contain` has {', '.join(str([*phrase]) for phrase in best)} for sentence {sentence} of the batch, but "
-                f"no translation with that was found under {forbidding_settings(config)}; the translation is without it."
+                f"no translation with all phrases was found under {forbidding_settings(config)}; the translation lacks "
+                "the named phrases."
             )
 
 

@@ -85,7 +85,7 @@ class TranslationPipeline(Pipeline):
         """
         if not model.config.is_encoder_decoder:
             raise ValueError(
-                f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is none."
+                f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is no encoder-decoder."
             )
         if (direction := DIRECTION.fullmatch(task)) and not kwargs.keys() & {"src_lang", "tgt_lang"}:
             kwargs["src_lang"], kwargs["tgt_lang"] = direction.groups()
@@ -180,7 +180,9 @@ class TranslationPipeline(Pipeline):
                 raise ValueError(f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.')
             kwargs |= {"return_tensors": kind == "TENSORS", "return_text": kind != "TENSORS"}
         if kwargs.get("split_sentences") and kwargs.get("return_tensors"):
-            raise ValueError("`return_tensors` must be left out with `split_sentences`, which joins texts.")
+            raise ValueError(
+                "`return_tensors` must be left out with `split_sentences`, because it joins texts."
+            )
         kwargs.pop("num_workers", None)
         postprocess = {name: kwargs[name] for name in _POSTPROCESS if kwargs.get(name) is not None}
         forward = {
@@ -230,7 +232,9 @@ class TranslationPipeline(Pipeline):
         with TOKENIZING:
             token_ids = self.target_tokenizer(text_target=text, add_special_tokens=False)["input_ids"]
         if len(token_ids) > 1:
-            warnings.warn("`stop_sequence` has several tokens; the first ends a translation.", stacklevel=2)
+            warnings.warn(
+                "`stop_sequence` has several tokens; the first token ends a translation.", stacklevel=2
+            )
         return token_ids[:1]
 
     def postprocess(  # type: ignore[override]
@@ -274,7 +278,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
     if not isinstance(target_prefix, (str, list, tuple, type(None))):
         raise TypeError(
-            f"`target_prefix` must be a str or a list of them, but is a {type(target_prefix).__name__}."
+            f"`target_prefix` must be a str or a list of str, but is a {type(target_prefix).__name__}."
         )
     if _is_one_text(inputs):
         prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", None)

@@ -443,8 +443,8 @@ class BaseTranslator:
                 translations = self._translate_blank_text(request, separators, options)
             if unmet := translations[0].unmet_phrases:
                 logger.warning(
-                    f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with that "
-                    "was found under the other settings; its translation is without it."
+                    f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with "
+                    "all phrases was found under the other settings; the translation of the line lacks the named phrases."
                 )
             results.append(translations)
         return results
@@ -740,8 +740,8 @@ class BaseTranslator:
         # transformers 4 warns at the same 90 %.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(
-                f"A text has {longest} tokens, its translation at most {limit}; if it is cut off, give a larger "
-                "`max_new_tokens`."
+                f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the translation is "
+                "cut off, give a larger `max_new_tokens`."
             )
 
     def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -1045,7 +1045,7 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
         for token, ids in special.items():
             token_id = getattr(tokenizer, f"{token}_id")
             if not fault and ids and token_id is not None and token_id not in ids:
-                fault = f"its `{token}` has the id {token_id}, and that of the model {ids[0]}"
+                fault = f"its `{token}` has the id {token_id}, but the model has the id {ids[0]}"
         if fault:
             raise ValueError(f"The {side} tokenizer {fitting}, but {fault}; take both from one checkpoint.")
 
@@ -1108,8 +1108,8 @@ class PyTorchBackend:
         self._is_vaswani = self.model.config.model_type == "vaswani"
         if self.ensemble and not self._is_vaswani:
             raise ValueError(
-                f"`ensemble` needs a Vaswani model as the first one, but that is a {type(model).__name__}; change their "
-                "order."
+                f"`ensemble` needs a Vaswani model as the first model, but the first model is a {type(model).__name__}; "
+                "change the order of the models."
             )
 
     @property
@@ -1227,7 +1227,7 @@ class PyTorchBackend:
             if forbidden is not None:
                 raise ValueError(
                     f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, but {forbidden}; "
-                    "leave one of them out."
+                    "remove the prefix or the setting."
                 )
 
     def _hypotheses(self, sequences: torch.Tensor, prompts: list[list[int]]) -> list[list[Hypothesis]]:
