@@ -58,13 +58,13 @@ from transformers.utils import is_tracing
 
 from .configuration_vaswani import VaswaniConfig
 
-# A function that takes query positions and key positions (broadcastable int64 tensors). It returns True where
-# the query may attend to the key.
+# A function of query positions and key positions (broadcastable int64 tensors) that returns True where the
+# query may attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-# The minimum number of queries in a block of restricted attention. With smaller blocks, copying the keys
-# takes longer than computing the attention.
+# The minimum number of queries in a block of restricted attention. With fewer queries per block, copying the
+# keys takes longer than computing the attention.
 SMALLEST_BLOCK = 64
 
 # Device types that execute operations asynchronously. Reading a value from such a device waits until all
@@ -109,7 +109,7 @@ def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """True where a key position is within `window` of a query position and permitted by the mask `own`."""
+    """True where a key is at most `window` positions from a query and the mask `own` permits the pair."""
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
@@ -220,7 +220,7 @@ def _num_near(attention: Any) -> int:
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """Divide states [B, T, D] into blocks. The real tokens (`real` [B, T]) must have no gaps."""
+    """Divide states [B, T, D] into blocks. There must be no padding between real tokens (`real` [B, T])."""
     batch = states.shape[0]
     length = states.shape[1]
     num_before = attention.window
@@ -319,9 +319,9 @@ def positions_of(
 ) -> torch.Tensor:
     """Positions [B or 1, T] that count real tokens only. The first real token has position 0.
 
-    `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. With `is_causal` it
-    may also be a causal mask [B, 1, T, S], as for a static cache. With any other mask, and without a mask,
-    all tokens count, and the first position is `past_length`.
+    `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. With `is_causal`
+    the mask may also be a causal mask [B, 1, T, S], as for a static cache. If there is no such mask, padding
+    counts like a real token, and the first position is `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -340,12 +340,12 @@ def attention_masks(
     encoder_hidden_states: torch.Tensor | None = None,
     is_recorded: bool = False,
 ) -> list[Any]:
-    """The masks for all attention layers of a stack. They hide padding, and in the decoder also later tokens.
+    """The masks for all attention layers of a stack. The masks hide padding, and in a decoder later tokens.
 
-    Each mask has the form that the attention's implementation needs. Queries come from `inputs_embeds` [B, T,
-    D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real tokens. With
-    `encoder_hidden_states` [B or B/K, S, D] the masks are for cross-attention, and K beams may share a
-    source. An `attention_mask` [B, 1, T, S] is used unchanged.
+    The form of each mask is the form that the attention implementation of its layer needs. Queries come from
+    `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
+    tokens. With `encoder_hidden_states` [B or B/K, S, D] the masks are for cross-attention, and K beams may
+    share a source. An `attention_mask` [B, 1, T, S] is used unchanged.
     """
     own_cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -360,8 +360,8 @@ def attention_masks(
         return [_mask_without_reading(attention_mask, attentions[0].is_causal)] * len(attentions)
     is_cross = encoder_hidden_states is not None
     shares_sources = is_cross and encoder_hidden_states.shape[0] != inputs_embeds.shape[0]
-    # A static cache needs masks with the length of the cache. `generate` creates such a mask with four
-    # dimensions.
+    # A static cache needs masks with the length of the cache. For a static cache `generate` creates a mask
+    # with four dimensions.
     is_static = getattr(attention_mask, "ndim", 2) == 4 or (
         not is_cross and getattr(own_cache, "is_compileable", False)
     )
@@ -370,7 +370,7 @@ def attention_masks(
     for attention in attentions:
         implementation = attention.implementation
         if implementation == "flex_attention" and shares_sources:
-            # Here several beams share a source. Flex attention does not support shared sources, so use sdpa.
+            # Use sdpa, because flex attention does not support several beams that share a source.
             implementation = "sdpa"
         # Cross-attention has no window.
         allowed = None if is_cross else attention.local_mask
@@ -481,10 +481,10 @@ def eager_attention_forward(
 class VaswaniAttention(nn.Module):
     """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O."""
 
-    # None if only padding and the order of tokens restrict attention. A subclass may define a method
-    # `local_mask(query_positions, key_positions)` that restricts self-attention further. Both arguments are
-    # broadcastable int64 tensors. The result may depend only on the difference between the two positions,
-    # because padding shifts both positions.
+    # `local_mask` is None if only padding and the order of tokens restrict attention. A subclass may define a
+    # method `local_mask(query_positions, key_positions)` that restricts self-attention further. The positions
+    # are broadcastable int64 tensors. The result of `local_mask` may depend only on the difference between
+    # query position and key position, because padding shifts both positions.
     local_mask: LocalMask | None = None
 
     def __init__(
@@ -725,7 +725,7 @@ class GeneralAttention(LearnedScores):
         return {"score_weight": (self.d_k**2, self.d_k**2)}
 
     def projected(self, query: torch.Tensor) -> torch.Tensor:
-        """The projected queries [B, H, T, K]. Their dot products with the keys are the scores."""
+        """The projected queries [B, H, T, K]. The scores are dot products of projected queries and keys."""
         return torch.matmul(query, self.score_weight.view(-1, self.d_k, self.d_k))
 
     def attend(self, query, *args, **kwargs):

@@ -85,7 +85,7 @@ class CandidateSelection(Protocol):
     """Chooses the candidates of each step of a search."""
 
     def __call__(self, search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-        """Choose `search.num_candidates` candidates. If fewer exist, give missing candidates `NEG_INF`.
+        """Choose `search.num_candidates` candidates. A missing candidate has the score `NEG_INF`.
 
         `search` contains the beams: their `scores` [N, K], their `sequences` [N, K, T], and their `parents`
         [N, K], the indices of the previous beams that the beams extend. `log_probs` are [N, K, V]. Before the
@@ -99,9 +99,10 @@ class Scorer(Protocol):
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scores [...] for summed log-probabilities [...] (nats) of `length` new tokens, `</s>` included.
+        """The scores [...] of translations, from their summed log-probabilities [...] (nats).
 
-        `coverage` [...] is the result of `coverage_score`, or None without a coverage penalty.
+        `length` is the number of new tokens of a translation, including `</s>`. `coverage` [...] is the
+        result of `coverage_score`, or None without a coverage penalty.
         """
 
 
@@ -116,7 +117,7 @@ class StoppingRule(Protocol):
         """
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
-        """[N] bool: True if a sentence has enough translations, even if better ones could follow."""
+        """[N] bool: True if a sentence has enough translations, even if better translations could follow."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,8 @@ class SearchTask:
     # True if no sentence may be removed before the end, and each step must record the outputs that `generate`
     # of transformers returns.
     transformers_compatible: bool
-    # A function that is called before each step. Its argument is True if this search is over. It returns True
-    # if another step is necessary.
+    # The search calls `goes_on(is_over)` before each step. `is_over` is True if this search is over.
+    # `goes_on` returns True if another step is necessary.
     goes_on: Callable[[bool], bool]
 
     def run(
@@ -240,7 +241,7 @@ class BeamSearch:
 
     Args:
         config: The settings. `num_beams` is K and `num_return_sequences` is R.
-        decoders: One decoder for each model. The probabilities of several models are averaged.
+        decoders: One `Decoder` for each model. The probabilities of several models are averaged.
         prompt: [B, P] int64, the beginning of each translation.
         limits: [B] int64, the maximum number of new tokens of each sentence.
         candidates: Chooses the candidates of each step.
@@ -251,8 +252,8 @@ class BeamSearch:
         processors: Functions that change log-probabilities.
         criteria: Functions that end candidates, in addition to `</s>` and the limits.
         rows_per_sentence: The number of beams that processors and criteria see in one call; by default all.
-        excluded: The id of the padding token. No translation contains it.
-        reader: Delays reading from the device by one step. None if a superfluous step would have an effect.
+        excluded: The id of the padding token. No translation contains padding.
+        reader: Delays reading from the device by one step; None if a superfluous step would have an effect.
         transformers_compatible: If True, keep all sentences to the end, and record the outputs that
             `generate` of transformers returns.
     """
@@ -399,10 +400,9 @@ class BeamSearch:
     def _read_step_numbers(
         self, checked: torch.Tensor, was_open: torch.Tensor, any_ended: torch.Tensor, num_open: torch.Tensor
     ) -> tuple[bool, int]:
-        """Whether a candidate has ended, and the number of open sentences. Synchronises with the device.
+        """Read whether a candidate has ended, and the number of open sentences. Synchronises with the device.
 
-        Only this method synchronises during a step. With a reader the two values are those of the previous
-        step.
+        No other method of a step synchronises. With a reader the two values are those of the previous step.
         """
         trees = [
             decoder.tree
@@ -431,11 +431,11 @@ class BeamSearch:
         return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The processed log-probabilities [N, K or 1, V], and a sample [N, K or 1] to check for NaN.
+        """The processed log-probabilities [N, K or 1, V], and values [N, K or 1] to check for NaN.
 
-        The sample contains the log-probability of one class before processing. One class is enough, because
-        all log-probabilities of a row are NaN if one logit of the row is NaN or +inf, or if all logits of the
-        row are -inf.
+        The values to check are the log-probabilities of a single class before processing. A single class is
+        enough, because all log-probabilities of a row are NaN if one logit of the row is NaN or +inf, or if
+        all logits of the row are -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
@@ -513,8 +513,8 @@ class BeamSearch:
     def _update_finished_scores(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
         """Update the scores of the K best finished translations of each sentence.
 
-        Returns [N, K] int64, the indices of the K best translations. An index below K is that of an earlier
-        translation. An index K + i is that of candidate i.
+        Returns [N, K] int64, the indices of the K best translations. An index below K refers to an earlier
+        translation. An index K + i refers to candidate i.
         """
         scores = candidates.scores[:, : self.num_beams]
         entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
@@ -584,8 +584,8 @@ class BeamSearch:
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """The best R translations of each sentence: tokens [B * R, T], scores [B * R], beam indices or None.
 
-        Beam indices [B * R, T - P] are those of transformers. Missing translations contain only padding and
-        have the score -inf.
+        Beam indices [B * R, T - P] have the meaning that they have in transformers. Missing translations
+        contain only padding and have the score -inf.
         """
         kept = slice(self.config.num_return_sequences)
         length = self.prompt_length + int(self.finished_lengths[:, kept].max())
@@ -667,7 +667,7 @@ def length_penalty(length: Any, config: GenerationConfig) -> Any:
 
 
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """The sum of log(min(coverage, 1)) over the source (Wu et al. 2016, Eq. 14), without its weight.
+    """The sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Eq. 14), not weighted.
 
     `coverage` [..., S] is the attention that each source token receives, summed over all target tokens.
     """
@@ -690,7 +690,7 @@ class PenaltyScorer(Scorer):
 
 
 class EarlyStopping(StoppingRule):
-    """The default stopping rule. It follows the setting `early_stopping`.
+    """The default stopping rule, which implements the setting `early_stopping`.
 
     A sentence is improvable while a longer translation could enter the best `num_counted` results. A sentence
     is full if `num_beams` translations are finished and `early_stopping` is True.
@@ -705,8 +705,8 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # NEG_INF if fewer than `num_counted` translations are finished. Then every further translation
-        # improves the results.
+        # NEG_INF if fewer than `num_counted` translations are finished. With fewer than `num_counted`
+        # translations, every further translation improves the results.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:
@@ -797,7 +797,11 @@ def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int
 
 
 class SentenceError(ValueError):
-    """A sentence cannot be translated. `sentence` is its index in the batch, `text` its text if known."""
+    """A sentence cannot be translated.
+
+    `sentence` is the index of the sentence in the batch. `text` is the text of the sentence, or None if the
+    text is unknown.
+    """
 
     def __init__(self, sentence: int, text: str | None = None):
         super().__init__(sentence, text)
@@ -823,7 +827,7 @@ class NotFiniteError(SentenceError):
 
 
 class NoTranslationError(SentenceError):
-    """The settings forbid every translation of a sentence. `settings` names the settings in words."""
+    """The settings forbid every translation of a sentence. `settings` is a text that names the settings."""
 
     def __init__(self, sentence: int, settings: str, text: str | None = None):
         super().__init__(sentence, text)

@@ -1,7 +1,7 @@
 """The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
 This file travels with every checkpoint because transformers reads config.json with this file, and finds the
-other code files of the checkpoint through this file.
+other code files of the checkpoint through its import statements.
 """
 
 import copy
@@ -17,8 +17,8 @@ from transformers.utils import is_torch_available, logging
 
 logger = logging.get_logger(__name__)
 
-# Names that some versions of transformers and PEFT store in config.json. They are no fields of the config
-# class.
+# Names that some versions of transformers and PEFT store in config.json, although the config class has no
+# such fields.
 STORED_BY_TRANSFORMERS = frozenset(
     """
     add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan
@@ -183,8 +183,8 @@ class VaswaniConfig(PreTrainedConfig):
         d_k (int, optional): Width K of the queries and keys of a head (Section 3.2.2, Table 3 row B). By
             default `d_model` divided by the number of heads, computed when the config is created; None if the
             encoder and the decoder have different numbers of heads.
-        d_v (int, optional): Width of the values of a head (Section 3.2.2, Table 3 row A). The default is that
-            of `d_k`.
+        d_v (int, optional): Width of the values of a head (Section 3.2.2, Table 3 row A). The default is
+            computed like the default of `d_k`.
         dropout (float): Dropout rate of sub-layer outputs and of the sums of embeddings and positions
             (Section 5.4).
         attention_dropout (float): Dropout rate of attention weights. Differs from the paper if above 0,
@@ -201,8 +201,10 @@ class VaswaniConfig(PreTrainedConfig):
         max_position_embeddings (int): Number of learned positions (tokens); without effect on sinusoidal
             positions.
         scale_embedding (bool): Multiply embeddings by sqrt(d_model) (Section 3.4).
-        share_encoder_decoder_embeddings (bool): Source and target embedding are one matrix (Section 3.4).
-        tie_word_embeddings (bool): Output projection and target embedding are one matrix (Section 3.4).
+        share_encoder_decoder_embeddings (bool): True if source embedding and target embedding are one matrix
+            (Section 3.4).
+        tie_word_embeddings (bool): True if output projection and target embedding are one matrix (Section
+            3.4).
         attention_score (str): The score function of a query and a key. The paper has "scaled_dot" (Section
             3.2.1, Eq. (1)). "dot", "dot_mean", "general", "additive_linear" and "additive" differ from the
             paper (see attention_vaswani).
@@ -211,10 +213,11 @@ class VaswaniConfig(PreTrainedConfig):
         attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
             encoder r tokens on each side, in the decoder the r tokens before. Section 4 of the paper only
             mentions this restriction. None means no restriction. Time and memory are O(r n d) for n tokens,
-            and two tokens are connected over O(n/r) layers. A list contains r or None for each layer. It is
-            used for both stacks, or it contains the values of the encoder layers followed by the values of
-            the decoder layers.
-        attention_bias (bool): Biases in the projections of attention. The paper's projections have none.
+            and two tokens are connected over O(n/r) layers. A list contains r or None for each layer. A list
+            either applies to both stacks, or contains the values of the encoder layers followed by the values
+            of the decoder layers.
+        attention_bias (bool): True for biases in the projections of attention. The projections of the paper
+            have no biases.
         initializer_range (float, optional): Standard deviation for an initialisation as in GPT-2; by default
             weights are initialised as in tensor2tensor.
         label_smoothing (float): Probability e that label smoothing takes from the reference token in training

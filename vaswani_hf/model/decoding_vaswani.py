@@ -2,11 +2,11 @@
 
 Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses between them:
 
-- `TreeAttentionDecoder` is fast. It stores the tokens of all beams of a sentence as one sequence, a tree. The
-  keys and values of the source are stored once per sentence, and the keys and values of the target once per
-  token. A mask restricts each beam to its own tokens.
-- `RowDecoder` is general. It calls the model's `forward` with one row per beam. It supports every cache,
-  every attention implementation and recorded outputs.
+- `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence as one
+  sequence, the tree. The keys and values of the source are stored once per sentence, and the keys and values
+  of the target once per token. A mask restricts each beam to its own tokens.
+- `RowDecoder` is general. `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder`
+  supports every cache, every attention implementation and recorded outputs.
 
 This file travels with every checkpoint because `generate` decodes with it.
 
@@ -41,8 +41,8 @@ class TreeKVCache:
         self.dtype = dtype
         self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
-        # The largest window of the layers. No layer needs tokens that are further back. None if a layer has
-        # no window.
+        # The largest window of the layers. No layer needs tokens that are further back. The value is None if
+        # a layer has no window.
         self.reach: int | None = None if None in windows else max(windows)
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
@@ -50,9 +50,9 @@ class TreeKVCache:
         # The largest number of tokens per sentence that belong to a beam; `sys.maxsize` until the search has
         # counted the tokens.
         self.num_living = sys.maxsize
-        # Additive mask [N, beams, capacity]. None if every beam sees every token.
+        # The additive mask [N, beams, capacity]; None if every beam sees every token.
         self.visible: torch.Tensor | None = None
-        # [N, capacity] int64, the positions of the tokens. None unless an attention layer has a `local_mask`.
+        # The positions [N, capacity] int64 of the tokens; None unless an attention layer has a `local_mask`.
         self.positions: torch.Tensor | None = None
 
     def begin(self, real: torch.Tensor, num_beams: int) -> list[torch.Tensor | None]:
@@ -60,8 +60,8 @@ class TreeKVCache:
         length = real.shape[1]
         self.capacity = length + STEPS_PER_CAPACITY * num_beams
         padded = nn.functional.pad(real, (0, self.capacity - length))
-        # With one beam and no padding every token is visible. Then use no mask, because attention without a
-        # mask is fastest.
+        # With one beam and no padding every token is visible. If every token is visible, use no mask, because
+        # attention without a mask is fastest.
         if num_beams > 1 or self.is_restricted or not bool(real.all()):
             self.visible = additive_mask(padded, self.dtype)[:, None].expand(-1, num_beams, -1)
         if self.is_restricted:
@@ -356,9 +356,9 @@ class TreeAttentionDecoder:
         last = len(decoder.layers) - 1
         recorder = AttentionRecorder([last]) if self.with_coverage else None
         if len(self.encodings) < self.num_read:
-            # Compute position encodings for many positions in advance, because computing sinusoids at each
-            # step takes long. A learned table limits the positions; `position_states` raises an error beyond
-            # the end of the table.
+            # Compute the encodings of many positions in advance, because computing sinusoids at each step
+            # takes long. A learned table limits the positions; `position_states` raises an error beyond the
+            # end of the table.
             longest = getattr(getattr(decoder, "embed_positions", None), "num_embeddings", math.inf)
             size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = decoder.position_states(torch.arange(size, device=positions.device))
@@ -392,7 +392,7 @@ def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
 class RowDecoder:
     """The general decoder: calls the model's `forward` with B * K rows, one per beam."""
 
-    # This decoder always calls modules, and has no tree.
+    # `RowDecoder` always calls modules, and has no tree.
     is_direct = False
     tree: TreeKVCache | None = None
 
@@ -452,8 +452,8 @@ class RowDecoder:
         outputs = self.forward(**inputs, return_dict=True)
         if self.recorder is not None:
             attention = self._attention_of_call()
-            # Without a cache the call has read all tokens again, so its attention already is the sum over all
-            # tokens.
+            # Without a cache the call has read all tokens again, so the attention of the call already is the
+            # sum over all tokens.
             self.coverage = gather_beams(self.coverage, parents) + attention if use_cache else attention
         return self._logits_of_call(outputs)
 
@@ -487,7 +487,8 @@ class RowDecoder:
         cache = self.model_kwargs.get("past_key_values")
         if cache is None:
             return
-        # The beams of a sentence have the same source. Only the target needs reordering.
+        # Reorder only the keys and values of the target, because the beams of a sentence have the same
+        # source.
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         first = torch.arange(len(parents), device=parents.device).unsqueeze(1) * self.num_beams
         own_cache.reorder_cache((parents + first).flatten())

@@ -11,7 +11,7 @@ be a field of `generation_config`:
 - `length_penalty_type`: "power" (or None) divides scores by length^length_penalty. "gnmt" divides scores by
   ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), as the paper does (Section 6.1).
 - `max_length_a`, `max_length_b`: each sentence has at most a * source tokens + b new tokens. `</s>` counts on
-  both sides. If only one of the two is given, the other is 0. If neither these two nor `max_length` nor
+  both sides. If only a or only b is given, the missing number is 0. If neither these two nor `max_length` nor
   `max_new_tokens` is given, a is 1 and b is 50 (Section 6.1: "input length + 50"). If several limits are
   given, all of them apply.
 - `coverage_penalty`: the weight of the coverage in beam search (Wu et al. 2016, Eq. 14).
@@ -178,7 +178,7 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
 class VaswaniGeneration(GenerationMixin):
     """The method `generate` of all models of this package.
 
-    Differs from transformers: the search is that of this package, each sentence has its own length limit, and
+    Differs from transformers: this package has its own search, each sentence has its own length limit, and
     source and target vocabulary may differ.
     """
 
@@ -207,14 +207,14 @@ class VaswaniGeneration(GenerationMixin):
         stopping_criteria: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Generate translations. Accepts the arguments of `GenerationMixin.generate` and additional ones.
+        """Generate translations. Accepts all arguments of `GenerationMixin.generate`, and others.
 
-        The head of this file describes the additional arguments and settings.
+        The head of this file describes the arguments and settings that `GenerationMixin.generate` lacks.
 
         Args:
             inputs (torch.Tensor, optional): The source [B, S] int64. The source may also be given as
                 `input_ids`, `inputs_embeds` [B, S, D] or `encoder_outputs`.
-            generation_config (GenerationConfig, optional): Settings; by default those of the model.
+            generation_config (GenerationConfig, optional): Settings; by default the settings of the model.
             logits_processor (LogitsProcessorList, optional): Functions that change the scores of each step.
             stopping_criteria (StoppingCriteriaList, optional): Functions that end translations.
             **kwargs: `ensemble`, `must_contain`, `warn_of_unmet_phrases` and `search` (explained at the head
@@ -556,7 +556,7 @@ class _TargetVocabulary:
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The encoder's output [B, S, D]. All beams of a sentence share one row.
+    """The encoder's output [B, S, D]. All beams of a sentence share one row of the output.
 
     `_expand_inputs_for_generation` does not repeat an output of this class.
     """
@@ -605,7 +605,7 @@ class SearchMethod:
         found = task.run(config)
         if strategies.must_contain is not None:
             found = search_again(task, config, strategies.must_contain, found)
-        # Without processors every sentence has a translation.
+        # Check only if there are processors, because without processors every sentence has a translation.
         without = found.without_translation() if logits_processor else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))
@@ -632,7 +632,8 @@ class SearchMethod:
         limits = prompt.new_full((len(prompt),), config.max_length)
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
-        # Only `RowDecoder` records outputs and supports other caches.
+        # True if the call needs `RowDecoder`, because only `RowDecoder` records outputs and supports all
+        # caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
         return SearchTask(
@@ -897,9 +898,9 @@ class FiniteLogits(RowCheck):
 
 
 class TokensLeft(RowCheck):
-    """Marks rows for which the other processors forbid every token.
+    """Marks rows for which other logits processors forbid every token.
 
-    `excluded` is the id of the padding token: no translation contains it.
+    `excluded` is the id of the padding token, because no translation contains padding.
     """
 
     def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):

@@ -153,13 +153,13 @@ class Request:
 
 @dataclass(frozen=True)
 class InvalidInput:
-    """A line that cannot become a `Request`, with the error. It replaces the `Request` of the line."""
+    """A line that cannot become a `Request`, with the error. Replaces the `Request` of the line."""
 
     error: Exception
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """The result of `read(*args)`, or an `InvalidInput` if it raises one of `LINE_ERRORS`."""
+    """The result of `read(*args)`, or an `InvalidInput` if `read` raises one of `LINE_ERRORS`."""
     try:
         return read(*args)
     except LINE_ERRORS as error:

@@ -1,8 +1,8 @@
 """Language models of one stack: the decoder without cross-attention, and the encoder.
 
 `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018). `VaswaniForMaskedLM` predicts
-masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). Layers, attention, loss and search are
-those of the encoder-decoder.
+masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). A language model has the layers, the
+attention, the loss and the search of the encoder-decoder.
 Differs from the paper: the paper has no model of one stack.
 
 This file travels with every checkpoint of a language model because it defines the model.
@@ -43,7 +43,7 @@ _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
 
 class VaswaniStackConfig(VaswaniConfig):
-    """The architecture of a model of one stack. The fields are those of [`VaswaniConfig`].
+    """The architecture of a model of one stack. It has all fields of [`VaswaniConfig`].
 
     Fields of the encoder equal the corresponding fields of the decoder. There is one vocabulary and no
     cross-attention.
@@ -122,7 +122,7 @@ class VaswaniStackConfig(VaswaniConfig):
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
-    """The architecture of a decoder alone. The fields of the encoder are equal to those of the decoder.
+    """The architecture of a decoder alone. Each field of the encoder equals the field of the decoder.
 
     Example:
         >>> from vaswani_hf import VaswaniDecoderConfig
@@ -145,7 +145,7 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
 
 class VaswaniEncoderConfig(VaswaniStackConfig):
-    """The architecture of an encoder alone. The fields of the decoder are equal to those of the encoder.
+    """The architecture of an encoder alone. Each field of the decoder equals the field of the encoder.
 
     Example:
         >>> from vaswani_hf import VaswaniEncoderConfig
@@ -163,7 +163,7 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
 
 
 class VaswaniDecoderModel(VaswaniDecoder):
-    """The decoder without output projection. Each token attends to earlier tokens (Section 3.2.3)."""
+    """The decoder without output projection. A token does not attend to later tokens (Section 3.2.3)."""
 
     config: VaswaniDecoderConfig
     config_class = VaswaniDecoderConfig
@@ -252,9 +252,9 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             past_key_values (Cache, optional): Keys and values of earlier calls.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
-            labels (torch.Tensor, optional): [B, T] int64, the same tokens as `input_ids`. Each token is
-                predicted from the tokens before it. -100 and `<pad>` are ignored. The loss is that of
-                `VaswaniForSeq2SeqLM.forward`.
+            labels (torch.Tensor, optional): [B, T] int64, the same tokens as `input_ids`. The model predicts
+                each token from the tokens before this token. -100 and `<pad>` are ignored. The loss is
+                computed as in `VaswaniForSeq2SeqLM.forward`.
             use_cache (bool, optional): Return a cache; by default `config.use_cache`, without labels only.
             logits_to_keep (int or torch.Tensor): If an int, return the logits of this number of last
                 positions (0 for all positions). If a tensor, return the logits of these positions.
@@ -417,7 +417,7 @@ class VaswaniForMaskedLM(_LanguageModel):
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
             labels (torch.Tensor, optional): [B, T] int64, the original tokens. -100 and `<pad>` are ignored.
-                The loss is that of `VaswaniForSeq2SeqLM.forward`.
+                The loss is computed as in `VaswaniForSeq2SeqLM.forward`.
             num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
                 accumulated batches).
             skip_logits (bool, optional): Compute the loss without storing logits; by default True in training

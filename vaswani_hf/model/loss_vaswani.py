@@ -2,7 +2,8 @@
 
 `chunked_cross_entropy` computes the loss without storing the logits of the whole batch. With logits z, the
 loss of a token with either form of label smoothing is logsumexp(z) - (gold - other) * z[label] - other *
-sum(z). `gold` is the target probability of the reference token, and `other` that of each other class.
+sum(z). `gold` is the target probability of the reference token, and `other` is the target probability of each
+other class.
 
 This file travels with every checkpoint because `forward` computes the loss with it if labels are given.
 
@@ -35,7 +36,7 @@ _DROPOUT = nn.functional.dropout
 
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout (Section 5.4). On a CPU it draws the masks in a quarter of the time that PyTorch needs.
+    """Dropout (Section 5.4). On a CPU `dropout` draws masks in a quarter of PyTorch's time.
 
     Random numbers come from PyTorch's generator. On a CPU `p` is rounded to a multiple of 1/65,536.
     """

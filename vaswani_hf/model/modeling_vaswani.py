@@ -4,10 +4,10 @@
 3.2) is in attention_vaswani. Dropout and the label-smoothed loss (Section 5.4) are in loss_vaswani.
 `generate` is in generation_vaswani.
 
-With the defaults of `VaswaniConfig` the computation is that of the paper.
+With the defaults of `VaswaniConfig` the models compute what the paper describes.
 Differs from the paper: the padding class has probability 0 because no translation contains padding.
 Differs from the paper: some options of `VaswaniConfig` change the computation. The description of each such
-option says that it differs. These options are off by default.
+option names the difference. All these options are off by default.
 
 This file travels with every checkpoint because it defines the models.
 
@@ -244,7 +244,7 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
 class FromRepository:
     """Mixin for `from_pretrained`: a loaded model knows the folder that it was loaded from."""
 
-    # The local folder, or the cached folder of a commit. None for a model that was not loaded.
+    # The local folder, or the cached folder of a commit. The value is None for a model that was not loaded.
     origin: Path | None = None
 
     @classmethod
@@ -395,7 +395,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     ) -> nn.Embedding:
         """Resize the target embedding and the output projection of a model with two vocabularies.
 
-        The arguments are those of `resize_token_embeddings`, which resizes the source embedding.
+        To resize the source embedding, call `resize_token_embeddings`, which has the same arguments.
 
         Returns:
             nn.Embedding: The target embedding.
@@ -559,9 +559,9 @@ class VaswaniDecoder(VaswaniStack):
     ) -> DecoderOutput:
         """Decode target tokens to `last_hidden_state` [B, T, D]. Also returns the cache and recorded outputs.
 
-        The arguments are those of `VaswaniForSeq2SeqLM.forward` that begin with `decoder_`, and the encoder's
-        output [B, S, D] with its mask. If the cache is empty, padding before the first token is inferred from
-        `<pad>`.
+        The arguments are the arguments of `VaswaniForSeq2SeqLM.forward` whose names begin with `decoder_`,
+        and the encoder's output [B, S, D] with its mask. If the cache is empty, padding before the first
+        token is inferred from `<pad>`.
         """
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:

@@ -1,9 +1,9 @@
 """Grid beam search for translations with given phrases (Hokamp and Liu 2017, arXiv 1704.07138).
 
 Beams compete only with beams that contain equally many tokens of their phrases. For each number of phrase
-tokens the search keeps as many beams as a search without phrases. A beam ends only if it contains all its
-phrases. Near its length limit a beam may only continue with the missing phrases. `PhraseCandidates`
-implements these rules as a candidate selection of `BeamSearch`.
+tokens the search keeps as many beams as a search without phrases. A beam ends only if the beam contains all
+phrases of its sentence. Near its length limit a beam may only continue with the missing phrases.
+`PhraseCandidates` implements these rules as a candidate selection of `BeamSearch`.
 
 Other settings may forbid a translation with all phrases of a sentence. If a contradiction between phrases and
 settings is known before the search, an error is raised. If the contradiction appears only during the search,
@@ -12,8 +12,8 @@ unmet.
 
 This file travels with every checkpoint because `generate(must_contain=...)` searches with it.
 
-Letters of shapes: those of beam_search_vaswani; F phrases per sentence with at most L tokens each, O options
-per beam.
+Letters of shapes: as in beam_search_vaswani, and F phrases per sentence, L tokens of the longest phrase, O
+options per beam.
 """
 
 import copy
@@ -319,8 +319,9 @@ def search_again(
 ) -> BeamSearch:
     """Search again for the sentences whose translations lack a phrase. Returns a search with all results.
 
-    `search` is the finished search without phrases. If the search finds no translation with all phrases of a
-    sentence, it adds the phrases one after another and keeps each phrase with which it finds a translation.
+    `search` is the finished search without phrases. If no translation of a sentence contains all phrases, the
+    function adds the phrases one after another. It keeps each phrase with which the search still finds a
+    translation.
     """
     if len(must_contain) != len(task.prompt):
         raise ValueError(
@@ -359,8 +360,8 @@ def _grid_search(
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # For a sentence without phrases the stopping rule is that of a search without phrases. If that search has
-    # one beam, it stops at the first `</s>`.
+    # A sentence without phrases stops by the rule of a search without phrases. A search without phrases that
+    # has only one beam stops at the first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
     # Beams that may not end yet can still improve at any length, so use the exact bound.
@@ -429,7 +430,7 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """The phrases if they fit, else one sequence in which the phrases overlap; None if that is too long."""
+    """The phrases if they fit, else one sequence in which they overlap; None if the sequence is too long."""
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:
         return phrases

@@ -73,8 +73,9 @@ class TranslationPipeline(Pipeline):
             model (PreTrainedModel): An encoder-decoder model.
             tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
             target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target language. By
-                default a Vaswani model with two vocabularies loads it from the subfolder `target_tokenizer`
-                of the tokenizer's folder. All other models use `tokenizer`.
+                default a Vaswani model with two vocabularies loads the target tokenizer from the subfolder
+                `target_tokenizer` of the tokenizer's folder. All other models use `tokenizer` for the target
+                language.
             task (str): "translation" or "translation_XX_to_YY". XX and YY become the defaults of `src_lang`
                 and `tgt_lang`.
             local_files_only (bool): True if the target tokenizer must not be downloaded.
@@ -105,26 +106,27 @@ class TranslationPipeline(Pipeline):
             inputs (str or iterable): A text, or a sequence, generator or dataset of texts.
             *others: Not supported. Pass several texts as one list.
             **kwargs: The fields of `TranslationOptions`, such as `split_sentences`, `repetition_guard`,
-                `return_scores` and `return_alignments`. A batch has by default 4096 tokens with a Vaswani
-                model, and one text with another model. In addition:
+                `return_scores` and `return_alignments`. By default a batch has 4096 tokens with a Vaswani
+                model, and one text with any other model. In addition:
                 `target_prefix`: the text that each translation must begin with, or a list with one text per
                 input. `must_contain`: a list of phrases that each translation must contain, or a list with
                 one such list per input.
                 `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`.
                 `src_lang` and `tgt_lang`: the languages, for tokenizers of multilingual models.
                 `return_tensors`: True for token ids instead of texts. With `return_text` results contain
-                both. `return_type` is "tensors" or "text". `stop_sequence`: a text whose first token ends a
-                translation, like `</s>`. `clean_up_tokenization_spaces`: an argument of the target
-                tokenizer's `decode`. All other arguments, such as `num_beams` and `ensemble`, are passed to
-                `generate`.
+                both. `return_type` is "tensors" or "text".
+                `stop_sequence`: a text whose first token ends a translation, like `</s>`.
+                `clean_up_tokenization_spaces`: an argument of the target tokenizer's `decode`.
+                All other arguments, such as `num_beams` and `ensemble`, are passed to `generate`.
 
         Returns:
             list or Iterator: For a text a list of its R translations. For a sequence a list with one
                 translation per text, or one list per text if R is not 1. For other iterables an iterator of
-                lists. There are fewer than R translations if the search finds fewer. A translation is a dict
-                with `translation_text` (str) or `translation_token_ids` ([T] int64). If requested, the dict
-                also contains `score`, `confidence`, `words` and `alignment` (see `Translation`). If the
-                translation lacks phrases of `must_contain`, the dict contains `unmet_phrases`.
+                lists. A list has fewer than R translations if the search finds fewer translations. A
+                translation is a dict with `translation_text` (str) or `translation_token_ids` ([T] int64). If
+                requested, the dict also contains `score`, `confidence`, `words` and `alignment` (see
+                `Translation`). If the translation lacks phrases of `must_contain`, the dict contains
+                `unmet_phrases`.
 
         Raises:
             TypeError: If a text is not a str, or several texts are separate arguments.
@@ -295,7 +297,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """One constraint per text, from one for all texts or a list with one per text."""
+    """One constraint per text. `value` is one constraint for all texts, or a list with one for each text."""
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
     if not is_list_of_them or not any(isinstance(entry, kind) for entry in entries):
@@ -319,7 +321,7 @@ def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any
         # folder needs no access token.
         name, place = str(model.origin / TARGET_FOLDER), {}
     try:
-        # AutoTokenizer fails in the subfolder, because it requires a config.json.
+        # Do not use AutoTokenizer, because AutoTokenizer requires a config.json in the subfolder.
         return PreTrainedTokenizerFast.from_pretrained(name, **place)
     except (OSError, ValueError) as error:
         raise ValueError(

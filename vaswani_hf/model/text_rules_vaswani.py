@@ -159,8 +159,8 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     if word.lower() in _BEFORE_NUMBERS and next_word[:1].isdigit():
         return False
     if re.fullmatch(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}", word):
-        # The word is a number and may be an ordinal number. At the beginning of a sentence it is the number
-        # of a list item or heading. After an ordinal number or such a number the sentence goes on.
+        # The word is a number and may be an ordinal number. At the beginning of a sentence a number is the
+        # number of a list item or heading. After an ordinal number or such a number the sentence goes on.
         is_ordinal = previous in _BEFORE_ORDINALS or next_word in _AFTER_ORDINALS
         return bool(previous) and not is_ordinal
     # After another word "I" is the pronoun and not an initial, so the sentence ends.

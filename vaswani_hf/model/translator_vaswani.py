@@ -3,8 +3,8 @@
 `Translator.translate` reads a window of texts (1000 by default) and translates the window in these steps:
 
 1. Split each text into sentences, if `split_sentences` is set.
-2. Tokenize all sentences in one call. Cut sentences that are too long for the model. The results are
-   segments.
+2. Tokenize all sentences of the window in one call. Cut sentences that are too long for the model. The
+   results are segments.
 3. Attach the target prefix and the phrases of each text to its segments.
 4. Search. `PyTorchBackend.search` calls `model.generate` of generation_vaswani for a batch of segments of
    similar lengths. The results are hypotheses.
@@ -95,10 +95,10 @@ _SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error",
 _TAG = re.compile(r">>\S+?<<")
 
 # Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
-# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the last but one of six layers. We
+# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. We
 # measured the alignment error rate on Multi30k with a model of 4 layers. The reference alignments are the
 # intersection of the alignments of word translation models. The alignment error rate is 0.22 for the mean of
-# the last two layers, 0.23 for the last layer, 0.34 for the last but one and 0.24 for the mean of all layers.
+# the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for the mean of all layers.
 # At the position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of
 # every layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
@@ -247,7 +247,7 @@ class Translation:
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
         alignment (str): For each word the source word with the highest attention, in Pharaoh format,
-            such as "0-0 1-2". Each pair is source word - target word, counted from 0.
+            such as "0-0 1-2". Each pair "i-j" aligns source word i with target word j, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why the text was skipped. The translation is then empty.
@@ -288,8 +288,8 @@ class BaseTranslator:
     Args:
         model (PreTrainedModel or Backend): An encoder-decoder model, or another backend.
         source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
-        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language. It may be the same
-            object as `source_tokenizer`.
+        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language. `target_tokenizer`
+            may be the same object as `source_tokenizer`.
         ensemble (sequence): Further models with the same vocabulary. The probabilities of all models are
             averaged.
         prefix (str): A text that is put before each source text, such as the task prefix of T5.
@@ -384,7 +384,8 @@ class BaseTranslator:
     ) -> Iterator[Any]:
         """For each request a str, or a `Translation` if the options request scores or several translations.
 
-        `first_line` is the line number of the first request. Warnings and the seed use it.
+        `first_line` is the line number of the first request. Warnings name line numbers, and the seed depends
+        on line numbers.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -412,7 +413,7 @@ class BaseTranslator:
             first_line += len(window)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Called before each window. A subclass may override it to choose a dtype for the window."""
+        """Called before each window. A subclass may override `prepare` to choose a dtype."""
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
@@ -579,7 +580,7 @@ class BaseTranslator:
         return pieces
 
     def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Step 3: the first segment gets the target prefix, and each phrase goes to one segment."""
+        """Step 3: the first segment gets the target prefix, and each phrase is assigned to one segment."""
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].forced_text = request.target_prefix
         if not request.must_contain:
@@ -607,7 +608,7 @@ class BaseTranslator:
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
         """The text of a hypothesis."""
         text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
-        # The translation of one line must be one line.
+        # Remove line breaks, because the translation of one line must be one line.
         return text if "\n" in segment.text else text.replace("\n", " ")
 
     def _search_loops_again(
@@ -737,7 +738,7 @@ class BaseTranslator:
         given = (options.generate, self.backend.generation_config)
         limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
         longest = max((len(segment.token_ids) for segment in segments), default=0)
-        # transformers 4 warns at the same 90 %.
+        # Warn at 90 % of the limit, because transformers 4 also warns at 90 %.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(
                 f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the translation is "
@@ -786,8 +787,9 @@ def results_of_lines(
     """The result of each line of a window. A bad line does not affect the results of other lines.
 
     `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. With
-    "skip" the result of a bad line is a `Translation` with an `error`. With "fail" its error is raised after
-    the results of the lines before it, with the number of the line as `line_number`.
+    "skip" the result of a bad line is a `Translation` with an `error`. With "fail" the error of a bad line is
+    raised after the results of the earlier lines. The attribute `line_number` of the error is the number of
+    the bad line.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}
@@ -866,7 +868,7 @@ def _is_looping(segment: Segment, hypothesis: Hypothesis) -> bool:
 
 
 def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """The translations of a text, from the translations of its parts with the same rank."""
+    """The translations of a text. Each translation joins the translations of equal rank of all parts."""
     if len(parts) == 1 and not any(separators):
         return parts[0]
     number = min(len(part) for part in parts)
@@ -1065,7 +1067,8 @@ class Backend(Protocol):
     def max_positions(self) -> float | None:
         """The maximum number of source tokens; infinite if there is no limit.
 
-        None for models other than Vaswani models, because the translator does not cut their texts.
+        The value is None for all models except Vaswani models, because the translator cuts only texts for
+        Vaswani models.
         """
         ...
 
@@ -1085,7 +1088,7 @@ class Backend(Protocol):
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """For each of B hypotheses, one per segment: its log-probabilities, and its attention or None.
+        """The log-probabilities, and the attention or None, of each of B hypotheses of B segments.
 
         The log-probabilities (nats) exclude forced tokens. The attention [N, T, S] float32 is the
         cross-attention of the last `num_layers` layers, averaged over heads. A `NotFiniteError` names the
@@ -1261,8 +1264,8 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # transformers counts the start token and the prompt in `max_length`. Its default limit is 20
-            # tokens.
+            # transformers counts the start token and the prompt in `max_length`. The default limit of
+            # transformers is 20 tokens.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:
