@@ -122,7 +122,7 @@ def test_what_is_no_list_is_one_sentence(copier):
     ):
         pipeline("eins", "nein")
     with pytest.raises(
-        ValueError, match="^`ensemble` must be a list of models, but is a VaswaniForSeq2SeqLM; write"
+        ValueError, match="^`ensemble` must be a list of models, but is a VaswaniForSeq2SeqLM; pass"
     ):
         pipeline("eins", ensemble=copier.model)
     with pytest.raises(ValueError, match="^`ensemble` must be a list of checkpoints, but is the str 'a'.$"):

@@ -104,7 +104,7 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
 
 
 def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
-    """True if the modules are instances of PyTorch's class `kind` itself and permit a fast path."""
+    """True if the modules are instances of the class `kind` itself, not of a subclass, and not hooked."""
     return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)
 
 
@@ -115,7 +115,7 @@ def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torc
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The mask to add to attention scores: 0 where `visible`, else the smallest finite number."""
+    """A mask to add to attention scores: 0 where `visible` is True, else the smallest finite number."""
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
@@ -771,7 +771,7 @@ OTHER_SCORES = {
     "additive_linear": AdditiveLinearAttention,
     "additive": AdditiveAttention,
 }
-# The scores that no fused kernel computes.
+# The score functions that no fused kernel can compute.
 UNFUSED_SCORES = ("additive_linear", "additive")
 
 

@@ -2,8 +2,8 @@
 
 `SearchTask.run` prepares a search, and `BeamSearch.run` runs it. Each step does the following:
 
-1. A decoder of decoding_vaswani reads the newest token of each beam and returns logits
-   (`TreeAttentionDecoder` on the fast path).
+1. A decoder of decoding_vaswani reads the last token of each beam and returns logits (`TreeAttentionDecoder`
+   on the fast path).
 2. The candidate selection chooses the best continuations of the beams, at least twice as many as there are
    beams.
 3. Candidates that end with `</s>` or reach their limit become finished translations, if they are among the K
@@ -94,7 +94,7 @@ class CandidateSelection(Protocol):
 
 
 class Scorer(Protocol):
-    """Computes the scores of translations. The highest score is the best."""
+    """Computes the scores of translations. A higher score is better."""
 
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
@@ -144,7 +144,7 @@ class SearchStrategies:
 
     @property
     def replaced(self) -> list[str]:
-        """The names of the parts that the caller replaces."""
+        """The names of the parts of the search that the caller replaces."""
         return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
 
 
@@ -635,7 +635,7 @@ class StepNumbers:
 
 
 class DeferredReader:
-    """Delays reading by one step, so that the GPU computes while the numbers of the previous step are copied.
+    """Delays reading from the GPU by one step. The GPU computes while the previous values are copied.
 
     The search takes one step more than necessary. The results of this step are discarded.
     """

@@ -1,4 +1,4 @@
-"""The decoders of the search: one decoding step of the model for all beams of all sentences.
+"""The decoders of the search. Each computes a decoding step of the model for all beams at once.
 
 Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses between them:
 

@@ -10,19 +10,19 @@ be a field of `generation_config`:
 
 - `length_penalty_type`: "power" (or None) divides scores by length^length_penalty. "gnmt" divides scores by
   ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), as the paper does (Section 6.1).
-- `max_length_a`, `max_length_b`: each sentence has at most a * source tokens + b new tokens. `</s>` counts on
-  both sides. If only a or only b is given, the missing number is 0. If neither these two nor `max_length` nor
-  `max_new_tokens` is given, a is 1 and b is 50 (Section 6.1: "input length + 50"). If several limits are
-  given, all of them apply.
+- `max_length_a`, `max_length_b`: each sentence has at most a * source tokens + b new tokens. `</s>` counts as
+  a source token and as a new token. If only a or only b is given, the missing number is 0. If neither these
+  two nor `max_length` nor `max_new_tokens` is given, a is 1 and b is 50 (Section 6.1: "input length + 50").
+  If several limits are given, every limit applies.
 - `coverage_penalty`: the weight of the coverage in beam search (Wu et al. 2016, Eq. 14).
 
 Further arguments of `generate`:
 
 - `ensemble`: a list of models with the same vocabulary. The probabilities of all models are averaged.
 - `must_contain`: for each sentence a list of phrases (lists of token ids) that the translation must contain.
-  If the search finds no translation with all phrases, it returns the best translation with as many phrases as
-  possible. A warning names the missing phrases. The field `unmet_phrases` of the outputs contains them for
-  each sequence.
+  If the search finds no translation with all phrases, `generate` returns the best translation with as many
+  phrases as possible. A warning names the missing phrases. The field `unmet_phrases` of the outputs contains
+  the missing phrases of each sequence.
 - `warn_of_unmet_phrases`: False to suppress the warning about missing phrases.
 - `search`: a `SearchStrategies` of beam_search_vaswani with custom parts of the search: candidate selection,
   scorer and stopping rule.
@@ -80,7 +80,7 @@ _INPUTS_OF_BEAMS = {
     "past_key_values",
     "use_cache",
 }
-# Arguments of `generate` of transformers that are neither settings nor inputs of the model.
+# The parameters of `GenerationMixin.generate` that are neither settings nor inputs of the model.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
@@ -184,13 +184,13 @@ class VaswaniGeneration(GenerationMixin):
 
     config: Any
     generation_config: Any
-    # True: the source is stored once for all beams of a sentence.
+    # True if the keys and values of the source are stored once for all beams of a sentence.
     shares_sources = True
     # The name of the input that contains the mask of the prompt.
     prompt_mask = "decoder_attention_mask"
 
     def save_pretrained(self, *args, **kwargs):
-        """Save the model as transformers does, if its generation settings are possible."""
+        """Check the generation settings, and save the model as transformers does."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
             # Without this flag transformers would drop the added fields, because it drops unknown fields from
@@ -326,7 +326,7 @@ class VaswaniGeneration(GenerationMixin):
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         given = (kwargs, generation_config, self.generation_config)
         for settings in given:
-            # Validate before transformers computes with the values.
+            # Validate the settings before transformers computes with them.
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
@@ -347,7 +347,8 @@ class VaswaniGeneration(GenerationMixin):
         return super()._prepare_generation_config(generation_config, **kwargs)
 
     def _prepare_cache_for_generation(self, config, model_kwargs, mode, *args, **kwargs):
-        # Assisted decoding may discard tokens of a cache, but a sliding cache cannot restore older tokens.
+        # Assisted decoding needs a full cache, because assisted decoding may discard tokens, and a sliding
+        # cache cannot restore older tokens.
         is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if (
@@ -445,7 +446,8 @@ class VaswaniGeneration(GenerationMixin):
         """Run the search of this package inside `generate` of transformers."""
         tokenizer = model_kwargs.pop("tokenizer", None)
         if tokenizer is not None and config.stop_strings:
-            # transformers does not pass the tokenizer to a custom decoding method.
+            # Create the criterion of the stop strings here, because transformers does not pass the tokenizer
+            # to a custom decoding method.
             stop = StopStringCriteria(tokenizer, config.stop_strings)
             arguments["stopping_criteria"] = StoppingCriteriaList(
                 [*(arguments["stopping_criteria"] or ()), stop]
@@ -542,8 +544,8 @@ class VaswaniGeneration(GenerationMixin):
 class _TargetVocabulary:
     """Stands in for the model in `compute_transition_scores` of transformers.
 
-    transformers only reads `config.get_text_config().vocab_size`. In a `VaswaniConfig` that is the size of
-    the source vocabulary, but the scores need the target vocabulary.
+    transformers only reads `config.get_text_config().vocab_size`. The `vocab_size` of a `VaswaniConfig` is
+    the size of the source vocabulary, but the scores need the size of the target vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -551,7 +553,7 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """The config itself: transformers asks for the config of the text part."""
+        """Return the object itself, because transformers asks here for the config of the text model."""
         return self
 
 
@@ -690,7 +692,7 @@ def is_filled(value: Any) -> bool:
 
 
 def max_tokens_by_source(config: Any, source_length: int) -> int | None:
-    """The maximum number of new tokens by `max_length_a` and `max_length_b`; None without a limit."""
+    """The number of new tokens that `max_length_a` and `max_length_b` permit; None if both are None."""
     a = getattr(config, "max_length_a", None)
     b = getattr(config, "max_length_b", None)
     if a is None and b is None:
@@ -700,7 +702,7 @@ def max_tokens_by_source(config: Any, source_length: int) -> int | None:
 
 
 def checked_models(ensemble: Any) -> list[Any]:
-    """The models of an ensemble as a list. Raises an error if an element is not a model."""
+    """The models of an ensemble as a list. Raises an error if an element is no model."""
     if not isinstance(ensemble, (list, tuple)):
         raise ValueError(
             f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as `ensemble=[model]`."
@@ -828,7 +830,7 @@ def token_log_probs(
         chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()  # [B, T]
         # Convert one row at a time, because a float32 copy of all logits would take too much memory.
         total = torch.stack([row.float().logsumexp(-1) for row in logits])
-        # Write NaN where a logit is infinite. Otherwise the token would seem to have probability 0.
+        # Write NaN where a logit is infinite, because the token would otherwise seem to have probability 0.
         log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
         if num_layers:
             layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]
@@ -838,7 +840,7 @@ def token_log_probs(
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each sentence at its own limit: `lengths` [B] int64 tokens, prompts included."""
+    """Ends each translation at its own limit. `lengths` [B] int64 counts tokens, including prompts."""
 
     # Define this attribute, because transformers pads finished rows only if a criterion has this attribute.
     eos_token_id = None
@@ -865,7 +867,7 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Two bool tensors [B * R]: the rows without a possible next token, and the rows to mark."""
+        """Two bool tensors [B * R]: the rows that have no possible next token, and the rows to mark."""
         raise NotImplementedError
 
     def error(self, sentence: int) -> Exception:

@@ -10,7 +10,7 @@ This file travels with every checkpoint of a language model because it defines t
 Letters of shapes: B batch, T tokens of a text, P prompt length, D model width, V vocabulary.
 """
 
-# The types of caches, outputs and sub-modules in transformers are wider than here.
+# transformers declares wider types for caches, outputs and sub-modules than this file uses.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import copy

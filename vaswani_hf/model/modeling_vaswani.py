@@ -15,7 +15,7 @@ Sections and equations are those of the paper (arXiv 1706.03762). Letters of sha
 T target length, D model width, F inner width, V target vocabulary.
 """
 
-# The types of caches, masks and sub-modules in transformers are wider than here.
+# transformers declares wider types for caches, masks and sub-modules than this file uses.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import os
@@ -140,7 +140,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
     def _add_and_norm(
         self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm
     ) -> torch.Tensor:
-        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; with pre-norm without this LayerNorm."""
+        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. With pre-norm no LayerNorm follows."""
         hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
@@ -153,7 +153,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
 
 class VaswaniEncoderLayer(VaswaniLayer):
-    """One of the N layers of the encoder: self-attention and feed-forward network (Section 3.1)."""
+    """An encoder layer: self-attention and feed-forward network (Section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         super().__init__(
@@ -280,7 +280,7 @@ class FromRepository:
 
 
 class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
-    """Base of all models: initialisation, tied weights, inferred masks."""
+    """Base class of all models: initialisation, tied weights, inference of masks from `<pad>`."""
 
     config: VaswaniConfig
     config_class = VaswaniConfig
@@ -295,7 +295,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     _can_compile_fullgraph = True
 
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
-        # Check again, because fields may have been assigned since the config was created.
+        # Check the config again, because fields may have been assigned since the config was created.
         config.validate_architecture()
         super().__init__(config, *inputs, **kwargs)
 
@@ -382,8 +382,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         state_dict = super().gather_sharded_state_dict_for_save(model_to_save, *args, **kwargs)
         if not is_fsdp_managed_module(model_to_save):
             return state_dict
-        # transformers gathers the weights that it has sharded, and detects tied weights by their memory.
-        # Gathered copies do not share memory, so remove the second names here.
+        # transformers gathers only weights that transformers itself has sharded, and detects tied weights by
+        # their shared memory. Gathered copies do not share memory, so remove the second names here.
         gathered = {}
         for name, tensor in state_dict.items():
             if name not in self.all_tied_weights_keys:

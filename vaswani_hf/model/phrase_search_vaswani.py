@@ -45,7 +45,7 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """The phrases of a sentence (lists of token ids) contradict a setting. `reason` is for the message."""
+    """The phrases of a sentence (lists of token ids) contradict a setting. `reason` ends the message."""
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
@@ -61,7 +61,7 @@ class PhraseError(SentenceError):
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """The setting that forbids some of the tokens, in words; None if no setting does."""
+    """A text that names a setting that forbids some of the tokens; None if no setting forbids tokens."""
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -72,7 +72,7 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
 
 
 def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """The first n-gram of `size` tokens that occurs twice; None if there is none or no `size`."""
+    """The first n-gram of `size` tokens that occurs twice; None if no n-gram does, or `size` is None or 0."""
     if not size:
         return None
     seen = set()
@@ -135,7 +135,7 @@ class PhraseTables:
         return matches
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The matches [N, K, O, F, L + 1] after each token of [N, K, O], from the matches before."""
+        """The matches [N, K, O, F, L + 1] after each of the tokens [N, K, O], from the earlier matches."""
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
         matches_after = nn.functional.pad(longer, (1, 0), value=True)
@@ -218,12 +218,12 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """For options sorted by score [N, K * O]: 0 to finish, 1 to continue, 2 to discard."""
+        """For options [N, K * O] sorted by score: 0 to end a beam, 1 to continue a beam, 2 to discard."""
         is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # The rank of a continuing option among the options with equally many missing tokens.
+        # The rank of an option that continues, among such options with equally many missing tokens.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -364,9 +364,10 @@ def _grid_search(
     # has only one beam stops at the first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
-    # Beams that may not end yet can still improve at any length, so use the exact bound.
+    # Beams that may not end yet can still improve at any length, so consider all possible lengths.
     rule.is_exact |= ~has_none
-    # If sentences may not be removed, search all of them. Otherwise search only sentences that lack a phrase.
+    # If sentences may not be removed, search all sentences. Otherwise search only sentences that lack a
+    # phrase.
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
@@ -421,7 +422,7 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """[B] the number of tokens that phrases may have; one less if a setting forces the last token."""
+    """[B] the number of tokens that phrases may have. A forced last token reduces the number by one."""
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
     return limits - (is_longest & has_forced_end).long()

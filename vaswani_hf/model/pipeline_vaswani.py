@@ -1,11 +1,11 @@
-"""`pipeline("translation", model=...)`, the task that transformers 5 removed.
+"""`pipeline("translation", model=...)`. transformers 5 removed this task.
 
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
 converts the results to dicts. `TranslationPipeline` behaves like the pipeline of transformers 4.
 
 Differs from transformers 4: an empty text has an empty translation. Lists of texts are sorted by length.
 Texts that are too long for a Vaswani model are translated in pieces. A model may have a second tokenizer for
-the target language. The options of the translator are available.
+the target language. All options of the translator are available.
 
 This file travels with every checkpoint so that the pipeline works without the package.
 

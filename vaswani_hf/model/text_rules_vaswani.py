@@ -1,8 +1,8 @@
 """Rules for texts, without a model: sentences, alignment of words, and loops.
 
-Sentences. The rules know abbreviations, initials, ordinals and quotation marks of European languages and the
-full stops of Chinese and Japanese. An ambiguous full stop is not a boundary, because a missed boundary only
-makes a sentence longer, but a wrong boundary divides a sentence.
+Sentences. The rules consider the abbreviations, initials, ordinals and quotation marks of European languages,
+and the full stops of Chinese and Japanese. An ambiguous full stop is not a boundary, because a missed
+boundary only makes a sentence longer, but a wrong boundary divides a sentence.
 
 Words. White space separates words. A word of a translation is aligned with the source word that receives most
 attention from the tokens of the word.
@@ -122,7 +122,7 @@ def join_sentences(sentences: list[str], separators: list[str]) -> str:
 
 
 def _split_line(line: str) -> list[tuple[str, str]]:
-    """The sentences of a line, each with the white space after it."""
+    """The sentences of a line, each with the white space that follows the sentence."""
     pieces = []
     start = len(line) - len(line.lstrip())
     if start:
@@ -160,7 +160,8 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
         return False
     if re.fullmatch(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}", word):
         # The word is a number and may be an ordinal number. At the beginning of a sentence a number is the
-        # number of a list item or heading. After an ordinal number or such a number the sentence goes on.
+        # number of a list item or heading. The sentence does not end after an ordinal number, or after the
+        # number of a list item or heading.
         is_ordinal = previous in _BEFORE_ORDINALS or next_word in _AFTER_ORDINALS
         return bool(previous) and not is_ordinal
     # After another word "I" is the pronoun and not an initial, so the sentence ends.
@@ -217,7 +218,7 @@ def align_words(
     Row t of the attention [T, S] belongs to the position that predicts target token t. `source_words` [S] and
     `target_words` [T] are the word indices of tokens, -1 for none. The attention to a source word is the
     maximum over the tokens of the word. The attention from a target word is the sum over the tokens of the
-    word. Without source words there are no pairs.
+    word. If there are no source words, the result is empty.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1
@@ -260,7 +261,8 @@ _PHRASE_REPEATS = 3
 # The minimum length (characters) of a loop without white space, as in Chinese or inside a word.
 _CHARACTERS_OF_LOOP = 20
 
-# The longest repeated unit (words or characters). The limit keeps the time linear in the length.
+# The maximum length (words or characters) of a repeated unit. The maximum keeps the time linear in the length
+# of the text.
 _LONGEST_UNIT = 100
 
 # The maximum length (words) of a short input.

@@ -90,7 +90,7 @@ _NO_LIMIT = 10**6
 # because the model limits the length of each sentence itself.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
-# The options of `score` in addition to `SCORE_SETTINGS`.
+# The options that `score` accepts in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
 _TAG = re.compile(r">>\S+?<<")
 
@@ -183,16 +183,16 @@ class Segment:
     text: str
     # [S], the last token is `</s>`.
     token_ids: list[int]
-    # [S] for each token the index of its word in the whole text, -1 for none; empty if unused.
+    # [S] for each token the index of its word in the whole text, -1 for no word; an empty list if unused.
     words: list[int] = field(default_factory=list)
     # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
     # The tokens that the translation must begin with.
     prefix: list[int] = field(default_factory=list)
-    # The phrases that the translation must contain, as tokens and as texts.
+    # The phrases that the translation must contain: as lists of token ids, and as texts.
     phrases: list[list[int]] = field(default_factory=list)
     phrase_texts: list[str] = field(default_factory=list)
-    # The texts of the prefix and of the phrases.
+    # The texts of the prefix and of the phrases, joined by spaces.
     forced_text: str = ""
 
 
@@ -471,7 +471,7 @@ class BaseTranslator:
             if options.return_alignments and len(of_request) > 1:
                 self._count_words_of_text(of_request)
             pieces: list[Segment] = []
-            # The separators between the pieces.
+            # The separators before, between and after the translated pieces.
             between = separators[:1]
             for segment, separator in zip(of_request, separators[1:], strict=True):
                 of_segment = self.cut(segment, number, max_length)
@@ -876,7 +876,7 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """The checkpoint's generation config, with the settings of a call that affect scores."""
+    """A copy of the checkpoint's generation config with the settings of a call that affect scores."""
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
@@ -989,7 +989,7 @@ def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
     Many tokenizers produce different tokens after a space and at the beginning of a text.
     """
-    # Tokenize a word before the phrase, and remove the tokens of the word.
+    # Tokenize the phrase together with a word before the phrase, and remove the tokens of the word.
     word = _target_token_ids("a", tokenizer)
     with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)
     if with_word[: len(word)] == word:
@@ -1055,7 +1055,7 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
 class Backend(Protocol):
     """The interface between the translator and a model: search and scores for batches of segments.
 
-    The implementations are `PyTorchBackend` and `CTranslate2Backend` of the package.
+    The implementations are `PyTorchBackend` in this file, and `CTranslate2Backend` of the package.
     """
 
     @property
