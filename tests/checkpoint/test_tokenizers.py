@@ -80,8 +80,8 @@ def replace_token(folder, old, new):
 
 FOREIGN = {
     "more entries": "has ids up to 270, more than the 270 classes of the model",
-    "other padding": "its `pad_token` has the id 7, and that of the model 1",
-    "other end": "its `eos_token` has the id 7, and that of the model 2",
+    "other padding": "its `pad_token` has the id 7, but the model has the id 1",
+    "other end": "its `eos_token` has the id 7, but the model has the id 2",
 }
 
 

@@ -69,7 +69,7 @@ INVALID = {
     "cross_attention_score": (["Additive", 3, True], f"{SCORES}, or None"),
     "attention_window": (
         [-1, "8", 1.5, [], True, [1, -2], [None, "3"]],
-        "an integer of 0 or more (tokens), a list with one per layer or None",
+        "an integer of 0 or more (tokens), a list with one entry per layer or None",
     ),
     "attention_bias": ([0, "False"], "True or False"),
     "initializer_range": ([0, -0.02, "0.02", float("nan"), True], "a positive number or None"),
@@ -80,7 +80,7 @@ INVALID = {
     "is_encoder_decoder": ([False], "True: the model is an encoder and a decoder"),
     "bos_token_id": ([-1, "<s>", 0.0], "a token id (an integer of 0 or more) or None"),
     "pad_token_id": ([-1], "a token id (an integer of 0 or more) or None"),
-    "eos_token_id": ([-1, [], [2, "3"]], "a token id (an integer of 0 or more), a list of them or None"),
+    "eos_token_id": ([-1, [], [2, "3"]], "a token id (an integer of 0 or more), a list of token ids or None"),
     "decoder_start_token_id": ([True], "a token id (an integer of 0 or more) or None"),
 }
 
@@ -125,11 +125,11 @@ COMBINATIONS = [
     ({"d_model": 511, "d_k": 64, "d_v": 64}, "`d_model` must be even for sinusoidal positions, but is 511; "),
     (
         {"decoder_vocab_size": 9},
-        "`decoder_vocab_size` must equal `vocab_size` where the embeddings are shared, but is 9 ",
+        "`decoder_vocab_size` must equal `vocab_size` if the embeddings are shared, but is 9 ",
     ),
     (
         {"attention_window": [1, 2, 3], "encoder_layers": 4},
-        "`attention_window` must have one entry per layer, 6 for both stacks or 10 for the encoder's and then the decod",
+        "`attention_window` must have one entry per layer: 6 entries that both stacks use, or 10 entries for the encoder layers",
     ),
     (
         {"vocab_size": 99, "eos_token_id": [2, 99]},

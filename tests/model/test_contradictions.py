@@ -37,17 +37,17 @@ ROOM = "tokens, and the translation has room for no more than"
         (
             [[9], [5, 6, 7]],
             {"bad_words_ids": [[4], [6, 7]]},
-            "`bad_words_ids` forbids the tokens [6, 7] in it; leave",
+            "`bad_words_ids` forbids the tokens [6, 7] in this phrase; remove",
         ),
         (
             [[5, 6]],
             {"suppress_tokens": [3, 6]},
-            "`suppress_tokens` forbids the token 6 in it; leave one of them out.",
+            "`suppress_tokens` forbids the token 6 in this phrase; remove the phrase or the setting.",
         ),
         (
             [[5, 6, 5, 6]],
             {"no_repeat_ngram_size": 2},
-            "`no_repeat_ngram_size` is 2 and forbids [5, 6] twice, as it",
+            "`no_repeat_ngram_size` is 2 and forbids [5, 6] twice, as in",
         ),
         (
             [[5, 6], [7, 8]],
@@ -120,8 +120,8 @@ def test_unmet_phrases_are_told(model, caplog):
         generate(model, CIRCLE, no_repeat_ngram_size=1)
     (record,) = caplog.records
     assert record.getMessage() == (
-        "`must_contain` has [5, 3] for sentence 0 of the batch, but no translation with that was found under "
-        "`no_repeat_ngram_size` = 1; the translation is without it."
+        "`must_contain` has [5, 3] for sentence 0 of the batch, but no translation with all phrases was found "
+        "under `no_repeat_ngram_size` = 1; the translation lacks the named phrases."
     )
     caplog.clear()
     generate(model, CIRCLE, no_repeat_ngram_size=1, warn_of_unmet_phrases=False)
@@ -142,7 +142,7 @@ EVERY = list(range(23))
         ({"suppress_tokens": EVERY}, "`suppress_tokens` = [0, 1, 2"),
         (
             {"no_repeat_ngram_size": 1, "min_new_tokens": 40, "max_new_tokens": 50},
-            "`no_repeat_ngram_size` = 1, `min_new_tokens` = 40; change one of them.",
+            "`no_repeat_ngram_size` = 1, `min_new_tokens` = 40; change these settings.",
         ),
     ],
 )

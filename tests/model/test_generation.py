@@ -225,8 +225,8 @@ def test_a_checkpoint_s_length_can_be_taken_back(tiny_model):
         ({"do_sample": True, "top_p": 2}, "`top_p` must be a number above 0 and at most 1, but is 2."),
         (
             {"must_contain": [[[EOS]]]},
-            "`must_contain` must have for each sentence a list of phrases, each a list of ids of ordinary target tokens "
-            "with at least one of them, but has the phrase [2] for sentence 0.",
+            "`must_contain` must have for each sentence a list of phrases, and each phrase must be a list of one or "
+            "more ids of ordinary target tokens, but has the phrase [2] for sentence 0.",
         ),
     ],
 )

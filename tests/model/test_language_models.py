@@ -220,7 +220,7 @@ GNMT = {"length_penalty_type": "gnmt", "num_beams": 2}
 @pytest.mark.parametrize(
     ("given", "settings", "message"),
     [
-        (None, {}, "`input_ids` must have a token, such as `<s>`, to go on from, but is empty."),
+        (None, {}, "`input_ids` must have at least one token to continue, such as `<s>`, but is empty."),
         (
             "ids",
             {"coverage_penalty": 0.2},
@@ -279,7 +279,8 @@ def test_a_masked_model_does_not_generate():
 def test_a_language_model_does_not_translate(tmp_path):
     model = make(VaswaniForCausalLM)
     with pytest.raises(
-        ValueError, match="must be an encoder-decoder to translate, but VaswaniForCausalLM is none"
+        ValueError,
+        match="must be an encoder-decoder to translate, but VaswaniForCausalLM is no encoder-decoder",
     ):
         pipeline("translation", model=model, tokenizer=object())
     model.save_pretrained(tmp_path)

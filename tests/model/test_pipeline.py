@@ -238,7 +238,7 @@ def test_defaults_fill_what_nobody_sets(
 def test_a_short_limit_is_reported(translator, transformers_log):
     length = len(translator.tokenizer(TEXTS[1]).input_ids)
     translator(TEXTS[1], max_new_tokens=length)
-    expected = f"A text has {length} tokens, its translation at most {length}; if it is cut off, give a larger `max_new_tokens`."
+    expected = f"A text has {length} tokens, and its translation has at most {length} tokens; if the translation is cut off, give a larger `max_new_tokens`."
     assert [record.getMessage() for record in transformers_log.records] == [expected]
     translator(TEXTS[1], max_new_tokens=2 * length)
     assert len(transformers_log.records) == 1
@@ -292,7 +292,7 @@ def test_the_stop_sequence_of_transformers_4(translator, tokenizer, recwarn):
     # One that does not come about changes nothing, and `</s>` is still an end.
     assert translator(TEXTS[1], stop_sequence="~", num_beams=3) == RECORDS[1:2]
     with pytest.warns(
-        UserWarning, match="^`stop_sequence` has several tokens; the first ends a translation.$"
+        UserWarning, match="^`stop_sequence` has several tokens; the first token ends a translation.$"
     ):
         assert translator(TEXTS[1], stop_sequence=text + "~~", return_tensors=True)[0].keys() == found.keys()
     with pytest.raises(TypeError, match="^A stop sequence must be a str, but is of type int.$"):
@@ -310,7 +310,7 @@ def test_a_tokenizer_of_another_model_is_refused(translator, tokenizer, checkpoi
         other = tiny_tokenizer(TEXTS + GERMAN, 300)
         setattr(other, token, other.convert_ids_to_tokens(token_id))
         with pytest.raises(
-            ValueError, match=f"but its `{token}` has the id {token_id}, and that of the model "
+            ValueError, match=f"but its `{token}` has the id {token_id}, but the model has the id "
         ):
             pipeline("translation", model=model, tokenizer=other)
     # Added tokens with embeddings of their own, and spare classes, are as good as others.
@@ -513,8 +513,8 @@ def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
     with pytest.raises(ValueError) as raised:
         translator(TEXTS[1], return_alignments=True)
     assert str(raised.value) == (
-        "Word alignments and coverage must be left out for a model of type 't5'; they are read from the attention of "
-        "Vaswani models."
+        "Word alignments and coverage must be left out for a model of type 't5'; only Vaswani models record the "
+        "attention for them."
     )
 
 
@@ -538,7 +538,7 @@ HALF = "must hold text, but holds '\\ud800', half a character"
         ("a", {"must_contain": "saß"}, "`must_contain` must be a list of phrases, but is a str."),
         ("a", {"must_contain": TENSOR}, "`must_contain` must be a list of phrases, but is a Tensor."),
         ("a", {"must_contain": [TENSOR]}, "A phrase of `must_contain` must be a str, but is of type Tensor."),
-        ("a", {"target_prefix": TENSOR}, "`target_prefix` must be a str or a list of them, but is a Tensor."),
+        ("a", {"target_prefix": TENSOR}, "`target_prefix` must be a str or a list of str, but is a Tensor."),
         ("a", {"stop_sequence": "\ud800"}, f"A stop sequence {HALF}"),
         ("\ud800 a", {}, f"A text to translate {HALF}"),
         (iter(["a", "\ud800"]), {}, f"A text to translate {HALF}"),

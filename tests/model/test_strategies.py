@@ -110,7 +110,7 @@ def test_ensembles_and_phrases_are_strategies_too(model, tiny_config):
         (
             SearchStrategies(scorer=reward_per_token),
             {"num_beams": 1, "do_sample": True},
-            "`scorer` of `search` needs a search, but `do_sample` is given; leave it out or set `num_beams` above 1.",
+            "`scorer` of `search` needs a search, but `do_sample` is given; remove `do_sample` or set `num_beams` above 1.",
         ),
         (reward_per_token, {}, "`search` must be a SearchStrategies, but is a function."),
     ],
@@ -214,11 +214,11 @@ def test_no_translation_is_longer_than_the_positions_of_a_member(model):
         (lambda model: ["marian"], "a list of models that generate, but ensemble[0] is a str."),
         (
             lambda model: [marian(max_position_embeddings=5)],
-            "models with positions for all tokens, but ensemble[0] has 5 and the source has 8 tokens.",
+            "models with positions for all tokens, but ensemble[0] has 5 positions and the source has 8 tokens.",
         ),
         (
             lambda model: model,
-            "a list of models, but is a VaswaniForSeq2SeqLM; write `ensemble=[…]` around one model.",
+            "a list of models, but is a VaswaniForSeq2SeqLM; pass one model as `ensemble=[model]`.",
         ),
     ],
 )

@@ -119,7 +119,7 @@ def test_no_class_that_is_possible_is_as_bad(healthy, options):
 def test_float16_that_overflows_and_encoder_states_that_are_nan(healthy):
     model = copy.deepcopy(healthy).half()
     model.lm_head.weight *= 2.0**14
-    with pytest.raises(NotFiniteError, match="try bfloat16 or float32 if that is float16"):
+    with pytest.raises(NotFiniteError, match="if the dtype is float16, try bfloat16 or float32"):
         generated(model, THREE, {"num_beams": 2})
     states = healthy.get_encoder()(**batch_of(THREE))
     states.last_hidden_state[2] = torch.nan
@@ -158,8 +158,8 @@ def checkpoint(tiny_checkpoint):
 
 TEXTS = ["der Hund", "", "ein Hund läuft und läuft und läuft und läuft", "Hund der"]
 MESSAGE = (
-    "The model's logits for the text 'ein Hund läuft und läuft und läuft und l' are NaN or infinite: its "
-    "weights are damaged, or too large for their dtype; try bfloat16 or float32 if that is float16."
+    "The model's logits for the text 'ein Hund läuft und läuft und läuft und l' are NaN or infinite: the "
+    "weights of the model are damaged, or too large for their dtype; if the dtype is float16, try bfloat16 or float32."
 )
 
 

@@ -14,8 +14,8 @@ from vaswani_hf.translation import Translator
 CIRCLE = ["der Hund", "Hund läuft", "läuft der"]
 ONCE = {"no_repeat_ngram_size": 1, "num_beams": 3}
 WARNING = (
-    "Line 2 has 'läuft der' in `must_contain`, but no translation with that was found under the other settings; its "
-    "translation is without it."
+    "Line 2 has 'läuft der' in `must_contain`, but no translation with all phrases was found under the other settings; "
+    "the translation of the line lacks the named phrases."
 )
 
 
@@ -70,7 +70,7 @@ def test_a_translation_that_does_not_exist_is_no_alternative(copier):
         (
             {"must_contain": [["nein", "ja? ja?"]], "no_repeat_ngram_size": 1},
             r"`must_contain` has 'ja\? ja\?' for the text 'eins', but `no_repeat_ngram_size` is 1 and forbids \[\d+\] twice, as "
-            "it has it; leave one of them out.",
+            "in this phrase; remove the phrase or the setting.",
         ),
         (
             {"must_contain": [["der Hund läuft", "die Straße"]], "max_new_tokens": 3},
@@ -122,7 +122,7 @@ def test_what_is_no_list_is_one_sentence(copier):
     ):
         pipeline("eins", "nein")
     with pytest.raises(
-        ValueError, match="^`ensemble` must be a list of models, but is a VaswaniForSeq2SeqLM; write"
+        ValueError, match="^`ensemble` must be a list of models, but is a VaswaniForSeq2SeqLM; pass"
     ):
         pipeline("eins", ensemble=copier.model)
     with pytest.raises(ValueError, match="^`ensemble` must be a list of checkpoints, but is the str 'a'.$"):
@@ -150,7 +150,7 @@ def test_a_model_of_another_class_translates_with_ours(copier, marian):
         (alone,) = both.translate([line], target_prefixes=[prefix], **options)
         assert alone.text == record["translation_text"]
         assert alone.score == pytest.approx(record["score"], abs=1e-5)
-    message = "^`ensemble` needs a Vaswani model as the first one, but that is a MarianMTModel"
+    message = "^`ensemble` needs a Vaswani model as the first model, but the first model is a MarianMTModel"
     with pytest.raises(ValueError, match=message):
         Translator(marian, copier.source_tokenizer, copier.target_tokenizer, ensemble=[copier.model])
     other = Translator(marian, copier.source_tokenizer, copier.target_tokenizer)

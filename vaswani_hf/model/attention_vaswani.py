@@ -1,33 +1,39 @@
 """Attention (Section 3.2): masks, scores, weights, and keys and values from a cache.
 
-Encoder, decoder, search and alignments attend only through `VaswaniAttention`. A subclass may override
-`scores` for another score function, and define `local_mask` for another mask. Training, cached decoding, the
-search, coverage and alignments then use them. Fast paths that do not support them are not used.
+The encoder, the decoder, the search and the word alignments compute attention only with `VaswaniAttention`. A
+subclass of `VaswaniAttention` may override `scores` to change the score function, and define `local_mask` to
+change the mask. Training, cached decoding, the search, the coverage penalty and the word alignments then use
+the new function and the new mask. Fast paths that do not support the new function or the new mask are
+disabled.
 
-`attention_window` of a config restricts self-attention to r tokens (Section 4). `attention_score` and
-`cross_attention_score` select the score of a query q and a key k of a head:
+The config field `attention_window` restricts self-attention to r neighbouring tokens (Section 4). The config
+fields `attention_score` and `cross_attention_score` select the function that computes a score from the query
+q and the key k of a head:
 
 - "scaled_dot": q k / sqrt(d_k), Section 3.2.1, Eq. (1) of the paper.
 - "dot": q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
 - "general": q W k with a matrix W per head, Luong et al. 2015, Section 3.1.
 - "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903),
-  Eq. (3) without its LeakyReLU. The softmax over keys removes w_q q, so every query gives the same weights.
+  Eq. (3) without its LeakyReLU. The term w_q q is equal for all keys, so the softmax over the keys cancels
+  it. Therefore all queries have equal attention weights.
 - "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv
   1409.0473), A.1.2.
 
-All kernels can compute the first four scores: the first three differ by a factor, and "general" projects the
-query. The other two have no fused kernel. Parameters of scores are initialised so that scores of features of
-variance 1 have a variance of about 1.
+Every attention kernel can compute the first four scores: "scaled_dot", "dot" and "dot_mean" differ only in a
+factor, and "general" projects the query before the dot product. No fused kernel can compute "additive_linear"
+and "additive". The parameters of a score function are initialised so that queries and keys whose features
+have variance 1 give scores with a variance of about 1.
 
-This file travels with every checkpoint because the models attend with it.
+This file travels with every checkpoint because the models compute attention with it.
 
 Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes: B
 batch, S source length (or number of keys), T target length (or number of queries), H heads, D model width, K
-key width of a head; in the search N sentences and M tokens of the tree.
+key width of a head. In the search, N is the number of sentences and M the number of tokens in the tree of
+tokens.
 """
 
-# The types of caches and masks in transformers are wider than here.
+# transformers declares wider types for caches and masks than this file uses.
 # mypy: disable-error-code="arg-type,union-attr"
 
 import copy
@@ -52,23 +58,27 @@ from transformers.utils import is_tracing
 
 from .configuration_vaswani import VaswaniConfig
 
-# A function of query positions and key positions (broadcastable). True where the query may attend to the key.
+# A function of query positions and key positions (broadcastable int64 tensors) that returns True where the
+# query may attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-# The smallest number of queries of a block. With smaller blocks copying takes longer than computing.
+# The minimum number of queries in a block of restricted attention. With fewer queries per block, copying the
+# keys takes longer than computing the attention.
 SMALLEST_BLOCK = 64
 
-# Devices that queue their work. Reading a value from such a device waits for all queued work.
+# Device types that execute operations asynchronously. Reading a value from such a device waits until all
+# queued operations are finished.
 QUEUING_DEVICES = ("cuda",)
 
 
-# The methods that a fast path may replace: by a fused kernel, a decoding step or a whole decoder.
+# The methods that a fast path may replace. A fast path is a fused kernel, a decoding step without module
+# calls, or a decoder without calls of `forward`.
 _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Class decorator: a fast path may replace these methods, unless they are overridden."""
+    """Class decorator: a fast path may replace these methods, unless a subclass overrides them."""
 
     def register(kind: type) -> type:
         _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
@@ -78,7 +88,7 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """True if a fast path may replace these methods of a module: none is overridden, hooked or compiled."""
+    """True if a fast path may replace these methods: no method is overridden, hooked or compiled."""
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
             return False
@@ -94,34 +104,35 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
 
 
 def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
-    """True if the modules are instances of PyTorch's class `kind` itself and permit a fast path."""
+    """True if the modules are instances of the class `kind` itself, not of a subclass, and not hooked."""
     return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """True where a key position is within `window` of a query position and permitted by the mask `own`."""
+    """True where a key is at most `window` positions from a query and the mask `own` permits the pair."""
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The mask to add to attention scores: 0 where `visible`, else the smallest finite number."""
+    """A mask to add to attention scores: 0 where `visible` is True, else the smallest finite number."""
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 @dataclass
 class Blocks:
-    """A sequence in N blocks of W queries, each with the C keys near it (restricted attention).
+    """The mask of restricted attention for a sequence that is divided into N blocks of W queries.
 
-    The cost grows linearly with the length of the sequence.
+    Each block attends only to the C keys in the windows of its queries. The cost of attention then grows
+    linearly with the length of the sequence.
     """
 
     mask: torch.Tensor  # [B * N, 1, W, C] bool
     num_before: int  # the number of keys before the first query of a block
 
     def to(self, *args, **kwargs) -> "Blocks":
-        """The blocks on another device, because several devices may share a model."""
+        """Copy the mask to another device. A model that is split between several devices needs copies."""
         return Blocks(self.mask.to(*args, **kwargs), self.num_before)
 
     def attended(
@@ -133,7 +144,10 @@ class Blocks:
         value: torch.Tensor,
         **kwargs,
     ) -> torch.Tensor:
-        """The output [B, T, H, d_v] of a kernel, for query and key [B, H, T, K] and value [B, H, T, d_v]."""
+        """Apply an attention kernel to all blocks. Returns the output [B, T, H, d_v].
+
+        `query` and `key` are [B, H, T, K], and `value` is [B, H, T, d_v].
+        """
         batch = query.shape[0]
         length = query.shape[2]
         width, num_keys = self.mask.shape[2:]
@@ -162,10 +176,11 @@ def window_mask(
     cache: Cache | None,
     is_recorded: bool,
 ) -> Any:
-    """The mask of an attention with a window: `Blocks`, [B or 1, 1, T, S] bool, or [B, S] for flash kernels.
+    """The mask for attention with a window: `Blocks`, a bool tensor [B or 1, 1, T, S], or [B, S] for flash.
 
-    `states` [B, T, D] are the queries, and keys after the cached ones. The mask [B, S] is nonzero for real
-    tokens. Only real tokens count as neighbours.
+    `states` [B, T, D] give the queries, and the keys that follow the cached keys. `attention_mask` [B, S] is
+    nonzero for real tokens. Padding does not count as a neighbour. Flash kernels need no mask if there is no
+    padding.
     """
     length = states.shape[1]
     past = 0
@@ -179,7 +194,7 @@ def window_mask(
         if real is None or bool(real.all()):
             return None
         return real[:, first_key : first_key + num_keys]
-    # Only plain and compiled calls know the number of blocks; exported graphs do not.
+    # An exported graph cannot use blocks, because the number of blocks depends on the sequence length.
     is_exported = torch.jit.is_tracing() or torch.compiler.is_exporting()
     is_whole = num_keys == length and not is_recorded and not is_exported
     if is_whole and length > _width_of_block(attention) + _num_near(attention) and not has_gaps(real):
@@ -205,7 +220,7 @@ def _num_near(attention: Any) -> int:
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """The blocks of a sequence of states [B, T, D] whose real tokens [B, T] have no gaps."""
+    """Divide states [B, T, D] into blocks. There must be no padding between real tokens (`real` [B, T])."""
     batch = states.shape[0]
     length = states.shape[1]
     num_before = attention.window
@@ -245,17 +260,19 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
-    """An empty cache of the decoder. Layers with a window keep only the last r tokens, unless it `is_whole`.
+    """An empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
-    After a prompt with gaps (by its mask [B, P]) all layers keep all tokens, because there the last tokens
-    are not the nearest ones. Flex attention needs `is_whole`, because its masks have one length.
+    With `is_whole` all layers cache all tokens. All layers also cache all tokens if `prompt_mask` [B, P] has
+    padding after a real token, because the last r entries may then be padding. With flex attention all layers
+    cache all tokens, because the masks of flex attention need equally many keys in all layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # A sliding layer for one token would keep all tokens.
+            # For window 0 use a plain layer, because a sliding layer with a size of one token would also
+            # cache all tokens.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]
@@ -265,8 +282,8 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
 class AttentionRecorder:
     """Records the cross-attention weights of chosen decoder layers, because fused kernels return no weights.
 
-    Pass a recorder to the model as `attention_recorder=`. `weights` contains for each layer (numbered from 0)
-    [B, T, S] float32, the mean over heads. Each row adds up to 1.
+    Pass a recorder to the model as `attention_recorder=`. `weights` maps the index of each layer (counted
+    from 0) to its weights [B, T, S] float32, averaged over the heads. Each row of weights adds up to 1.
     """
 
     def __init__(self, layers: Collection[int]):
@@ -281,8 +298,9 @@ class AttentionRecorder:
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
     """The attention mask [B, S] bool of `input_ids` [B, S]: False for padding.
 
-    `<pad>` may also be `</s>` (`shared_with="end"`: the first one after a token counts as `</s>`) or the
-    decoder's start token (`shared_with="start"`: the last one before a token counts as the start).
+    If `<pad>` and `</s>` have the same id, pass `shared_with="end"`: the first padding id after a token then
+    counts as `</s>`. If `<pad>` and the decoder's start token have the same id, pass `shared_with="start"`:
+    the last padding id before a token then counts as the start token.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":
@@ -301,8 +319,9 @@ def positions_of(
 ) -> torch.Tensor:
     """Positions [B or 1, T] that count real tokens only. The first real token has position 0.
 
-    The mask is [B, S] including cached tokens, nonzero for real tokens, or [B, 1, T, S] if it `is_causal`,
-    for a static cache. With every other mask all tokens count, after `past_length` cached tokens.
+    `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. With `is_causal`
+    the mask may also be a causal mask [B, 1, T, S], as for a static cache. If there is no such mask, padding
+    counts like a real token, and the first position is `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -321,12 +340,12 @@ def attention_masks(
     encoder_hidden_states: torch.Tensor | None = None,
     is_recorded: bool = False,
 ) -> list[Any]:
-    """The masks of all attentions of a stack: they hide padding, and later tokens in the decoder.
+    """The masks for all attention layers of a stack. The masks hide padding, and in a decoder later tokens.
 
-    Each mask has the form that the attention's implementation needs. Queries come from `inputs_embeds` [B, T,
-    D]. The mask [B, S] is nonzero for real tokens, including cached tokens. With `encoder_hidden_states` [B
-    or B/K, S, D] the masks are for cross-attention, and K beams may share a source. A mask [B, 1, T, S] is
-    used unchanged.
+    The form of each mask is the form that the attention implementation of its layer needs. Queries come from
+    `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
+    tokens. With `encoder_hidden_states` [B or B/K, S, D] the masks are for cross-attention, and K beams may
+    share a source. An `attention_mask` [B, 1, T, S] is used unchanged.
     """
     own_cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -341,7 +360,8 @@ def attention_masks(
         return [_mask_without_reading(attention_mask, attentions[0].is_causal)] * len(attentions)
     is_cross = encoder_hidden_states is not None
     shares_sources = is_cross and encoder_hidden_states.shape[0] != inputs_embeds.shape[0]
-    # With a static cache, or the mask that `generate` creates for it, the mask has the length of the cache.
+    # A static cache needs masks with the length of the cache. For a static cache `generate` creates a mask
+    # with four dimensions.
     is_static = getattr(attention_mask, "ndim", 2) == 4 or (
         not is_cross and getattr(own_cache, "is_compileable", False)
     )
@@ -350,7 +370,7 @@ def attention_masks(
     for attention in attentions:
         implementation = attention.implementation
         if implementation == "flex_attention" and shares_sources:
-            # Masks of flex attention cannot have more rows than there are sources, so use sdpa.
+            # Use sdpa, because flex attention does not support several beams that share a source.
             implementation = "sdpa"
         # Cross-attention has no window.
         allowed = None if is_cross else attention.local_mask
@@ -358,7 +378,8 @@ def attention_masks(
         if kind not in made:
             has_window = attention.window is not None and not is_static
             is_flex = implementation == "flex_attention"
-            # Flex attention compares places in the row instead of positions, so gaps are impossible.
+            # The masks of flex attention compare indices in the padded row instead of positions of tokens. If
+            # padding lies between tokens, the indices are wrong, so create an additive mask.
             if has_window and is_flex and has_gaps(attention_mask):
                 mask = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
                 made[kind] = additive_mask(mask, inputs_embeds.dtype)
@@ -373,7 +394,7 @@ def attention_masks(
 
 
 def _mask_without_reading(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """The mask [B, 1, 1 or T, S] for a mask [B, S]. transformers would synchronise to read its values."""
+    """Expand a mask [B, S] to [B, 1, 1 or T, S]. Do not read values, because reading synchronises."""
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
 
@@ -386,7 +407,7 @@ def _transformers_mask(
     own_cache: Cache | None,
     encoder_hidden_states: torch.Tensor | None,
 ) -> Any:
-    """The mask of transformers for an implementation, restricted by the attention's `local_mask`."""
+    """The mask that transformers creates for an attention implementation, restricted by `local_mask`."""
     config = attention.config
     if implementation != config._attn_implementation:
         config = copy.copy(config)
@@ -422,9 +443,10 @@ def tree_masks(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    """For each self-attention of the decoder the additive mask [N, 1, T, M] over a tree of tokens.
+    """For each self-attention layer of the decoder, the additive mask [N, 1, T, M] over the tree of tokens.
 
-    `mask` [N, T, M] hides tokens of other branches. Positions are [N, T or 1] and [N, M].
+    `mask` [N, T, M] hides the tokens of other beams. `query_positions` are [N, T or 1], and `key_positions`
+    are [N, M].
     """
     made: dict[Any, torch.Tensor] = {None: mask[:, None]}
     masks = []
@@ -433,7 +455,7 @@ def tree_masks(
         kind = getattr(allowed, "args", allowed)
         if kind not in made and allowed is not None and key_positions is not None:
             near = allowed(query_positions[:, :, None], key_positions[:, None])  # [N, T, M]
-            # Use `masked_fill`, because the sum of two smallest numbers would be -inf.
+            # Use `masked_fill` instead of adding masks, because twice the smallest finite number is -inf.
             made[kind] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
         masks.append(made[kind])
     return masks
@@ -459,9 +481,10 @@ def eager_attention_forward(
 class VaswaniAttention(nn.Module):
     """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O."""
 
-    # None for no restriction beyond padding and order. A subclass may define a method of query and key
-    # positions (int64, broadcastable) that restricts self-attention. It may depend only on their difference,
-    # because padding shifts both.
+    # `local_mask` is None if only padding and the order of tokens restrict attention. A subclass may define a
+    # method `local_mask(query_positions, key_positions)` that restricts self-attention further. The positions
+    # are broadcastable int64 tensors. The result of `local_mask` may depend only on the difference between
+    # query position and key position, because padding shifts both positions.
     local_mask: LocalMask | None = None
 
     def __init__(
@@ -505,7 +528,7 @@ class VaswaniAttention(nn.Module):
 
     @property
     def implementation(self) -> str:
-        """The attention implementation: the config's, or "eager" if that cannot compute the scores."""
+        """The attention implementation of the config; "eager" if no fused kernel can compute the scores."""
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -537,7 +560,7 @@ class VaswaniAttention(nn.Module):
         attention_recorder: AttentionRecorder | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend to the visible positions. Returns [B, T, D], and the weights [B, H, T, S] or None.
+        """Compute attention. Returns the output [B, T, D], and the attention weights [B, H, T, S] or None.
 
         Queries come from `hidden_states` [B, T, D]. In cross-attention keys and values come from
         `key_value_states` [B, S, D], the encoder's output, or [B/K, S, D] if K beams share a source.
@@ -562,7 +585,8 @@ class VaswaniAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] or None.
 
-        Keys [B, H, S, K] and values [B, H, S, d_v] may have fewer rows than queries, if beams share a source.
+        If beams share a source, keys [B, H, S, K] and values [B, H, S, d_v] have one row for each source, and
+        queries [B, H, T, K] have one row for each beam.
         """
         # Use `shape`, because `len` would fix the batch size in an exported graph.
         num_rows = query.shape[0]
@@ -606,21 +630,22 @@ class VaswaniAttention(nn.Module):
             **kwargs,
         }
         if "flash" in (implementation or ""):
-            # Pad values: flash kernels need equal widths of keys and values.
+            # Pad keys or values, because flash kernels need keys and values of equal width.
             if self.d_v < self.d_k:
                 value = nn.functional.pad(value, (0, self.d_k - self.d_v))
             elif self.d_k < self.d_v:
                 query = nn.functional.pad(query, (0, self.d_v - self.d_k))
                 key = nn.functional.pad(key, (0, self.d_v - self.d_k))
             if self.window is not None:
-                # transformers counts the query's own token too.
+                # Add 1, because transformers counts the query's own token as a part of the window.
                 settings["sliding_window"] = self.window + 1
         is_in_slow_dtype = query.dtype == torch.bfloat16 and query.device.type == "cpu"
         if isinstance(attention_mask, Blocks):
             output = attention_mask.attended(kernel, self, query, key, value, **settings)
             weights = None
         elif implementation == "sdpa" and self.training and is_in_slow_dtype:
-            # In bfloat16 the backward pass of the kernel is slow on a CPU (126 ms instead of 9 ms).
+            # Compute in float32, because on a CPU the backward pass of this kernel takes 126 ms in bfloat16
+            # and 9 ms in float32.
             if getattr(attention_mask, "dtype", None) == torch.bfloat16:
                 attention_mask = attention_mask.float()
             with torch.autocast("cpu", enabled=False):
@@ -635,7 +660,7 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """`attend` by PyTorch's fused kernel, if `supports_fused_kernel` and the mask is additive."""
+        """`attend` with PyTorch's fused kernel. Needs `supports_fused_kernel` and an additive mask."""
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
         ).transpose(1, 2)
@@ -646,7 +671,7 @@ class VaswaniAttention(nn.Module):
         key_value_states: torch.Tensor | None,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys [B, H, S, K] and values [B, H, S, d_v], from the cache and the states, see `forward`."""
+        """Keys [B, H, S, K] and values [B, H, S, d_v] from the cache and the states. See `forward`."""
         is_cross = key_value_states is not None
         states = key_value_states if is_cross else hidden_states
         is_pair = isinstance(past_key_values, EncoderDecoderCache)
@@ -668,14 +693,14 @@ class VaswaniAttention(nn.Module):
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """The weights [B, H, T, S] from weights of B/K rows in which the K beams of a sentence are merged."""
+    """The weights [B, H, T, S] from weights with B/K rows, in which the K beams of a sentence are merged."""
     if weights.shape[0] == num_rows:
         return weights
     return weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
 
 
 class LearnedScores(VaswaniAttention):
-    """Base of attentions whose score function has parameters [H, numbers]."""
+    """Base class of attention modules whose score function has learned parameters [H, n]."""
 
     def __init__(self, config, num_heads, layer_idx, **kwargs):
         super().__init__(config, num_heads, layer_idx, **kwargs)
@@ -683,7 +708,7 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """For each parameter the numbers per head, and the inverse of the variance of its initial values."""
+        """For each parameter its number of values per head, and 1 / variance of its initial values."""
         raise NotImplementedError
 
     def init_scores(self) -> None:
@@ -694,13 +719,13 @@ class LearnedScores(VaswaniAttention):
 
 @fast_path("attend")
 class GeneralAttention(LearnedScores):
-    """The score q W k: `score_weight` [H, K * K] projects the queries; the scores are dot products."""
+    """The score q W k: `score_weight` [H, K * K] projects the queries before their dot product with keys."""
 
     def score_parameters(self):
         return {"score_weight": (self.d_k**2, self.d_k**2)}
 
     def projected(self, query: torch.Tensor) -> torch.Tensor:
-        """The projected queries [B, H, T, K]. Their dot products with the keys are the scores."""
+        """The projected queries [B, H, T, K]. The scores are dot products of projected queries and keys."""
         return torch.matmul(query, self.score_weight.view(-1, self.d_k, self.d_k))
 
     def attend(self, query, *args, **kwargs):
@@ -729,7 +754,7 @@ class AdditiveAttention(LearnedScores):
         return {
             "score_query": (self.d_k**2, 2 * self.d_k),
             "score_key": (self.d_k**2, 2 * self.d_k),
-            # The mean of tanh(x)^2 is 0.39 if x has variance 1.
+            # The mean of tanh(x)^2 is 0.39 if x has a normal distribution with variance 1.
             "score_vector": (self.d_k, 0.39 * self.d_k),
         }
 
@@ -740,16 +765,16 @@ class AdditiveAttention(LearnedScores):
         return torch.matmul(summed, self.score_vector[:, None, :, None]).squeeze(-1)  # [B, H, T, S]
 
 
-# The classes of scores with parameters. `VaswaniAttention` computes the other scores.
+# The attention classes of score functions with parameters. `VaswaniAttention` computes the other scores.
 OTHER_SCORES = {
     "general": GeneralAttention,
     "additive_linear": AdditiveLinearAttention,
     "additive": AdditiveAttention,
 }
-# The scores that no fused kernel computes.
+# The score functions that no fused kernel can compute.
 UNFUSED_SCORES = ("additive_linear", "additive")
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
-    """The class of self-attention or cross-attention for the scores of a config."""
+    """The attention class for self-attention or cross-attention that computes the scores of a config."""
     return OTHER_SCORES.get(config.score_of(is_cross), VaswaniAttention)

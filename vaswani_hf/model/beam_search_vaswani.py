@@ -2,18 +2,18 @@
 
 `SearchTask.run` prepares a search, and `BeamSearch.run` runs it. Each step does the following:
 
-1. A decoder of decoding_vaswani reads the newest token of each beam and returns logits
-   (`TreeAttentionDecoder` on the fast path).
+1. A decoder of decoding_vaswani reads the last token of each beam and returns logits (`TreeAttentionDecoder`
+   on the fast path).
 2. The candidate selection chooses the best continuations of the beams, at least twice as many as there are
    beams.
-3. Candidates that end with `</s>` or reach their limit become finished translations, if their rank is below
-   the number of beams. The other best candidates become the beams of the next step.
+3. Candidates that end with `</s>` or reach their limit become finished translations, if they are among the K
+   best candidates. The best of the other candidates become the beams of the next step.
 4. A sentence is closed if the stopping rule says that no later step can change its results. Closed sentences
    are removed from the batch.
 
-The rules are those of transformers. Added are the length penalty and the coverage penalty of Wu et al. 2016
-(arXiv 1609.08144, Section 7), which the paper uses, a limit for each sentence, and the removal of closed
-sentences.
+The search follows the rules of transformers. This package adds the length penalty of Wu et al. 2016 (arXiv
+1609.08144, Section 7), which the paper uses, the coverage penalty of Wu et al., a length limit for each
+sentence, and the removal of closed sentences.
 
 `generate(..., search=SearchStrategies(...))` replaces the candidate selection, the scorer or the stopping
 rule.
@@ -47,7 +47,7 @@ from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gat
 # The score of a missing candidate or translation, as in transformers. Real scores are far above NEG_INF / 2.
 NEG_INF = -1e9
 
-# The criteria of transformers that the search replaces by its own checks.
+# The stopping criteria of transformers that the search replaces by its own checks.
 OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
 
@@ -61,7 +61,7 @@ class Candidates:
 
 
 class Decoder(Protocol):
-    """A model as the search uses it: computes the logits of the next token of each beam."""
+    """The interface between the search and a model. Computes the logits of the next token of each beam."""
 
     # The tree of tokens, None for decoders without a tree.
     tree: TreeKVCache | None
@@ -72,33 +72,37 @@ class Decoder(Protocol):
         """Read the prompts [B * K, P]. Returns logits [B, 1 or K, V]."""
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
+        """Read the last token of each beam [N, K, T]. Returns the logits [N, K, V] of the next token.
+
+        `parents` [N, K] are the indices of the previous beams that the beams extend.
+        """
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Remove all sentences except these [N']."""
+        """Keep only the sentences with these indices [N']."""
 
 
 class CandidateSelection(Protocol):
     """Chooses the candidates of each step of a search."""
 
     def __call__(self, search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-        """Choose `search.num_candidates` continuations of the beams. Missing ones have the score `NEG_INF`.
+        """Choose `search.num_candidates` candidates. A missing candidate has the score `NEG_INF`.
 
-        `search` has the beams: `scores` [N, K], `sequences` [N, K, T] and `parents` [N, K], the previous
-        beams that they extend. `log_probs` are [N, K, V]; [N, 1, V] before the first token, because all beams
-        are equal.
+        `search` contains the beams: their `scores` [N, K], their `sequences` [N, K, T], and their `parents`
+        [N, K], the indices of the previous beams that the beams extend. `log_probs` are [N, K, V]. Before the
+        first token they are [N, 1, V], because all beams are equal then.
         """
 
 
 class Scorer(Protocol):
-    """Computes the scores of translations. The highest score is the best."""
+    """Computes the scores of translations. A higher score is better."""
 
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scores [...] for summed log-probabilities [...] (nats) of `length` new tokens, `</s>` included.
+        """The scores [...] of translations, from their summed log-probabilities [...] (nats).
 
-        `coverage` [...] is the `coverage_score`, or None.
+        `length` is the number of new tokens of a translation, including `</s>`. `coverage` [...] is the
+        result of `coverage_score`, or None without a coverage penalty.
         """
 
 
@@ -108,12 +112,12 @@ class StoppingRule(Protocol):
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
         """[N] bool: True if a longer translation could still change the results of a sentence.
 
-        `finished` [N, K] are the scores of the finished translations, best first, NEG_INF for missing ones.
-        `best` [N] is the highest summed log-probability of the continuing candidates.
+        `finished` [N, K] are the scores of the finished translations, best first, NEG_INF for missing
+        translations. `best` [N] is the highest summed log-probability of the continuing candidates.
         """
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
-        """[N] bool: True if a sentence has enough translations, even if better ones could follow."""
+        """[N] bool: True if a sentence has enough translations, even if better translations could follow."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class SearchStrategies:
     Args:
         ensemble (Sequence): Further models. The probabilities of all models are averaged.
         must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
-            translation must contain. Excludes `candidates` and `stopping_rule`.
+            translation must contain. Cannot be combined with `candidates` or `stopping_rule`.
         warns_of_unmet (bool): True to warn of phrases that a translation lacks.
         candidates (CandidateSelection, optional): By default `best_candidates`; with `do_sample`
             `drawn_candidates`.
@@ -140,29 +144,33 @@ class SearchStrategies:
 
     @property
     def replaced(self) -> list[str]:
-        """The names of the parts that the caller replaces."""
+        """The names of the parts of the search that the caller replaces."""
         return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
 
 
 @dataclass
 class SearchTask:
-    """A batch to search: what `generate` has prepared, and the strategies."""
+    """A batch of sentences to search: the inputs that `generate` has prepared, and the strategies."""
 
     # The model and the other models of the ensemble; `inputs` has the inputs of each model for B sentences.
     models: list[Any]
     inputs: list[dict[str, Any]]
-    # [B, P] int64, the beginnings of the translations; and [B] int64, the maximum numbers of new tokens.
+    # `prompt` [B, P] int64 contains the beginnings of the translations. `limits` [B] int64 contains the
+    # maximum number of new tokens of each sentence.
     prompt: torch.Tensor
     limits: torch.Tensor
-    # [B, S], needed for the coverage.
+    # The attention mask [B, S] of the source. The coverage penalty needs the mask.
     source_mask: torch.Tensor | None
     processors: LogitsProcessorList
-    # Custom criteria. The search itself checks `</s>` and limits.
+    # The stopping criteria except `</s>` and length limits, because the search itself checks `</s>` and
+    # limits.
     criteria: list[Any]
     strategies: SearchStrategies
-    # True if all sentences stay to the end, and each step records the outputs of transformers.
+    # True if no sentence may be removed before the end, and each step must record the outputs that `generate`
+    # of transformers returns.
     transformers_compatible: bool
-    # Receives whether this search is over, and returns whether another step is necessary.
+    # The search calls `goes_on(is_over)` before each step. `is_over` is True if this search is over.
+    # `goes_on` returns True if another step is necessary.
     goes_on: Callable[[bool], bool]
 
     def run(
@@ -174,14 +182,15 @@ class SearchTask:
         sentences: torch.Tensor | None = None,
         rows_per_sentence: int | None = None,
     ) -> "BeamSearch":
-        """Run the search of `sentences` [N] int64 (by default all). Returns the finished search."""
+        """Search translations of `sentences` [N] int64 (by default all). Returns the finished search."""
         device = self.prompt.device
         if sentences is None:
             sentences = torch.arange(len(self.prompt), device=device)
         if candidates is None:
             candidates = drawn_candidates if config.do_sample else best_candidates
         if stopping_rule is None:
-            # A processor may raise scores, which breaks the bound. Then count results as transformers does.
+            # A processor may raise scores, so that the bound of the scores of longer translations is wrong.
+            # With processors count `num_beams` results, as transformers does.
             is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
@@ -189,7 +198,7 @@ class SearchTask:
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # Reading may be delayed if a superfluous step has no effect.
+        # The search may read values of the device one step late if a superfluous step has no effect.
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
@@ -210,7 +219,7 @@ class SearchTask:
             transformers_compatible=self.transformers_compatible,
         )
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
-        # Use inference mode, unless custom parts could need autograd.
+        # Use inference mode, unless custom parts of the search could need autograd.
         is_direct = not (self.processors or self.strategies.replaced) and all(
             decoder.is_direct for decoder in decoders
         )
@@ -232,20 +241,21 @@ class BeamSearch:
 
     Args:
         config: The settings. `num_beams` is K and `num_return_sequences` is R.
-        decoders: One for each model. Probabilities of several models are averaged.
+        decoders: One `Decoder` for each model. The probabilities of several models are averaged.
         prompt: [B, P] int64, the beginning of each translation.
         limits: [B] int64, the maximum number of new tokens of each sentence.
         candidates: Chooses the candidates of each step.
         scorer: Computes the scores of finished translations.
         stopping_rule: Decides when the search of a sentence ends.
         sentences: [N] int64, the indices of the sentences to search.
-        source_mask: [B, S], needed for the coverage.
+        source_mask: The attention mask [B, S] of the source. The coverage penalty needs the mask.
         processors: Functions that change log-probabilities.
         criteria: Functions that end candidates, in addition to `</s>` and the limits.
         rows_per_sentence: The number of beams that processors and criteria see in one call; by default all.
-        excluded: The id of the padding token. No translation contains it.
-        reader: Delays reading from the device. None unless a superfluous step has no effect.
-        transformers_compatible: If True, keep all sentences, and record the outputs of transformers.
+        excluded: The id of the padding token. No translation contains padding.
+        reader: Delays reading from the device by one step; None if a superfluous step would have an effect.
+        transformers_compatible: If True, keep all sentences to the end, and record the outputs that
+            `generate` of transformers returns.
     """
 
     def __init__(
@@ -282,7 +292,7 @@ class BeamSearch:
         self.reader = reader
         self.transformers_compatible = transformers_compatible
         self.may_remove_sentences = not (transformers_compatible or has_custom_rules(processors, criteria))
-        # On a CPU first check whether any candidate has ended, to skip the rest of the step.
+        # On a CPU first check whether any candidate has ended. If none has ended, skip the rest of the step.
         self.checks_ends_first = not (config.do_sample or needs_sync(limits))
 
         # Tokens and numbers of tokens.
@@ -296,18 +306,21 @@ class BeamSearch:
         self.num_beams = config.num_beams
         self.num_candidates = max(2, 1 + num_ends) * config.num_beams
 
-        # The beams. At first all beams of a sentence are equal. Give all but the first the score NEG_INF.
+        # The beams. At the start all beams of a sentence are equal, so give all beams except the first the
+        # score NEG_INF.
         num_searched = len(sentences)
         self.prompt_length = prompt.shape[1]
         self.num_new = 0
-        # [B, K, T, 1]: the tokens. For transformers [B, K, T, 2]: also the row of each token's beam.
+        # [B, K, T, 1]: the tokens. With `transformers_compatible` [B, K, T, 2]: the tokens, and for each
+        # token the row of its beam.
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
         self.paths = paths[sentences]  # [N, K, T, 1 or 2]
         self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
         self.scores[:, 0] = 0
-        # [N, K] int64: the indices of the beams of the previous step. The first step sets them.
+        # [N, K] int64: for each beam the index of the previous beam that it extends. The first step sets
+        # these indices.
         self.parents: torch.Tensor
 
         # The state of the sentences.
@@ -334,10 +347,11 @@ class BeamSearch:
         return self.paths[..., 0]
 
     def run(self, logits: Sequence[torch.Tensor], goes_on: Callable[[bool], bool]) -> None:
-        """Search until no step can change the results, from the logits [B, 1 or K, V] of each decoder.
+        """Search until no further step can change the results.
 
-        `goes_on(is_over)` returns whether another step is necessary. Processes that share one model take
-        equally many steps.
+        `logits` contains for each decoder the logits [B, 1 or K, V] of the first new token.
+        `goes_on(is_over)` returns True if another step is necessary, because processes that share one model
+        must take equally many steps.
         """
         while goes_on(self.is_over):
             if self.num_new > 0:
@@ -367,7 +381,8 @@ class BeamSearch:
             num_going_on = self._close_sentences(candidates, ended)
             some_ended, num_open = self._read_step_numbers(checked, was_open, ended.any(), num_going_on)
             self.is_over = num_open == 0 or self.num_new >= self.last_limit
-        # Candidates are sorted unless they are sampled. If none has ended, the first K are the new beams.
+        # Candidates are sorted unless they are sampled. If no candidate has ended, the first K candidates are
+        # the new beams.
         if some_ended or self.reader is not None or self.config.do_sample:
             self._update_finished_paths(finished, paths)
             self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
@@ -377,16 +392,17 @@ class BeamSearch:
             self.scores = candidates.scores[:, : self.num_beams]
             self.paths = paths[:, : self.num_beams]
             self.parents = candidates.parents[:, : self.num_beams]
-        # Removing sentences copies the others. Remove if at least an eighth of the sentences is closed.
+        # To remove closed sentences, the search copies the open sentences. Therefore remove closed sentences
+        # only if at least an eighth of the sentences is closed.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
             self._remove_closed_sentences(num_open)
 
     def _read_step_numbers(
         self, checked: torch.Tensor, was_open: torch.Tensor, any_ended: torch.Tensor, num_open: torch.Tensor
     ) -> tuple[bool, int]:
-        """Whether a candidate has ended, and the number of open sentences. Only here a step synchronises.
+        """Read whether a candidate has ended, and the number of open sentences. Synchronises with the device.
 
-        With a reader the two values are those of the previous step.
+        No other method of a step synchronises. With a reader the two values are those of the previous step.
         """
         trees = [
             decoder.tree
@@ -399,12 +415,12 @@ class BeamSearch:
         if self.reader is not None:
             numbers = self.reader.exchange(numbers)
         if numbers is None:
-            # The first step has no previous step.
+            # At the first step the reader has no values of a previous step.
             return True, len(self.sentences)
         return self._use_step_numbers(numbers)
 
     def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
-        """Check the log-probabilities for NaN, update the trees, and return the other two numbers."""
+        """Check for NaN, and update the trees. Returns the two values of `_read_step_numbers`."""
         log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
         if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
             is_broken = numbers.log_probs.isnan().any(dim=1) & numbers.is_open
@@ -415,9 +431,11 @@ class BeamSearch:
         return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The processed log-probabilities [N, K or 1, V], and the unprocessed ones of one class [N, K or 1].
+        """The processed log-probabilities [N, K or 1, V], and values [N, K or 1] to check for NaN.
 
-        If a logit of a row is NaN or +inf, or all are -inf, all log-probabilities of the row are NaN.
+        The values to check are the log-probabilities of a single class before processing. A single class is
+        enough, because all log-probabilities of a row are NaN if one logit of the row is NaN or +inf, or if
+        all logits of the row are -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
@@ -425,7 +443,8 @@ class BeamSearch:
             others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
             of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
             log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
-        # Any class but the excluded class, because the latter is overwritten below.
+        # Check any class except the excluded class, because the log-probability of the excluded class is
+        # overwritten below.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.processors:
             log_probs = self._process(log_probs.expand(-1, self.num_beams, -1))
@@ -438,7 +457,7 @@ class BeamSearch:
         return log_probs, checked
 
     def _to_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """The values [N, K, ...] as rows [B * K, ...]. Rows keep their places when sentences are removed."""
+        """The values [N, K, ...] as rows [B * K, ...]. Removing sentences does not change row indices."""
         full = values.new_zeros(len(self.limits), *values.shape[1:])
         return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
@@ -447,7 +466,7 @@ class BeamSearch:
         return rows.unflatten(0, (len(self.limits), -1))[self.sentences]
 
     def _process(self, log_probs: torch.Tensor) -> torch.Tensor:
-        """The log-probabilities [N, K, V] after the processors."""
+        """Apply the processors to the log-probabilities [N, K, V]."""
         size = self.rows_per_sentence or self.num_beams
         parts = []
         for start in range(0, self.num_beams, size):
@@ -494,8 +513,8 @@ class BeamSearch:
     def _update_finished_scores(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
         """Update the scores of the K best finished translations of each sentence.
 
-        Returns [N, K] int64, the indices of the kept ones among the K old ones and, after these, the first K
-        candidates.
+        Returns [N, K] int64, the indices of the K best translations. An index below K refers to an earlier
+        translation. An index K + i refers to candidate i.
         """
         scores = candidates.scores[:, : self.num_beams]
         entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
@@ -507,14 +526,14 @@ class BeamSearch:
                 1, candidates.parents[:, : self.num_beams]
             )  # [N, K]
         scores = self.scorer(scores, self.num_new, coverage)
-        # 2 * NEG_INF is lower than the NEG_INF of a missing finished translation.
+        # Use 2 * NEG_INF, because the score of a missing finished translation is NEG_INF and must be higher.
         entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
         merged = torch.cat((self.finished_scores[self.sentences], entering_scores), dim=1)
         self.finished_scores[self.sentences], kept = merged.topk(self.num_beams)
         return kept
 
     def _update_finished_paths(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
-        """Update the tokens and lengths of the finished translations by the indices `kept`."""
+        """Update tokens and lengths of finished translations. `kept` is from `_update_finished_scores`."""
         lengths = torch.cat(
             (self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1
         )
@@ -533,7 +552,7 @@ class BeamSearch:
         return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close sentences with final results. Returns the number of open ones, 0 if the search is over."""
+        """Close sentences whose results are final. Returns the number of open sentences."""
         finished = self.finished_scores[self.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
@@ -541,14 +560,17 @@ class BeamSearch:
         goes_on = ~ended.all(dim=1)
         self.is_open = self.is_improvable & ~is_full
         if self.transformers_compatible:
-            # transformers decides for the whole batch.
+            # transformers decides only for the whole batch whether the search goes on.
             return self.is_improvable.any() & ~is_full.all() & goes_on.any()
         self.is_improvable = self.is_improvable & goes_on
         self.is_open = self.is_open & goes_on
         return self.is_open.sum()
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
-        """Remove closed sentences. With a reader fewer than `num_staying` sentences may be open."""
+        """Remove closed sentences, so that `num_staying` sentences stay.
+
+        With a reader `num_staying` is one step old, so that some of the staying sentences may be closed.
+        """
         staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         for decoder in self.decoders:
             decoder.select(staying)
@@ -562,8 +584,8 @@ class BeamSearch:
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """The best R translations of each sentence: tokens [B * R, T], scores [B * R], beam indices or None.
 
-        Beam indices [B * R, T - P] are those of transformers. Missing translations contain only padding and
-        have the score -inf.
+        Beam indices [B * R, T - P] have the meaning that they have in transformers. Missing translations
+        contain only padding and have the score -inf.
         """
         kept = slice(self.config.num_return_sequences)
         length = self.prompt_length + int(self.finished_lengths[:, kept].max())
@@ -580,7 +602,7 @@ class BeamSearch:
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """True if a processor or criterion is not from transformers. It may need the rows of closed sentences."""
+    """True if processors or criteria run code of the user that may need the rows of closed sentences."""
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
     own = {"transformers", __name__.partition(".")[0]}
@@ -598,20 +620,22 @@ def padding_token(config: GenerationConfig) -> int:
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """The numbers that a step copies from the device to the CPU, in one copy."""
+    """The values of one step that the search copies together from the device to the CPU."""
 
     # [3 + number of trees] float32: the sum of `log_probs`, whether a candidate has ended, the number of open
-    # sentences, and for each tree the largest number of living tokens.
+    # sentences, and for each tree the largest number of tokens per sentence that belong to a beam.
     values: torch.Tensor
     trees: list[TreeKVCache]
-    # To find a sentence with NaN: [N, K or 1] log-probabilities of one class, [N] bool, [N] int64.
+    # The search uses these three tensors to find a sentence with NaN. `log_probs` [N, K or 1] are the
+    # log-probabilities of one class. `is_open` [N] is True for open sentences. `sentences` [N] int64 are the
+    # indices of the sentences.
     log_probs: torch.Tensor
     is_open: torch.Tensor
     sentences: torch.Tensor
 
 
 class DeferredReader:
-    """Delays reading by one step, so that the GPU computes while the numbers of the previous step are copied.
+    """Delays reading from the GPU by one step. The GPU computes while the previous values are copied.
 
     The search takes one step more than necessary. The results of this step are discarded.
     """
@@ -621,13 +645,13 @@ class DeferredReader:
         self.pending: StepNumbers | None = None
 
     def exchange(self, numbers: StepNumbers | None) -> StepNumbers | None:
-        """Store the numbers of this step (None at the end). Returns those of the previous step."""
+        """Store the values of this step (None at the end). Returns the values of the previous step."""
         before = self.pending
         event = self.event
         self.pending = None
         self.event = None
         if numbers is not None:
-            # `to` copies to pinned memory. The GPU and this thread continue meanwhile.
+            # `to` copies to pinned memory while the GPU and this thread continue.
             self.pending = replace(numbers, values=numbers.values.to("cpu", non_blocking=True))
             if numbers.values.is_cuda:
                 self.event = torch.cuda.current_stream(numbers.values.device).record_event()
@@ -643,11 +667,11 @@ def length_penalty(length: Any, config: GenerationConfig) -> Any:
 
 
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """The sum of log(min(coverage, 1)) over the source (Wu et al. 2016, Eq. 14), without its weight.
+    """The sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Eq. 14), not weighted.
 
     `coverage` [..., S] is the attention that each source token receives, summed over all target tokens.
     """
-    # Clamp at the smallest number. Otherwise a source token without attention would cost infinity.
+    # Clamp at the smallest positive number, because log(0) is -inf for a source token without attention.
     logs = coverage.clamp(min=torch.finfo(coverage.dtype).tiny, max=1).log()
     return (logs if source_mask is None else logs * source_mask.bool()).sum(dim=-1)
 
@@ -666,7 +690,7 @@ class PenaltyScorer(Scorer):
 
 
 class EarlyStopping(StoppingRule):
-    """The default stopping rule, by the setting `early_stopping`.
+    """The default stopping rule, which implements the setting `early_stopping`.
 
     A sentence is improvable while a longer translation could enter the best `num_counted` results. A sentence
     is full if `num_beams` translations are finished and `early_stopping` is True.
@@ -675,13 +699,14 @@ class EarlyStopping(StoppingRule):
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
         self.num_counted = num_counted
         self.num_full = config.num_beams
-        # [B] bool: True if the bound considers all possible lengths.
+        # [B] bool: True if the bound of the scores of longer translations considers all possible lengths.
         self.is_exact = torch.full((num_sentences,), has_exact_bound(config), device=device)
         # [B] bool: True if the search of a sentence ends as soon as the sentence is full.
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # NEG_INF if fewer than `num_counted` translations are finished. Then every translation may improve.
+        # NEG_INF if fewer than `num_counted` translations are finished. With fewer than `num_counted`
+        # translations, every further translation improves the results.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:
@@ -696,9 +721,9 @@ class EarlyStopping(StoppingRule):
 def has_exact_bound(config: GenerationConfig) -> bool:
     """True if the stopping rule must consider all possible lengths of a longer translation.
 
-    transformers does so for `early_stopping="never"` only. For False transformers compares scores at the
-    present length. That is exact for scores that are not divided by a length. With the penalty of Wu et al.
-    False is exact here too.
+    transformers considers all possible lengths only for `early_stopping="never"`. For False, transformers
+    compares scores at the current length. This comparison is exact only for scores that are not divided by a
+    length. With the length penalty of Wu et al., this package considers all possible lengths for False too.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
@@ -710,10 +735,11 @@ def best_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates
 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """The best `number` candidates, by log-probabilities [N, K, V] and scores [N, K] of the beams.
+    """The best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the beams.
 
     Missing candidates have the score NEG_INF. If the vocabulary is large, the classes are divided into
-    chunks, and only the chunks with the highest maxima are sorted. The result is the same, in half the time.
+    chunks, and only the chunks with the highest maxima are sorted. The chunks halve the time and do not
+    change the result.
     """
     num_sentences, num_beams, num_classes = log_probs.shape
     size = chunk_size(num_classes)
@@ -734,7 +760,7 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
 
 
 def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """The best candidates from a sort of all classes, without chunks."""
+    """The best candidates among all classes, without chunks."""
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)
     best, index = total.topk(min(number, total.shape[1]))
@@ -747,7 +773,7 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """The divisor of the number of classes nearest to its square root; 1 if no divisor is near."""
+    """The divisor of `num_classes` that is nearest to its square root; 1 if no divisor is near."""
     root = math.isqrt(num_classes)
     if root <= 16:
         return 1
@@ -771,7 +797,11 @@ def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int
 
 
 class SentenceError(ValueError):
-    """A sentence cannot be translated. `sentence` is its index in the batch, `text` its text if known."""
+    """A sentence cannot be translated.
+
+    `sentence` is the index of the sentence in the batch. `text` is the text of the sentence, or None if the
+    text is unknown.
+    """
 
     def __init__(self, sentence: int, text: str | None = None):
         super().__init__(sentence, text)
@@ -780,7 +810,7 @@ class SentenceError(ValueError):
 
     @property
     def place(self) -> str:
-        """The sentence as words of a message."""
+        """The sentence in the words of an error message."""
         return (
             f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
         )
@@ -791,13 +821,13 @@ class NotFiniteError(SentenceError):
 
     def __str__(self) -> str:
         return (
-            f"The model's logits for {self.place} are NaN or infinite: its weights are damaged, or too large for their "
-            "dtype; try bfloat16 or float32 if that is float16."
+            f"The model's logits for {self.place} are NaN or infinite: the weights of the model are damaged, or too large for "
+            "their dtype; if the dtype is float16, try bfloat16 or float32."
         )
 
 
 class NoTranslationError(SentenceError):
-    """The settings forbid every translation of a sentence. `settings` names the settings in words."""
+    """The settings forbid every translation of a sentence. `settings` is a text that names the settings."""
 
     def __init__(self, sentence: int, settings: str, text: str | None = None):
         super().__init__(sentence, text)
@@ -807,7 +837,7 @@ class NoTranslationError(SentenceError):
     def __str__(self) -> str:
         return (
             f"No translation of {self.place} was found, because at some step every token is forbidden by {self.settings}; "
-            "change one of them."
+            "change these settings."
         )
 
 
@@ -819,10 +849,10 @@ _FORBIDDING = (
 
 
 def forbidding_settings(config: GenerationConfig) -> str:
-    """The settings that forbid tokens, with their values, as words of a message."""
+    """The settings that forbid tokens and their values, in the words of an error message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
-        # transformers derives `min_length` from `min_new_tokens`.
+        # Name only one of the two settings, because transformers derives `min_length` from `min_new_tokens`.
         del values["min_length"]
     given = [
         f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)

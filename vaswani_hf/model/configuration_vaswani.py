@@ -1,7 +1,7 @@
 """The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
-This file travels with every checkpoint because transformers reads config.json with it and finds the other
-travelling files through it.
+This file travels with every checkpoint because transformers reads config.json with this file, and finds the
+other code files of the checkpoint through its import statements.
 """
 
 import copy
@@ -17,7 +17,8 @@ from transformers.utils import is_torch_available, logging
 
 logger = logging.get_logger(__name__)
 
-# Names that versions of transformers and PEFT store in a config.json in addition to the fields of the class.
+# Names that some versions of transformers and PEFT store in config.json, although the config class has no
+# such fields.
 STORED_BY_TRANSFORMERS = frozenset(
     """
     add_cross_attention adapters attn_implementation auto_map bad_words_ids base_model_tp_plan
@@ -37,8 +38,8 @@ AUTO_MAP = {
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
-# The other travelling files. transformers searches the text of this file for import statements, also inside
-# strings. Real imports would be circular.
+# The imports of the other files that travel with a checkpoint. transformers finds the imports, because it
+# searches the text of this file for import statements, also inside strings. Real imports would be circular.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .pipeline_vaswani import TranslationPipeline
@@ -140,7 +141,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "cross_attention_score": (_is_none_or(_is_one_of(*ATTENTION_SCORES)), f"{_SCORES}, or None"),
     "attention_window": (
         partial(_are_ints, may_be_none=True),
-        "an integer of 0 or more (tokens), a list with one per layer or None",
+        "an integer of 0 or more (tokens), a list with one entry per layer or None",
     ),
     "attention_bias": _A_SWITCH,
     "initializer_range": (_is_none_or(_is_positive), "a positive number or None"),
@@ -150,7 +151,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "is_encoder_decoder": (lambda value: value is True, "True: the model is an encoder and a decoder"),
     "bos_token_id": _A_TOKEN_OR_NONE,
     "pad_token_id": _A_TOKEN_OR_NONE,
-    "eos_token_id": (_is_none_or(_are_ints), "a token id (an integer of 0 or more), a list of them or None"),
+    "eos_token_id": (
+        _is_none_or(_are_ints),
+        "a token id (an integer of 0 or more), a list of token ids or None",
+    ),
     "decoder_start_token_id": _A_TOKEN_OR_NONE,
 }
 
@@ -177,50 +181,54 @@ class VaswaniConfig(PreTrainedConfig):
         encoder_ffn_dim (int): Inner width d_ff of the encoder's feed-forward networks (Section 3.3).
         decoder_ffn_dim (int): Inner width d_ff of the decoder's feed-forward networks (Section 3.3).
         d_k (int, optional): Width K of the queries and keys of a head (Section 3.2.2, Table 3 row B). By
-            default `d_model` divided by the number of heads, computed when the config is created; None if
-            encoder and decoder differ in it.
-        d_v (int, optional): Width of the values of a head, with the same default (Section 3.2.2, Table 3 row
-            A).
+            default `d_model` divided by the number of heads, computed when the config is created; None if the
+            encoder and the decoder have different numbers of heads.
+        d_v (int, optional): Width of the values of a head (Section 3.2.2, Table 3 row A). The default is
+            computed like the default of `d_k`.
         dropout (float): Dropout rate of sub-layer outputs and of the sums of embeddings and positions
             (Section 5.4).
-        attention_dropout (float): Dropout rate of attention weights. Differs from the paper if above 0: the
-            paper has none.
-        activation_dropout (float): Dropout rate after the activation. Differs from the paper if above 0: the
-            paper has none.
+        attention_dropout (float): Dropout rate of attention weights. Differs from the paper if above 0,
+            because the paper has no dropout there.
+        activation_dropout (float): Dropout rate after the activation. Differs from the paper if above 0,
+            because the paper has no dropout there.
         activation_function (str): Activation of the feed-forward networks (Section 3.3, Eq. (2)).
         norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
             Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack; differs from the paper because
-            deep stacks train more steadily with it.
-        layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives none;
-            tensor2tensor has 1e-6.
+            deep stacks train more stably with "pre".
+        layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives no value;
+            tensor2tensor uses 1e-6.
         position_embedding (str): "sinusoidal" (Section 3.5) or "learned" (Table 3 row E).
         max_position_embeddings (int): Number of learned positions (tokens); without effect on sinusoidal
             positions.
         scale_embedding (bool): Multiply embeddings by sqrt(d_model) (Section 3.4).
-        share_encoder_decoder_embeddings (bool): Source and target embedding are one matrix (Section 3.4).
-        tie_word_embeddings (bool): Output projection and target embedding are one matrix (Section 3.4).
+        share_encoder_decoder_embeddings (bool): True if source embedding and target embedding are one matrix
+            (Section 3.4).
+        tie_word_embeddings (bool): True if output projection and target embedding are one matrix (Section
+            3.4).
         attention_score (str): The score function of a query and a key. The paper has "scaled_dot" (Section
             3.2.1, Eq. (1)). "dot", "dot_mean", "general", "additive_linear" and "additive" differ from the
             paper (see attention_vaswani).
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
-        attention_window (int or list, optional): Restrict self-attention to r neighbours (Section 4, which
-            only considers it): in the encoder r tokens on each side, in the decoder the r tokens before. None
-            is no restriction. Time and memory are O(r n d) for n tokens, and two tokens are connected over
-            O(n/r) layers. A list has one r or None for each layer of both stacks, or first those of the
-            encoder and then those of the decoder.
-        attention_bias (bool): Biases in the projections of attention. The paper's projections have none.
+        attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
+            encoder r tokens on each side, in the decoder the r tokens before. Section 4 of the paper only
+            mentions this restriction. None means no restriction. Time and memory are O(r n d) for n tokens,
+            and two tokens are connected over O(n/r) layers. A list contains r or None for each layer. A list
+            either applies to both stacks, or contains the values of the encoder layers followed by the values
+            of the decoder layers.
+        attention_bias (bool): True for biases in the projections of attention. The projections of the paper
+            have no biases.
         initializer_range (float, optional): Standard deviation for an initialisation as in GPT-2; by default
             weights are initialised as in tensor2tensor.
         label_smoothing (float): Probability e that label smoothing takes from the reference token in training
             (Section 5.4). The paper has 0.1. The default is 0, so that `loss` is the plain cross-entropy.
         label_smoothing_form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in
-            tensor2tensor. "torch": e/V for every class and 1-e more for the reference, as in PyTorch.
+            tensor2tensor. "torch": e/V for every class, plus 1-e for the reference, as in PyTorch.
         use_cache (bool): Cache keys and values while decoding.
         bos_token_id (int, optional): The id of `<s>`.
         pad_token_id (int, optional): The id of `<pad>`.
         eos_token_id (int or list, optional): The id of `</s>`.
-        decoder_start_token_id (int, optional): The id of the token that decoding starts from; by default that
+        decoder_start_token_id (int, optional): The id of the token that decoding starts from; if None, the id
             of `<s>`.
 
     Raises:
@@ -286,7 +294,7 @@ class VaswaniConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
-        # Resizing shared embeddings assigns `vocab_size` only.
+        # Assign both sizes, because transformers assigns only `vocab_size` when it resizes shared embeddings.
         if (
             name == "vocab_size"
             and self.share_encoder_decoder_embeddings
@@ -308,7 +316,7 @@ class VaswaniConfig(PreTrainedConfig):
         self.validate_architecture()
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Models check it again.
+        """Check the combination of all fields. Each model checks its config again.
 
         Raises:
             ValueError: If two fields contradict each other.
@@ -323,19 +331,19 @@ class VaswaniConfig(PreTrainedConfig):
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"`d_model` must be even for sinusoidal positions, but is {self.d_model}; "
-                'take an even width or `position_embedding="learned"`.'
+                'use an even width or `position_embedding="learned"`.'
             )
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
-                f"`decoder_vocab_size` must equal `vocab_size` where the embeddings are shared, but is {self.decoder_vocab_size} and "
-                f"not {self.vocab_size}; for two vocabularies set `share_encoder_decoder_embeddings=False`."
+                f"`decoder_vocab_size` must equal `vocab_size` if the embeddings are shared, but is {self.decoder_vocab_size} "
+                f"instead of {self.vocab_size}; for two vocabularies set `share_encoder_decoder_embeddings=False`."
             )
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
         if isinstance(windows, (list, tuple)) and len(windows) not in (max(depths), sum(depths)):
             raise ValueError(
-                f"`attention_window` must have one entry per layer, {max(depths)} for both stacks or {sum(depths)} for the "
-                f"encoder's and then the decoder's, but has {len(windows)}."
+                f"`attention_window` must have one entry per layer: {max(depths)} entries that both stacks use, or {sum(depths)} entries "
+                f"for the encoder layers and then the decoder layers, but has {len(windows)} entries."
             )
         for end in eos_token_ids(self):
             self._require_class("eos_token_id", end, "target", self.decoder_vocab_size)
@@ -369,22 +377,24 @@ class VaswaniConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
         """Create a config from a dict (a `config.json`); keyword arguments replace values of the dict.
 
-        An unknown name raises an error. In a file that transformers wrote it gives a warning and is ignored.
+        An unknown name in the dict raises an error. If transformers has saved the dict, an unknown name only
+        gives a warning and is ignored.
 
         Raises:
-            ValueError: If the dict is for another type of model, or a keyword resembles the name of a field.
+            ValueError: If the dict is for another type of model, or a keyword argument is no field but has
+                almost the name of a field.
         """
         found = config_dict.get("model_type", cls.model_type)
         if found != cls.model_type:
             raise ValueError(
-                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; take its class."
+                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the class of that type."
             )
         # transformers silently drops unknown keywords, so refuse keywords that look like misspelled fields.
         if not kwargs.get("return_unused_kwargs", False):
             _refuse_unknown(
                 key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8)
             )
-        # Drop these entries, or transformers would ask for `trust_remote_code`.
+        # Drop these two entries, because transformers would ask for `trust_remote_code`.
         ignored = (
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )
@@ -396,7 +406,7 @@ class VaswaniConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the config together with the code of the model, so that it loads without the package."""
+        """Save the config together with the code of the model, so that both load without the package."""
         saved = copy.copy(self)
         saved.auto_map = dict(AUTO_MAP)
         saved.custom_pipelines = CUSTOM_PIPELINES
@@ -412,7 +422,7 @@ def _field_names() -> set[str]:
 
 
 def _unknown(names: Iterable[str]) -> dict[str, str]:
-    """The names that are not fields, each with a message."""
+    """The names that are not fields, each with an error message."""
     known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     fields_of_ours = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
     return {

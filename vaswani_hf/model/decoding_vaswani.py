@@ -1,12 +1,12 @@
-"""The decoders of the search: one decoding step of the model for all beams of all sentences.
+"""The decoders of the search. Each computes a decoding step of the model for all beams at once.
 
 Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses between them:
 
-- `TreeAttentionDecoder` is fast. The beams of a sentence are positions of one sequence, so keys and values of
-  the source exist once per sentence, and those of the target once per token. A mask shows each beam its own
-  tokens.
-- `RowDecoder` is general. It calls the model's `forward` with one row per beam. It supports every cache,
-  every attention implementation and recorded outputs.
+- `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence as one
+  sequence, the tree. The keys and values of the source are stored once per sentence, and the keys and values
+  of the target once per token. A mask restricts each beam to its own tokens.
+- `RowDecoder` is general. `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder`
+  supports every cache, every attention implementation and recorded outputs.
 
 This file travels with every checkpoint because `generate` decodes with it.
 
@@ -28,28 +28,31 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
 
-# The tree grows by this number of steps. When it is full, unused tokens are removed.
+# The tree reserves memory for this number of steps at once. When the memory is full, the tree removes unused
+# tokens and reserves memory again.
 STEPS_PER_CAPACITY = 16
 
 
 class TreeKVCache:
-    """The keys and values of all target tokens of a sentence's beams, with a mask for each beam."""
+    """A cache of the keys and values of the target tokens of all beams, with a mask for each beam."""
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
         self.attentions = attentions
         self.dtype = dtype
         self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
-        # The largest window of the layers. No layer needs tokens that are further back. None without a limit.
+        # The largest window of the layers. No layer needs tokens that are further back. The value is None if
+        # a layer has no window.
         self.reach: int | None = None if None in windows else max(windows)
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
         self.length = self.capacity = 0
-        # The largest number of tokens of a sentence that beams descend from. Unknown until it is counted.
+        # The largest number of tokens per sentence that belong to a beam; `sys.maxsize` until the search has
+        # counted the tokens.
         self.num_living = sys.maxsize
-        # Additive mask [N, beams, capacity]. None if every beam sees every token.
+        # The additive mask [N, beams, capacity]; None if every beam sees every token.
         self.visible: torch.Tensor | None = None
-        # [N, capacity] int64, the positions of the tokens. None unless an attention has a window.
+        # The positions [N, capacity] int64 of the tokens; None unless an attention layer has a `local_mask`.
         self.positions: torch.Tensor | None = None
 
     def begin(self, real: torch.Tensor, num_beams: int) -> list[torch.Tensor | None]:
@@ -57,7 +60,8 @@ class TreeKVCache:
         length = real.shape[1]
         self.capacity = length + STEPS_PER_CAPACITY * num_beams
         padded = nn.functional.pad(real, (0, self.capacity - length))
-        # With one beam and no padding everything is visible, and attention without a mask is fastest.
+        # With one beam and no padding every token is visible. If every token is visible, use no mask, because
+        # attention without a mask is fastest.
         if num_beams > 1 or self.is_restricted or not bool(real.all()):
             self.visible = additive_mask(padded, self.dtype)[:, None].expand(-1, num_beams, -1)
         if self.is_restricted:
@@ -94,7 +98,7 @@ class TreeKVCache:
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add keys [N, H, beams, K] and values of new tokens; returns those of all M tokens in the tree."""
+        """Add keys [N, H, beams, K] and values of new tokens. Returns keys and values of all tokens."""
         end = self.length + key.shape[2]
         for store, new in ((self.keys, key), (self.values, value)):
             if store[layer_idx] is None:
@@ -103,7 +107,7 @@ class TreeKVCache:
         return self.keys[layer_idx][:, :, :end], self.values[layer_idx][:, :, :end]
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Remove all sentences except these [N']."""
+        """Keep only the sentences with these indices [N']."""
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 store[layer_idx] = old.index_select(0, sentences)
@@ -112,25 +116,25 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if only one more step fits, so that the search must count the living tokens."""
+        """True if only one more step fits, so that the search must count the tokens that belong to a beam."""
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
     def living(self) -> torch.Tensor:
-        """[N, M] bool: True for tokens that a beam descends from."""
+        """[N, M] bool: True for tokens that belong to a beam."""
         return (self.visible[:, :, : self.length] == 0).any(dim=1)  # type: ignore[index]
 
     def _prune(self, num_beams: int) -> None:
-        """Remove tokens that no beam descends from, and increase the capacity."""
-        # The count is one step old, so add one new token of each beam.
+        """Remove tokens that belong to no beam, and reserve memory for further steps."""
+        # The number of tokens that belong to a beam is one step old, so add one new token for each beam.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
         if length < self.length:
-            # Each sentence keeps the same number of tokens. Tokens that no beam descends from stay invisible.
+            # All sentences keep equally many tokens. Kept tokens that belong to no beam stay invisible.
             kept = (
                 self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
             )  # [N, length]
-        # Copy layer by layer, so that only one layer exists twice.
+        # Copy layer by layer, so that only one layer is in memory twice.
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 entries = None if kept is None else kept[:, None, :, None]
@@ -180,8 +184,8 @@ def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
 class AttentionStep:
     """A decoding step of an attention that `supports_fast_path`, without the overhead of calling modules.
 
-    Differs from `VaswaniAttention.forward` only in the calls: it uses the same `attend`, or `attend_fused` if
-    the fused kernel applies. The cache must already contain the keys and values of the source.
+    The result equals that of `VaswaniAttention.forward`. The step calls `attend`, or `attend_fused` if a
+    fused kernel can compute the scores. The cache must already contain the keys and values of the source.
     """
 
     def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
@@ -270,7 +274,8 @@ class TreeAttentionDecoder:
         self.decoder = model.get_decoder()
         self.num_beams = config.num_beams
         self.prompt_mask = model_kwargs.get(model.prompt_mask)
-        # [B, S, D], and the additive mask [B, 1, 1, S]. The mask is None without padding.
+        # `encoder_states` are [B, S, D]. `source_mask` is an additive mask [B, 1, 1, S], or None if the
+        # source has no padding.
         self.encoder_states: torch.Tensor | None = None
         self.source_mask: torch.Tensor | None = None
         dtype = model.dtype
@@ -282,7 +287,8 @@ class TreeAttentionDecoder:
                 self.source_mask = additive_mask(mask.bool()[:, None, None], dtype)
         self.tree = TreeKVCache([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        # The layers store the target in the tree, and the source once per sentence.
+        # The layers store the keys and values of the target in the tree, and the keys and values of the
+        # source once per sentence.
         self.cache.self_attention_cache = self.tree
         self.encodings = torch.empty(0)
         # [N, K, S] the summed attention that each source token has received from each beam; None if unused.
@@ -300,21 +306,26 @@ class TreeAttentionDecoder:
         mask = torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask
         real = mask[:: self.num_beams].bool()
         masks = self.tree.begin(real, self.num_beams)
-        # [N, 1], the position of the next token; and the number of tokens of each beam.
+        # `position` [N, 1] is the position of the next token. `num_read` is the number of tokens that each
+        # beam has read, padding included.
         self.position = real.sum(dim=1, keepdim=True)
         self.num_read = prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
         if attended is not None:
-            # Ignore the attention of padding.
+            # Ignore the attention from padding in the prompt.
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # Now the cache contains the source, so that steps without calls of modules are possible.
+            # From here on the cache contains the keys and values of the source, so that steps without calls
+            # of modules are possible.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
+        """Read the last token of each beam [N, K, T]. Returns the logits [N, K, V] of the next token.
+
+        `parents` [N, K] are the indices of the previous beams that the beams extend.
+        """
         masks = self.tree.branch(parents, self.position)
         self.num_read += 1
         states, attended = self._run(sequences[:, :, -1], self.position, masks)
@@ -324,7 +335,7 @@ class TreeAttentionDecoder:
         return self.model.logits(states).float()
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Remove all sentences except these [N']."""
+        """Keep only the sentences with these indices [N']."""
         self.tree.select(sentences)
         for layer in self.cache.cross_attention_cache.layers:
             layer.keys = layer.keys.index_select(0, sentences)
@@ -345,9 +356,9 @@ class TreeAttentionDecoder:
         last = len(decoder.layers) - 1
         recorder = AttentionRecorder([last]) if self.with_coverage else None
         if len(self.encodings) < self.num_read:
-            # Compute position encodings for many positions in advance, because sinusoids take long at each
-            # step. A learned table limits the positions; `position_states` raises an error beyond the end of
-            # the table.
+            # Compute the encodings of many positions in advance, because computing sinusoids at each step
+            # takes long. A learned table limits the positions; `position_states` raises an error beyond the
+            # end of the table.
             longest = getattr(getattr(decoder, "embed_positions", None), "num_embeddings", math.inf)
             size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = decoder.position_states(torch.arange(size, device=positions.device))
@@ -372,7 +383,7 @@ class TreeAttentionDecoder:
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-    """The rows of [N, beams, ...] with the indices `parents` [N, beams'] int64 in the second dimension."""
+    """From values [N, beams, ...] the values of the beams with the indices `parents` [N, beams'] int64."""
     first = torch.arange(len(values), device=values.device).unsqueeze(1) * values.shape[1]
     rows = values.reshape(-1, *values.shape[2:]).index_select(0, (parents + first).view(-1))
     return rows.view(*parents.shape, *values.shape[2:])
@@ -381,7 +392,7 @@ def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
 class RowDecoder:
     """The general decoder: calls the model's `forward` with B * K rows, one per beam."""
 
-    # There are neither steps without calls of modules nor a tree.
+    # `RowDecoder` always calls modules, and has no tree.
     is_direct = False
     tree: TreeKVCache | None = None
 
@@ -392,7 +403,7 @@ class RowDecoder:
         self.model_kwargs = dict(model_kwargs)
         is_compiled = model._valid_auto_compile_criteria(model_kwargs, config)
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
-        # The outputs of each call that transformers returns, such as attentions.
+        # The recorded outputs of each call, such as attentions. `generate` returns these outputs.
         self.recorded: dict[str, tuple] = {}
         # [N, K, S] the summed attention that each source token has received from each beam; None if unused.
         self.coverage: torch.Tensor | None = None
@@ -404,7 +415,8 @@ class RowDecoder:
         # True if all beams of a sentence share one row of the source.
         self.shares_sources = False
         if self.is_pair:
-            # A given cache contains the source for each beam, and other models need the source for each beam.
+            # A cache that the caller passes contains the source once for each beam. Models of other classes
+            # also need the source once for each beam.
             cache = model_kwargs.get("past_key_values")
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
@@ -428,7 +440,10 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the newest token of each beam [N, K, T], which extends `parents` [N, K]: logits [N, K, V]."""
+        """Read the last token of each beam [N, K, T]. Returns the logits [N, K, V] of the next token.
+
+        `parents` [N, K] are the indices of the previous beams that the beams extend.
+        """
         use_cache = self.config.use_cache
         self._reorder(parents)
         inputs = self.model.prepare_inputs_for_generation(
@@ -437,7 +452,8 @@ class RowDecoder:
         outputs = self.forward(**inputs, return_dict=True)
         if self.recorder is not None:
             attention = self._attention_of_call()
-            # Without a cache the call has read all tokens again, so its attention is the sum.
+            # Without a cache the call has read all tokens again, so the attention of the call already is the
+            # sum over all tokens.
             self.coverage = gather_beams(self.coverage, parents) + attention if use_cache else attention
         return self._logits_of_call(outputs)
 
@@ -471,17 +487,19 @@ class RowDecoder:
         cache = self.model_kwargs.get("past_key_values")
         if cache is None:
             return
-        # The beams of a sentence have the same source. Only the target needs reordering.
+        # Reorder only the keys and values of the target, because the beams of a sentence have the same
+        # source.
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         first = torch.arange(len(parents), device=parents.device).unsqueeze(1) * self.num_beams
         own_cache.reorder_cache((parents + first).flatten())
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Remove all sentences except these [N']. Works with dynamic caches."""
+        """Keep only the sentences with these indices [N']. Works with dynamic caches."""
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
-        # The rows of the source. If the beams do not share a source, the rows of the beams.
+        # The rows of the source: one row for each sentence if the beams share a source, else one row for each
+        # beam.
         source_rows = sentences if self.shares_sources else rows
         cache = kwargs.get("past_key_values")
         if cache is not None:

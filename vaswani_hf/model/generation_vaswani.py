@@ -5,25 +5,25 @@ Greedy search and beam search are run by this package: transformers calls `Searc
 search, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. Sampling, and everything else that
 `generate` of transformers offers, is run by transformers.
 
-Settings that this package adds to those of transformers. Each is an argument of `generate` and may be a field
-of `generation_config`:
+Settings that this package adds to those of transformers. Each setting is an argument of `generate`, and may
+be a field of `generation_config`:
 
 - `length_penalty_type`: "power" (or None) divides scores by length^length_penalty. "gnmt" divides scores by
   ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), as the paper does (Section 6.1).
-- `max_length_a`, `max_length_b`: each sentence has at most a * source tokens + b new tokens. `</s>` counts on
-  both sides. If only one of them is given, the other is 0. If neither these two nor `max_length` nor
-  `max_new_tokens` is given, they are 1 and 50 (Section 6.1: "input length + 50"). If several limits are
-  given, all of them apply.
+- `max_length_a`, `max_length_b`: each sentence has at most a * source tokens + b new tokens. `</s>` counts as
+  a source token and as a new token. If only a or only b is given, the missing number is 0. If neither these
+  two nor `max_length` nor `max_new_tokens` is given, a is 1 and b is 50 (Section 6.1: "input length + 50").
+  If several limits are given, every limit applies.
 - `coverage_penalty`: the weight of the coverage in beam search (Wu et al. 2016, Eq. 14).
 
 Further arguments of `generate`:
 
 - `ensemble`: a list of models with the same vocabulary. The probabilities of all models are averaged.
 - `must_contain`: for each sentence a list of phrases (lists of token ids) that the translation must contain.
-  If the search finds no translation with all phrases, it returns the best translation with as many phrases as
-  possible. A warning names the missing phrases. The field `unmet_phrases` of the outputs contains them for
-  each sequence.
-- `warn_of_unmet_phrases`: False for no such warning.
+  If the search finds no translation with all phrases, `generate` returns the best translation with as many
+  phrases as possible. A warning names the missing phrases. The field `unmet_phrases` of the outputs contains
+  the missing phrases of each sequence.
+- `warn_of_unmet_phrases`: False to suppress the warning about missing phrases.
 - `search`: a `SearchStrategies` of beam_search_vaswani with custom parts of the search: candidate selection,
   scorer and stopping rule.
 
@@ -71,7 +71,8 @@ from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, w
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# Inputs that the search can reduce to the open sentences. With any other input all sentences stay to the end.
+# Inputs from which the search can remove closed sentences. If any other input is given, the search removes no
+# sentences.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -79,7 +80,7 @@ _INPUTS_OF_BEAMS = {
     "past_key_values",
     "use_cache",
 }
-# Arguments of `generate` of transformers that are neither settings nor inputs of the model.
+# The parameters of `GenerationMixin.generate` that are neither settings nor inputs of the model.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
@@ -87,8 +88,8 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 class SearchSettings:
     """The settings of `generate` that the command line, the model cards and CTranslate2 support.
 
-    `generate` itself accepts all other settings of transformers too. A setting that a call does not pass has
-    the value of the checkpoint's generation config, else the default of the field.
+    `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
+    value of the checkpoint's generation config, else the default of the field.
 
     Example:
         >>> SearchSettings(num_beams=4).length_penalty
@@ -177,22 +178,23 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
 class VaswaniGeneration(GenerationMixin):
     """The method `generate` of all models of this package.
 
-    Differs from transformers: the search is that of this package, each sentence has its own length limit, and
+    Differs from transformers: this package has its own search, each sentence has its own length limit, and
     source and target vocabulary may differ.
     """
 
     config: Any
     generation_config: Any
-    # True: the source is stored once for all beams of a sentence.
+    # True if the keys and values of the source are stored once for all beams of a sentence.
     shares_sources = True
-    # The name of the mask of the prompt.
+    # The name of the input that contains the mask of the prompt.
     prompt_mask = "decoder_attention_mask"
 
     def save_pretrained(self, *args, **kwargs):
-        """Save the model as transformers does, if its generation settings are possible."""
+        """Check the generation settings, and save the model as transformers does."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
-            # transformers drops unknown fields from a config that it considers a copy of the model's config.
+            # Without this flag transformers would drop the added fields, because it drops unknown fields from
+            # a config that it considers a copy of the model's config.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
@@ -205,13 +207,14 @@ class VaswaniGeneration(GenerationMixin):
         stopping_criteria: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Generate translations, with the arguments of `GenerationMixin.generate` and those of this file's
-        head.
+        """Generate translations. Accepts all arguments of `GenerationMixin.generate`, and others.
+
+        The head of this file describes the arguments and settings that `GenerationMixin.generate` lacks.
 
         Args:
             inputs (torch.Tensor, optional): The source [B, S] int64. The source may also be given as
                 `input_ids`, `inputs_embeds` [B, S, D] or `encoder_outputs`.
-            generation_config (GenerationConfig, optional): Settings; by default those of the model.
+            generation_config (GenerationConfig, optional): Settings; by default the settings of the model.
             logits_processor (LogitsProcessorList, optional): Functions that change the scores of each step.
             stopping_criteria (StoppingCriteriaList, optional): Functions that end translations.
             **kwargs: `ensemble`, `must_contain`, `warn_of_unmet_phrases` and `search` (explained at the head
@@ -225,7 +228,8 @@ class VaswaniGeneration(GenerationMixin):
             ValueError: If a setting is impossible, settings contradict each other, or logits are not finite.
         """
         if hasattr(self, "unshard") and "generate" not in vars(self):
-            # FSDP2 gathers the weights of the embeddings only around `forward` and around registered methods.
+            # Register `generate`, because FSDP2 gathers the weights of the embeddings only for `forward` and
+            # for registered methods.
             torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         strategies = self._strategies(kwargs)
@@ -280,7 +284,7 @@ class VaswaniGeneration(GenerationMixin):
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
             raise ValueError(
-                f"`streamer` shows one beam and needs `num_beams=1`, but that is {config.num_beams}."
+                f"`streamer` shows one beam and needs `num_beams=1`, but `num_beams` is {config.num_beams}."
             )
         if is_beam_search:
             return True
@@ -292,13 +296,13 @@ class VaswaniGeneration(GenerationMixin):
         for name, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
             if needing_search and is_given:
                 raise ValueError(
-                    f"{needing_search[0]} needs a search, but `{name}` is given; leave it out or set `num_beams` above 1."
+                    f"{needing_search[0]} needs a search, but `{name}` is given; remove `{name}` or set `num_beams` above 1."
                 )
         is_greedy = mode == GenerationMode.GREEDY_SEARCH and streamer is None
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        # A streamer reads each token at once, so checking at once costs no further synchronisation.
+        # A streamer reads each token immediately, so an immediate check costs no further synchronisation.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
         left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(0.0, None), at_once)
@@ -322,11 +326,12 @@ class VaswaniGeneration(GenerationMixin):
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         given = (kwargs, generation_config, self.generation_config)
         for settings in given:
-            # Validate before transformers computes with the values.
+            # Validate the settings before transformers computes with them.
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
-            # Remove the default that transformers filled in: it must not count as a limit of the user.
+            # Remove the default that transformers has filled in, because the default must not count as a
+            # limit of the user.
             if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
@@ -336,12 +341,14 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         if getattr(generation_config, "_is_complete", False):
-            # The config is complete. transformers would fill in a default where the call has set None.
+            # Return the complete config unchanged, because transformers would replace each None of the call
+            # by a default.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
     def _prepare_cache_for_generation(self, config, model_kwargs, mode, *args, **kwargs):
-        # Assisted decoding may discard tokens of a cache, but a sliding cache cannot restore older tokens.
+        # Assisted decoding needs a full cache, because assisted decoding may discard tokens, and a sliding
+        # cache cannot restore older tokens.
         is_assisted = config.is_assistant or mode == GenerationMode.ASSISTED_GENERATION
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if (
@@ -398,7 +405,8 @@ class VaswaniGeneration(GenerationMixin):
         if self.config.position_embedding == "learned":
             # The model never reads the last token, so the last token needs no position.
             positions_left = max(1, self.config.max_position_embeddings - prompt_length + 1)
-        # The limit of the batch is that of the longest source. Its length includes padding.
+        # The length limit of the batch is the limit of the longest source. The length of that source includes
+        # padding.
         by_source = max_tokens_by_source(config, self._source_length(source, model_kwargs))
         longest = positions_left if by_source is None else min(by_source, positions_left)
         if has_no_length:
@@ -438,7 +446,8 @@ class VaswaniGeneration(GenerationMixin):
         """Run the search of this package inside `generate` of transformers."""
         tokenizer = model_kwargs.pop("tokenizer", None)
         if tokenizer is not None and config.stop_strings:
-            # transformers does not pass the tokenizer to a custom decoding method.
+            # Create the criterion of the stop strings here, because transformers does not pass the tokenizer
+            # to a custom decoding method.
             stop = StopStringCriteria(tokenizer, config.stop_strings)
             arguments["stopping_criteria"] = StoppingCriteriaList(
                 [*(arguments["stopping_criteria"] or ()), stop]
@@ -446,13 +455,13 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         has_own_cache = model_kwargs.get("past_key_values") is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # The same cache as transformers would create, in less time.
+            # Create the cache that transformers would create, because this takes less time here.
             model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
         synced_gpus = arguments.get("synced_gpus")
         if synced_gpus is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
-            # The processes hold shares of one model. Therefore all processes must take equally many steps.
+            # Each process has a part of one model. Therefore all processes must take equally many steps.
             synced_gpus = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
@@ -506,7 +515,7 @@ class VaswaniGeneration(GenerationMixin):
         return input_ids, model_kwargs
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
-        """The mask for static caches. If layers have different masks, the mask of the tokens."""
+        """The mask for static caches. If layers may have different masks, the given mask of the tokens."""
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
             return attention_mask
@@ -535,8 +544,8 @@ class VaswaniGeneration(GenerationMixin):
 class _TargetVocabulary:
     """Stands in for the model in `compute_transition_scores` of transformers.
 
-    transformers only reads `config.get_text_config().vocab_size`. In a `VaswaniConfig` that is the size of
-    the source vocabulary, but the scores need the target vocabulary.
+    transformers only reads `config.get_text_config().vocab_size`. The `vocab_size` of a `VaswaniConfig` is
+    the size of the source vocabulary, but the scores need the size of the target vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -544,12 +553,12 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """The config itself: transformers asks for the config of the text part."""
+        """Return the object itself, because transformers asks here for the config of the text model."""
         return self
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The encoder's output [B, S, D], which all beams of a sentence share.
+    """The encoder's output [B, S, D]. All beams of a sentence share one row of the output.
 
     `_expand_inputs_for_generation` does not repeat an output of this class.
     """
@@ -598,7 +607,7 @@ class SearchMethod:
         found = task.run(config)
         if strategies.must_contain is not None:
             found = search_again(task, config, strategies.must_contain, found)
-        # Without processors every sentence has a translation.
+        # Check only if there are processors, because without processors every sentence has a translation.
         without = found.without_translation() if logits_processor else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))
@@ -625,7 +634,8 @@ class SearchMethod:
         limits = prompt.new_full((len(prompt),), config.max_length)
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
-        # Only `RowDecoder` records outputs and supports other caches.
+        # True if the call needs `RowDecoder`, because only `RowDecoder` records outputs and supports all
+        # caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
         return SearchTask(
@@ -651,7 +661,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-        # With `return_dict_in_generate` the decoder is always a `RowDecoder`.
+    # With `return_dict_in_generate` the decoder is always a `RowDecoder`.
     decoder: Any = search.decoders[0]
     outputs = {
         "sequences": sequences,
@@ -682,7 +692,7 @@ def is_filled(value: Any) -> bool:
 
 
 def max_tokens_by_source(config: Any, source_length: int) -> int | None:
-    """The maximum number of new tokens by `max_length_a` and `max_length_b`; None without a limit."""
+    """The number of new tokens that `max_length_a` and `max_length_b` permit; None if both are None."""
     a = getattr(config, "max_length_a", None)
     b = getattr(config, "max_length_b", None)
     if a is None and b is None:
@@ -692,10 +702,10 @@ def max_tokens_by_source(config: Any, source_length: int) -> int | None:
 
 
 def checked_models(ensemble: Any) -> list[Any]:
-    """The models of an ensemble as a list. Raises an error if an element is not a model."""
+    """The models of an ensemble as a list. Raises an error if an element is no model."""
     if not isinstance(ensemble, (list, tuple)):
         raise ValueError(
-            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; write `ensemble=[…]` around one model."
+            f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as `ensemble=[model]`."
         )
     for number, model in enumerate(ensemble):
         if not isinstance(model, GenerationMixin):
@@ -722,8 +732,8 @@ def add_ensemble(
         for name, length in (("source", source_ids.shape[1]), ("target prefix", task.prompt.shape[1])):
             if length > positions:
                 raise ValueError(
-                    f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has {positions} and the "
-                    f"{name} has {length} tokens."
+                    f"`ensemble` must be models with positions for all tokens, but ensemble[{number}] has {positions} "
+                    f"positions and the {name} has {length} tokens."
                 )
         if positions < sys.maxsize:
             # The models never read the last token, so the last token needs no position.
@@ -749,13 +759,13 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
     is_vaswani = other.config.model_type == "vaswani"
     if not is_vaswani and other.training and other.is_gradient_checkpointing:
         raise ValueError(
-            f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has none under gradient checkpointing "
-            "in training mode; call its `eval()`."
+            f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has no cache under gradient checkpointing "
+            "in training mode; call the `eval()` of this model."
         )
     if getattr(config, "coverage_penalty", None) and not is_vaswani:
         raise ValueError(
-            f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage is read from the "
-            "attention of Vaswani models."
+            f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage needs recorded "
+            "attention, and only Vaswani models record it."
         )
 
 
@@ -809,7 +819,7 @@ def token_log_probs(
         if num_layers and model.config.model_type != "vaswani":
             raise ValueError(
                 "Word alignments and coverage must be left out for a model of type "
-                f"{model.config.model_type!r}; they are read from the attention of Vaswani models."
+                f"{model.config.model_type!r}; only Vaswani models record the attention for them."
             )
         arguments = {**inputs, "decoder_input_ids": decoder_input_ids, "use_cache": False}
         if num_layers:
@@ -820,7 +830,7 @@ def token_log_probs(
         chosen = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1).float()  # [B, T]
         # Convert one row at a time, because a float32 copy of all logits would take too much memory.
         total = torch.stack([row.float().logsumexp(-1) for row in logits])
-        # Write NaN where a logit is infinite. Otherwise the token would seem to have probability 0.
+        # Write NaN where a logit is infinite, because the token would otherwise seem to have probability 0.
         log_probs.append(chosen - total.masked_fill(total.isinf(), math.nan))
         if num_layers:
             layers = [recorder.weights[layer] for layer in sorted(recorder.layers)]
@@ -830,9 +840,9 @@ def token_log_probs(
 
 
 class SentenceLimitCriteria(StoppingCriteria):
-    """Ends each sentence at its own limit: `lengths` [B] int64 tokens, prompts included."""
+    """Ends each translation at its own limit. `lengths` [B] int64 counts tokens, including prompts."""
 
-    # transformers pads finished rows only if a criterion has this attribute.
+    # Define this attribute, because transformers pads finished rows only if a criterion has this attribute.
     eos_token_id = None
 
     def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
@@ -845,8 +855,8 @@ class SentenceLimitCriteria(StoppingCriteria):
 class RowCheck(LogitsProcessor):
     """Finds rows of sampling that have no possible next token, without synchronising at each step.
 
-    A row that fails is marked and continues with any token. `raise_for_marked_row` raises the error after the
-    last step. With `at_once` the failing step itself raises the error.
+    A row that fails is marked and continues with an arbitrary token. `raise_for_marked_row` raises the error
+    after the last step. With `at_once` the failing step itself raises the error.
     """
 
     def __init__(self, at_once: bool = False):
@@ -857,7 +867,7 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Two bool tensors [B * R]: the rows without a possible next token, and the rows to mark."""
+        """Two bool tensors [B * R]: the rows that have no possible next token, and the rows to mark."""
         raise NotImplementedError
 
     def error(self, sentence: int) -> Exception:
@@ -872,7 +882,7 @@ class RowCheck(LogitsProcessor):
         return scores.masked_fill(has_failed.unsqueeze(1), 0.0)
 
     def raise_for_marked_row(self, num_sentences: int) -> None:
-        """Raise an error for the sentence of the first marked row. `num_sentences` share the rows equally."""
+        """Raise the error of the first marked row. All `num_sentences` sentences have equally many rows."""
         rows = [] if self.is_marked is None else self.is_marked.tolist()
         if any(rows):
             raise self.error(rows.index(True) * num_sentences // len(rows))
@@ -890,9 +900,9 @@ class FiniteLogits(RowCheck):
 
 
 class TokensLeft(RowCheck):
-    """Marks rows for which the other processors forbid every token.
+    """Marks rows for which other logits processors forbid every token.
 
-    `excluded` is the id of the padding token: no translation contains it.
+    `excluded` is the id of the padding token, because no translation contains padding.
     """
 
     def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):

@@ -6,10 +6,10 @@ Options. The options of a call are the fields of a dataclass: `TranslationOption
 - `help`: one sentence for the command line and the manual;
 - `least`, `above`, `most`: the range of a number; `whole`: True if a float must be a whole number;
 - `choices`: the possible values;
-- `command_line`: False if only Python has the option.
+- `command_line`: False if the option exists only in Python.
 
 `check_options` validates values against the fields. The command line, the manual, `Translator` and the
-pipeline read the same fields. A new option is therefore a new field and the code that uses the option.
+pipeline read the same fields. To add an option, add a field and the code that uses the option.
 
 Lines. A `Request` is a text with the constraints of its translation. An `InvalidInput` stands for a line that
 cannot become a request.
@@ -72,7 +72,7 @@ def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[st
 
 
 def value_of(settings: Any, name: str) -> Any:
-    """The value of a mapping's key or an object's attribute; None if it is missing."""
+    """The value of a mapping's key or of an object's attribute; None if the key or attribute is missing."""
     return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
 
@@ -134,7 +134,7 @@ class Request:
 
     Raises:
         TypeError: If the text, the prefix or a phrase is not a str.
-        ValueError: If one of them cannot be encoded as UTF-8, or a phrase is empty.
+        ValueError: If the text, the prefix or a phrase cannot be encoded as UTF-8, or a phrase is empty.
     """
 
     text: str
@@ -153,13 +153,13 @@ class Request:
 
 @dataclass(frozen=True)
 class InvalidInput:
-    """A line that cannot be read, with the error. It takes the place of the line's `Request`."""
+    """A line that cannot become a `Request`, with the error. Replaces the `Request` of the line."""
 
     error: Exception
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """The result of `read(*args)`, or an `InvalidInput` if it raises one of `LINE_ERRORS`."""
+    """The result of `read(*args)`, or an `InvalidInput` if `read` raises one of `LINE_ERRORS`."""
     try:
         return read(*args)
     except LINE_ERRORS as error:
@@ -167,7 +167,7 @@ def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
 
 
 def unwrap(line: T | InvalidInput) -> T:
-    """The line itself. If it is an `InvalidInput`, raise its error."""
+    """Return the line, or raise the error of an `InvalidInput`."""
     if isinstance(line, InvalidInput):
         raise line.error
     return line
@@ -220,7 +220,7 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """The pairs of a source and a target. Raises an error if their numbers differ."""
+    """The pairs of a source and a target. Raises an error if there are not equally many of both."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:

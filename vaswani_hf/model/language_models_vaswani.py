@@ -1,8 +1,8 @@
 """Language models of one stack: the decoder without cross-attention, and the encoder.
 
 `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018). `VaswaniForMaskedLM` predicts
-hidden tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). Layers, attention, loss and search are
-those of the encoder-decoder.
+masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). A language model has the layers, the
+attention, the loss and the search of the encoder-decoder.
 Differs from the paper: the paper has no model of one stack.
 
 This file travels with every checkpoint of a language model because it defines the model.
@@ -10,7 +10,7 @@ This file travels with every checkpoint of a language model because it defines t
 Letters of shapes: B batch, T tokens of a text, P prompt length, D model width, V vocabulary.
 """
 
-# The types of caches, outputs and sub-modules in transformers are wider than here.
+# transformers declares wider types for caches, outputs and sub-modules than this file uses.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import copy
@@ -36,15 +36,17 @@ from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, 
 _FILE = "language_models_vaswani"
 # The default maximum number of new tokens, as in transformers.
 _NEW_TOKENS = 20
-# The parts of field names that a config of one stack sets to the same value for both stacks.
+# The endings of field names such as `encoder_layers`. A config of one stack sets the encoder's field and the
+# decoder's field with such an ending to the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
 
 class VaswaniStackConfig(VaswaniConfig):
-    """The architecture of one stack, with the fields of [`VaswaniConfig`], equal for both stacks.
+    """The architecture of a model of one stack. It has all fields of [`VaswaniConfig`].
 
-    There is one vocabulary and no cross-attention.
+    Fields of the encoder equal the corresponding fields of the decoder. There is one vocabulary and no
+    cross-attention.
     """
 
     model_type = "vaswani_stack"
@@ -85,7 +87,7 @@ class VaswaniStackConfig(VaswaniConfig):
             raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields of this stack, for JSON."""
+        """The fields as a dict for JSON, without the fields of the other stack."""
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= {"decoder_vocab_size", "decoder_start_token_id", "cross_attention_score", *_OF_TWO_STACKS}
         return {name: value for name, value in super().to_dict().items() if name not in others}
@@ -107,7 +109,8 @@ class VaswaniStackConfig(VaswaniConfig):
                 fields[name] = getattr(config, name)
         fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
-            # The value may be a list with an entry for each layer of both stacks.
+            # Keep only the windows of this stack, because a list may have an entry for each layer of both
+            # stacks.
             fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
         return cls(**fields)
 
@@ -119,7 +122,7 @@ class VaswaniStackConfig(VaswaniConfig):
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
-    """The architecture of a decoder alone. The fields of the encoder are equal to those of the decoder.
+    """The architecture of a decoder alone. Each field of the encoder equals the field of the decoder.
 
     Example:
         >>> from vaswani_hf import VaswaniDecoderConfig
@@ -142,7 +145,7 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
 
 class VaswaniEncoderConfig(VaswaniStackConfig):
-    """The architecture of an encoder alone. The fields of the decoder are equal to those of the encoder.
+    """The architecture of an encoder alone. Each field of the decoder equals the field of the encoder.
 
     Example:
         >>> from vaswani_hf import VaswaniEncoderConfig
@@ -160,7 +163,7 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
 
 
 class VaswaniDecoderModel(VaswaniDecoder):
-    """The decoder without output projection. Each token attends to earlier tokens (Section 3.2.3)."""
+    """The decoder without output projection. A token does not attend to later tokens (Section 3.2.3)."""
 
     config: VaswaniDecoderConfig
     config_class = VaswaniDecoderConfig
@@ -189,7 +192,8 @@ class _LanguageModel(VaswaniHeadModel):
         )
         self.post_init()
         if self.config.tie_word_embeddings:
-            # Tie now, because transformers ties a model on the meta device only after FSDP2 has sharded it.
+            # Tie the weights now, because transformers ties the weights of a model on the meta device only
+            # after FSDP2 has sharded the model.
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def get_input_embeddings(self) -> nn.Module:
@@ -248,12 +252,12 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             past_key_values (Cache, optional): Keys and values of earlier calls.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
-            labels (torch.Tensor, optional): [B, T] int64, the same tokens as `input_ids`. Each token is
-                predicted from the tokens before it. -100 and `<pad>` are ignored. The loss is that of
-                `VaswaniForSeq2SeqLM.forward`.
+            labels (torch.Tensor, optional): [B, T] int64, the same tokens as `input_ids`. The model predicts
+                each token from the tokens before this token. -100 and `<pad>` are ignored. The loss is
+                computed as in `VaswaniForSeq2SeqLM.forward`.
             use_cache (bool, optional): Return a cache; by default `config.use_cache`, without labels only.
-            logits_to_keep (int or torch.Tensor): Return the logits of this number of last positions (0 for
-                all), or of these positions.
+            logits_to_keep (int or torch.Tensor): If an int, return the logits of this number of last
+                positions (0 for all positions). If a tensor, return the logits of these positions.
             num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
                 accumulated batches).
             skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
@@ -306,7 +310,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 
         The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left, or `inputs_embeds` (only
         with the search of transformers). Other arguments are those of `VaswaniForSeq2SeqLM.generate`. The
-        default limit is 20 new tokens, or the number of learned positions that are left.
+        default limit is 20 new tokens, or fewer if fewer learned positions are left.
 
         Raises:
             ValueError: If a setting is impossible, logits are not finite, or an argument needs a source.
@@ -342,7 +346,9 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         prompt = model_kwargs.get("inputs_embeds") if source is None else source
         prompt_length = 1 if prompt is None else prompt.shape[1]
         if prompt_length == 0:
-            raise ValueError("`input_ids` must have a token, such as `<s>`, to go on from, but is empty.")
+            raise ValueError(
+                "`input_ids` must have at least one token to continue, such as `<s>`, but is empty."
+            )
         penalty = getattr(config, "coverage_penalty", None)
         if penalty:
             raise ValueError(
@@ -364,7 +370,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 
 
 class VaswaniForMaskedLM(_LanguageModel):
-    """The encoder as a language model: predicts hidden tokens of a text.
+    """The encoder as a language model: predicts the masked tokens of a text.
 
     A [`VaswaniConfig`] is converted to the config of its encoder.
 
@@ -411,7 +417,7 @@ class VaswaniForMaskedLM(_LanguageModel):
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of
                 `input_ids`.
             labels (torch.Tensor, optional): [B, T] int64, the original tokens. -100 and `<pad>` are ignored.
-                The loss is that of `VaswaniForSeq2SeqLM.forward`.
+                The loss is computed as in `VaswaniForSeq2SeqLM.forward`.
             num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
                 accumulated batches).
             skip_logits (bool, optional): Compute the loss without storing logits; by default True in training

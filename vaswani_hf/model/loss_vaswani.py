@@ -1,8 +1,9 @@
 """Regularisation (Section 5.4): dropout, and the label-smoothed cross-entropy.
 
-`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. With logits z, both
-forms of label smoothing are, for each token, logsumexp(z) - (gold - other) * z[label] - other * sum(z).
-`gold` is the target probability of the reference token, and `other` that of each other class.
+`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. With logits z, the
+loss of a token with either form of label smoothing is logsumexp(z) - (gold - other) * z[label] - other *
+sum(z). `gold` is the target probability of the reference token, and `other` is the target probability of each
+other class.
 
 This file travels with every checkpoint because `forward` computes the loss with it if labels are given.
 
@@ -18,21 +19,24 @@ from .attention_vaswani import needs_sync
 
 # The label of positions that do not count in the loss, as in PyTorch and transformers.
 IGNORED_LABEL = -100
-# The logit of the padding class, so that its probability in float32 is 0. The value is moderate because
-# Trainer smooths logits over all classes during evaluation, so that e/V times this value enters the loss.
+# The logit of the padding class. The logit is low, so that the probability of the class is 0 in float32. The
+# logit is not lower, because Trainer smooths labels over all classes in evaluation and adds e/V times this
+# logit to the loss.
 EXCLUDED_LOGIT = -1e3
-# The number of logits in memory at once. 2**24 float32 numbers are 64 MiB. On a GPU each chunk costs time. On
-# a CPU small chunks stay in the cache (10,000 classes: 0.56 s with 384 rows per chunk, 0.70 s with 1,677
-# rows).
+# The maximum number of logits in memory at once. 2**24 float32 numbers are 64 MiB. On a GPU use larger
+# chunks, because each chunk costs time. On a CPU also limit the rows of a chunk, because a small chunk stays
+# in the processor's cache. With 10,000 classes the loss takes 0.56 s if a chunk has 384 rows, and 0.70 s if a
+# chunk has 1,677 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
-# PyTorch's function. `dropout` uses the fast path only while nobody has replaced this function, as tests do.
+# PyTorch's function. If a caller, such as a test, has replaced the function in PyTorch, `dropout` calls the
+# replacement instead of the fast path.
 _DROPOUT = nn.functional.dropout
 
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout (Section 5.4). On a CPU the masks are drawn in a quarter of PyTorch's time.
+    """Dropout (Section 5.4). On a CPU `dropout` draws masks in a quarter of PyTorch's time.
 
     Random numbers come from PyTorch's generator. On a CPU `p` is rounded to a multiple of 1/65,536.
     """
@@ -40,7 +44,8 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     is_active = training and 0 < p < 1
     if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
-    # Draw 64 bits at once, because a draw of fewer bits takes as long. Each draw decides about four numbers.
+    # Draw 64 bits at once, because a draw of fewer bits takes equally long. Each draw gives the masks of four
+    # numbers.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     dropped = min(round(p * 2**16), 2**16 - 1)
     kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15
@@ -76,7 +81,7 @@ def smoothed_cross_entropy(
     smoothing: float,
     form: str,
 ) -> torch.Tensor:
-    """The loss (float32 scalar, nats per token) from logits [..., V], see `chunked_cross_entropy`."""
+    """The loss (float32 scalar, nats per token) from logits [..., V]. See `chunked_cross_entropy`."""
     labels = labels.to(logits.device).flatten()  # [N]
     logits = logits.float().flatten(0, -2)  # [N, V]
     gold, other = target_probabilities(smoothing, form, logits.shape[-1])
@@ -98,7 +103,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def forward(ctx, states, weight, labels, valid, gold, other, excluded, dtype):
         """Sum losses and gradients over chunks. `gold` and `other` are target probabilities."""
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        # The term other * sum(z) is the same for all classes, so compute it from sums of states and weights.
+        # The sum of all logits of all tokens is the dot product of the summed states and the summed weights.
+        # Compute the term other * sum(z) from these two sums.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         total = -other * (state_sum * weight_sum).sum()
@@ -107,7 +113,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             grad_weight = (-other * state_sum).expand_as(weight).contiguous()  # [V, D]
         matrix = weight.to(dtype)
         rows = min(rows_per_chunk(states.device.type, len(weight)), len(labels))
-        # Allocate once, because the system clears each new page of memory.
+        # Allocate memory for the logits once, because the system clears each new page of memory.
         products = matrix.new_empty(rows, len(matrix))
         for start in range(0, len(labels), max(rows, 1)):
             chunk = slice(start, start + rows)
@@ -164,7 +170,7 @@ def chunked_cross_entropy(
 
     States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64; -100 is
     ignored. The sum is divided by `num_items` (tokens), by default the number of labels. `excluded` is a
-    class without probability. The result is differentiable once.
+    class whose probability is 0, or None. The result is differentiable once.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype

@@ -4,9 +4,10 @@
 3.2) is in attention_vaswani. Dropout and the label-smoothed loss (Section 5.4) are in loss_vaswani.
 `generate` is in generation_vaswani.
 
-With the defaults of `VaswaniConfig` the computation is that of the paper.
+With the defaults of `VaswaniConfig` the models compute what the paper describes.
 Differs from the paper: the padding class has probability 0 because no translation contains padding.
-Differs from the paper: some options of `VaswaniConfig`, which say so. They are off by default.
+Differs from the paper: some options of `VaswaniConfig` change the computation. The description of each such
+option names the difference. All these options are off by default.
 
 This file travels with every checkpoint because it defines the models.
 
@@ -14,7 +15,7 @@ Sections and equations are those of the paper (arXiv 1706.03762). Letters of sha
 T target length, D model width, F inner width, V target vocabulary.
 """
 
-# The types of caches, masks and sub-modules in transformers are wider than here.
+# transformers declares wider types for caches, masks and sub-modules than this file uses.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import os
@@ -66,11 +67,12 @@ _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
 def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)) and PE(pos, 2i+1) = cos(same), Section 3.5.
+    """PE(pos, 2i) = sin(x) and PE(pos, 2i+1) = cos(x) with x = pos / 10000^(2i/d_model), Section 3.5.
 
     Positions [...] are int64, counted from 0. The encodings [..., D] are float32.
     """
-    # A float32 angle has an error of 6e-5 at position 1000. Apple's GPUs have no float64.
+    # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Apple's GPUs do not support
+    # float64.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model  # [D / 2]
     angles = position_ids.to(dtype).unsqueeze(-1) * torch.pow(10000.0, -exponent)  # [..., D / 2]
@@ -81,7 +83,7 @@ class VaswaniLearnedPositions(nn.Embedding):
     """Learned position embeddings (Table 3, row E)."""
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B or 1, T, D] of positions [B or 1, T]. Raises an error beyond the table."""
+        """The embeddings [B or 1, T, D] of positions [B or 1, T]. Refuses positions beyond the table."""
         if self._reads_positions(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:
@@ -94,7 +96,8 @@ class VaswaniLearnedPositions(nn.Embedding):
     def _reads_positions(self, position_ids: torch.Tensor) -> bool:
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
-        # Training steps must not synchronise. They have no cache, so the input's length limits the positions.
+        # Training steps must not synchronise, so do not read positions in training. Training steps have no
+        # cache, so the length of the input limits the positions.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
 
@@ -121,8 +124,8 @@ class VaswaniLayer(GradientCheckpointingLayer):
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
         """True if the backward pass computes the layer again. transformers reads and sets this attribute.
 
-        False while no gradients are recorded, because transformers removes the cache from such layers.
-        `generate` records no gradients and needs the cache, also during training.
+        False while autograd records no gradients, because transformers removes the cache from layers with
+        gradient checkpointing. `generate` records no gradients and needs the cache, also during training.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -137,7 +140,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
     def _add_and_norm(
         self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm
     ) -> torch.Tensor:
-        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; with pre-norm without this LayerNorm."""
+        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. With pre-norm no LayerNorm follows."""
         hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
@@ -150,7 +153,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
 
 class VaswaniEncoderLayer(VaswaniLayer):
-    """One of the N layers of the encoder: self-attention and feed-forward network (Section 3.1)."""
+    """An encoder layer: self-attention and feed-forward network (Section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         super().__init__(
@@ -160,7 +163,7 @@ class VaswaniEncoderLayer(VaswaniLayer):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
     ) -> torch.Tensor:
-        """Apply both sub-layers to states [B, S, D]. The mask has the form that the attention needs."""
+        """Apply both sub-layers to states [B, S, D]. The mask is a result of `attention_masks`."""
         states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
         attended, _ = self.self_attn(states, attention_mask=attention_mask, **kwargs)  # [B, S, D]
         hidden_states = self._add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
@@ -206,7 +209,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """Apply the sub-layers to states [B, T, D]. The masks have the form that the attentions need.
+        """Apply the sub-layers to states [B, T, D]. The masks are results of `attention_masks`.
 
         Without `encoder_hidden_states` [B, S, D] there is no cross-attention.
         """
@@ -241,7 +244,7 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
 class FromRepository:
     """Mixin for `from_pretrained`: a loaded model knows the folder that it was loaded from."""
 
-    # The local folder, or the cached folder of a commit. None for a model that was not loaded.
+    # The local folder, or the cached folder of a commit. The value is None for a model that was not loaded.
     origin: Path | None = None
 
     @classmethod
@@ -263,7 +266,8 @@ class FromRepository:
         cached = try_to_load_from_cache(name, "config.json", kwargs.get("cache_dir"), kwargs.get("revision"))
         model.origin = Path(cached).parent if isinstance(cached, str) else None
         if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
-            # Fetch the target tokenizer of the same commit now, because the token is not stored for later.
+            # Download the target tokenizer of the same commit now, because the model does not store the
+            # access token for a later download.
             snapshot_download(
                 name,
                 revision=model.origin.name,
@@ -276,7 +280,7 @@ class FromRepository:
 
 
 class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
-    """Base of all models: initialisation, tied weights, inferred masks."""
+    """Base class of all models: initialisation, tied weights, inference of masks from `<pad>`."""
 
     config: VaswaniConfig
     config_class = VaswaniConfig
@@ -291,7 +295,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     _can_compile_fullgraph = True
 
     def __init__(self, config: VaswaniConfig, *inputs, **kwargs):
-        # Check again, because fields may have been assigned since the config was created.
+        # Check the config again, because fields may have been assigned since the config was created.
         config.validate_architecture()
         super().__init__(config, *inputs, **kwargs)
 
@@ -299,11 +303,12 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise weights as tensor2tensor does, because the paper does not describe the initialisation.
 
-        Projections: Glorot uniform ("uniform_unit_scaling" with gain 1, models/transformer.py). Embeddings
-            and output
-        projection: normal with standard deviation d_model^-0.5 (get_weights, layers/modalities.py). With an
-        `initializer_range` all weights are normal with that standard deviation, divided by sqrt(N) for the
-        last weights of the N sub-layers of a stack, as in GPT-2.
+        The weights of projections are drawn from the Glorot uniform distribution ("uniform_unit_scaling" with
+        gain 1, models/transformer.py). The weights of embeddings and of the output projection are drawn from
+        a normal distribution with standard deviation d_model^-0.5 (get_weights, layers/modalities.py). With
+        an `initializer_range` all weights are drawn from a normal distribution with that standard deviation,
+        as in GPT-2. For the last weights of each of the N sub-layers of a stack the standard deviation is
+        divided by sqrt(N).
         """
         deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
@@ -344,9 +349,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        # If `tie_word_embeddings` is False, transformers ties no weights at all. In this package the field
-        # decides only about the output projection, and `share_encoder_decoder_embeddings` about the
-        # embeddings.
+        # If `tie_word_embeddings` is False, transformers ties no weights at all. In this package
+        # `tie_word_embeddings` decides only whether the output projection is tied, and
+        # `share_encoder_decoder_embeddings` decides whether the embeddings are shared.
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
@@ -367,7 +372,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         loading_info.missing_keys |= absent
 
     def load_state_dict(self, state_dict, strict=True, assign=False):
-        # A state dict may omit the second names of tied weights.
+        # Add missing names of tied weights, because a state dict may contain only one name of each tied
+        # weight.
         ties = self.all_tied_weights_keys
         copies = {copy: state_dict[name] for copy, name in ties.items() if name in state_dict}
         return super().load_state_dict({**copies, **state_dict}, strict, assign)
@@ -376,8 +382,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         state_dict = super().gather_sharded_state_dict_for_save(model_to_save, *args, **kwargs)
         if not is_fsdp_managed_module(model_to_save):
             return state_dict
-        # transformers gathers the weights that it has sharded, and detects tied weights by their memory.
-        # Gathered copies do not share memory, so remove the second names here.
+        # transformers gathers only weights that transformers itself has sharded, and detects tied weights by
+        # their shared memory. Gathered copies do not share memory, so remove the second names here.
         gathered = {}
         for name, tensor in state_dict.items():
             if name not in self.all_tied_weights_keys:
@@ -389,8 +395,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     ) -> nn.Embedding:
         """Resize the target embedding and the output projection of a model with two vocabularies.
 
-        `resize_token_embeddings` resizes the source embedding. The arguments are those of
-        `resize_token_embeddings`.
+        To resize the source embedding, call `resize_token_embeddings`, which has the same arguments.
 
         Returns:
             nn.Embedding: The target embedding.
@@ -554,9 +559,9 @@ class VaswaniDecoder(VaswaniStack):
     ) -> DecoderOutput:
         """Decode target tokens to `last_hidden_state` [B, T, D]. Also returns the cache and recorded outputs.
 
-        The arguments are those of `VaswaniForSeq2SeqLM.forward` that begin with `decoder_`, and the encoder's
-        output [B, S, D] with its mask. If the cache is empty, padding before the first token is inferred from
-        `<pad>`.
+        The arguments are the arguments of `VaswaniForSeq2SeqLM.forward` whose names begin with `decoder_`,
+        and the encoder's output [B, S, D] with its mask. If the cache is empty, padding before the first
+        token is inferred from `<pad>`.
         """
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
@@ -617,7 +622,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
         self.encoder = VaswaniEncoder(config)
         self.decoder = VaswaniDecoder(config)
         if config.share_encoder_decoder_embeddings:
-            # Share the module, not only the weight, because FSDP2 cannot shard one weight in two modules.
+            # Share the embedding module, not only its weight, because FSDP2 cannot shard one weight in two
+            # modules.
             self.set_input_embeddings(self.shared)
         self.post_init()
         if config.share_encoder_decoder_embeddings:
@@ -637,7 +643,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
     def state_dict(self, *args, prefix: str = "", **kwargs):
         state = super().state_dict(*args, prefix=prefix, **kwargs)
         if self.config.share_encoder_decoder_embeddings and is_fsdp_managed_module(self.shared):
-            # Remove the second names, because PyTorch cannot load a sharded module by a second name.
+            # Remove the second names of the shared embedding, because PyTorch cannot load a sharded module by
+            # a second name.
             for stack in ("encoder", "decoder"):
                 state.pop(f"{prefix}{stack}.embed_tokens.weight", None)
         return state
@@ -701,7 +708,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
         logits = self.lm_head(hidden_states)  # [B, T, V]
         if excluded is not None:
-            # Clone, because a hook may have returned a view.
+            # Clone before the assignment below, because a hook of the projection may have returned a view.
             logits = logits.clone() if logits.requires_grad else logits
             logits[..., excluded] = EXCLUDED_LOGIT
         return logits
@@ -737,7 +744,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """The id of the padding class; None if the padding class has a probability."""
-        # Label smoothing gives the padding class a probability, also if the training loop computes it.
+        # Label smoothing gives the padding class a probability, also if the training loop and not the model
+        # computes the smoothed loss.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 
@@ -781,11 +789,12 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             self._tied_weights_keys["lm_head.weight"] = f"model.{target}.weight"
         self.post_init()
         if config.tie_word_embeddings:
-            # Tie now, because transformers ties a model on the meta device only after FSDP2 has sharded it.
+            # Tie the weights now, because transformers ties the weights of a model on the meta device only
+            # after FSDP2 has sharded the model.
             self.lm_head.weight = self.model.decoder.embed_tokens.weight
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The output projection; None if accelerate would shard it apart from the tied embedding."""
+        """The output projection; None if accelerate would shard it separately from the tied embedding."""
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
         )
@@ -844,14 +853,15 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             decoder_input_ids (torch.Tensor, optional): Target tokens [B, T] int64; by default made from
                 `labels`.
             decoder_attention_mask (torch.Tensor, optional): [B, T + cached tokens], 1 for visible tokens.
-            encoder_outputs (tuple or BaseModelOutput, optional): The encoded source, in place of the source.
+            encoder_outputs (tuple or BaseModelOutput, optional): The output of the encoder, in place of
+                `input_ids`.
             past_key_values (Cache, optional): Keys and values of earlier calls.
             inputs_embeds (torch.Tensor, optional): Embedded source [B, S, D] before scaling, in place of
                 `input_ids`.
             decoder_inputs_embeds (torch.Tensor, optional): Embedded target [B, T, D] before scaling.
             labels (torch.Tensor, optional): [B, T] int64; -100 and `<pad>` are ignored. In training mode the
-                loss is label-smoothed according to the config (Section 5.4). In eval mode it is the negative
-                log-likelihood (nats per token).
+                loss is label-smoothed according to the config (Section 5.4). In eval mode the loss is the
+                negative log-likelihood (nats per token).
             use_cache (bool, optional): Return a cache; by default `config.use_cache`, without labels only.
             num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
                 accumulated batches).

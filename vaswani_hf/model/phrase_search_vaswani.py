@@ -1,18 +1,19 @@
 """Grid beam search for translations with given phrases (Hokamp and Liu 2017, arXiv 1704.07138).
 
 Beams compete only with beams that contain equally many tokens of their phrases. For each number of phrase
-tokens the search keeps as many beams as a search without phrases. A beam ends only if it contains all its
-phrases. Near its limit a beam may only continue with the missing phrases. `PhraseCandidates` implements these
-rules as a candidate selection of `BeamSearch`.
+tokens the search keeps as many beams as a search without phrases. A beam ends only if the beam contains all
+phrases of its sentence. Near its length limit a beam may only continue with the missing phrases.
+`PhraseCandidates` implements these rules as a candidate selection of `BeamSearch`.
 
-Other settings may forbid a translation with all phrases of a sentence. If the phrases alone show the
-contradiction, the search raises an error. If only the search shows it, the search returns the best
-translation with as many phrases as possible and reports the others as unmet.
+Other settings may forbid a translation with all phrases of a sentence. If a contradiction between phrases and
+settings is known before the search, an error is raised. If the contradiction appears only during the search,
+the search returns the best translation with as many phrases as possible and reports the missing phrases as
+unmet.
 
 This file travels with every checkpoint because `generate(must_contain=...)` searches with it.
 
-Letters of shapes: those of beam_search_vaswani; F phrases per sentence with at most L tokens each, O options
-per beam.
+Letters of shapes: as in beam_search_vaswani, and F phrases per sentence, L tokens of the longest phrase, O
+options per beam.
 """
 
 import copy
@@ -44,14 +45,14 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """The phrases of a sentence (lists of token ids) contradict a setting; `reason` is a clause."""
+    """The phrases of a sentence (lists of token ids) contradict a setting. `reason` ends the message."""
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
         self.args = (sentence, phrases, reason, text)
         self.phrases = phrases
         self.reason = reason
-        # The phrases as texts, if known.
+        # The texts of the phrases, if the caller knows the texts.
         self.phrase_texts: list[str] = []
 
     def __str__(self) -> str:
@@ -60,7 +61,7 @@ class PhraseError(SentenceError):
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """The setting that forbids some of the tokens, in words; None if no setting does."""
+    """A text that names a setting that forbids some of the tokens; None if no setting forbids tokens."""
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -71,7 +72,7 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
 
 
 def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """The first n-gram of `size` tokens that occurs twice; None if there is none or no `size`."""
+    """The first n-gram of `size` tokens that occurs twice; None if no n-gram does, or `size` is None or 0."""
     if not size:
         return None
     seen = set()
@@ -134,7 +135,7 @@ class PhraseTables:
         return matches
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The matches [N, K, O, F, L + 1] after each token of [N, K, O], from the matches before."""
+        """The matches [N, K, O, F, L + 1] after each of the tokens [N, K, O], from the earlier matches."""
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
         matches_after = nn.functional.pad(longer, (1, 0), value=True)
@@ -142,7 +143,7 @@ class PhraseTables:
         return matches_after | is_there.unsqueeze(2)
 
     def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
-        """[..., F] int64: the number of matched tokens of each phrase; all if it is contained."""
+        """[..., F] int64: the number of matched tokens of each phrase, up to the length of the phrase."""
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
@@ -153,7 +154,7 @@ class PhraseTables:
         return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
     def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """[N, K, F]: the next token of each phrase; -1 if the phrase is contained."""
+        """[N, K, F]: the next token of each phrase; -1 if the translation already contains the phrase."""
         tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
         return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
 
@@ -174,7 +175,8 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable tokens to consider; some end a beam or restart phrases.
+        # The number of most probable tokens to consider for each beam. The number includes tokens that end a
+        # beam and tokens that start a phrase again.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -216,12 +218,12 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """For options sorted by score [N, K * O]: 0 to finish, 1 to continue, 2 to discard."""
+        """For options [N, K * O] sorted by score: 0 to end a beam, 1 to continue a beam, 2 to discard."""
         is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # The rank of a continuing option among the options with equally many missing tokens.
+        # The rank of an option that continues, among such options with equally many missing tokens.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -272,8 +274,8 @@ def check_phrases(
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
             raise ValueError(
-                "`must_contain` must be a list with a list of phrases for each sentence, each a list of token ids, but has "
-                f"a {type(one).__name__} in place of a list; `.tolist()` makes one of a tensor."
+                "`must_contain` must be a list with a list of phrases for each sentence, and each phrase must be a list of "
+                f"token ids, but a {type(one).__name__} takes the place of a list; convert a tensor with `.tolist()`."
             )
     special = {*eos_token_ids(config), config.pad_token_id, config.decoder_start_token_id}
     for sentence, phrases in enumerate(must_contain):
@@ -283,24 +285,30 @@ def check_phrases(
                 isinstance(t, int) and 0 <= t < num_classes and t not in special for t in phrase
             ):
                 raise ValueError(
-                    "`must_contain` must have for each sentence a list of phrases, each a list of ids of ordinary target "
-                    f"tokens with at least one of them, but has the phrase {phrase!r} for sentence {sentence}."
+                    "`must_contain` must have for each sentence a list of phrases, and each phrase must be a list of one or "
+                    f"more ids of ordinary target tokens, but has the phrase {phrase!r} for sentence {sentence}."
                 )
             forbidden = forbidden_tokens(phrase, config)
             if forbidden is not None:
-                raise PhraseError(sentence, [[*phrase]], f"{forbidden} in it; leave one of them out")
+                raise PhraseError(
+                    sentence, [[*phrase]], f"{forbidden} in this phrase; remove the phrase or the setting"
+                )
             ngram = repeated_ngram(phrase, config.no_repeat_ngram_size)
             if ngram is not None:
                 raise PhraseError(
                     sentence,
                     [[*phrase]],
-                    f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as it has it; leave "
-                    "one of them out",
+                    f"`no_repeat_ngram_size` is {config.no_repeat_ngram_size} and forbids {ngram} twice, as in this "
+                    "phrase; remove the phrase or the setting",
                 )
     if config.do_sample:
-        raise ValueError("`must_contain` cannot be combined with `do_sample`; leave one of them out.")
+        raise ValueError(
+            "`must_contain` cannot be combined with `do_sample`; remove one of the two arguments."
+        )
     if has_own_cache:
-        raise ValueError("`must_contain` cannot be combined with `past_key_values`; leave one of them out.")
+        raise ValueError(
+            "`must_contain` cannot be combined with `past_key_values`; remove one of the two arguments."
+        )
 
 
 def search_again(
@@ -311,8 +319,9 @@ def search_again(
 ) -> BeamSearch:
     """Search again for the sentences whose translations lack a phrase. Returns a search with all results.
 
-    `search` is the finished search without phrases. If no translation with all phrases is found, phrases are
-    added in their order as far as possible.
+    `search` is the finished search without phrases. If no translation of a sentence contains all phrases, the
+    function adds the phrases one after another. It keeps each phrase with which the search still finds a
+    translation.
     """
     if len(must_contain) != len(task.prompt):
         raise ValueError(
@@ -351,12 +360,14 @@ def _grid_search(
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # A sentence without phrases stops as in a search without phrases. One beam stops at the first `</s>`.
+    # A sentence without phrases stops by the rule of a search without phrases. A search without phrases that
+    # has only one beam stops at the first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
-    # Beams that may not end yet can still improve at any length, so use the exact bound.
+    # Beams that may not end yet can still improve at any length, so consider all possible lengths.
     rule.is_exact |= ~has_none
-    # If sentences may not be removed, search all of them. Otherwise search only sentences that lack a phrase.
+    # If sentences may not be removed, search all sentences. Otherwise search only sentences that lack a
+    # phrase.
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
@@ -366,7 +377,8 @@ def _grid_search(
         candidates=PhraseCandidates(task, phrases, grid, config.num_beams),
         stopping_rule=rule,
         sentences=sentences,
-        # Processors may rely on the number of rows per sentence that the caller has asked for.
+        # Pass `config.num_beams` rows per sentence to the processors, because processors may rely on the
+        # number of beams that the caller has set.
         rows_per_sentence=config.num_beams,
     )
     if search.may_remove_sentences:
@@ -380,7 +392,7 @@ def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch
     others[searched] = False
     length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
     beams = slice(earlier.num_beams)
-    # Clone, because tensors created in inference mode cannot be changed outside of it.
+    # Clone, because tensors that were created in inference mode cannot be changed outside of inference mode.
     found.finished_paths = found.pad_paths(found.finished_paths, length).clone()
     found.finished_paths[others, beams] = found.pad_paths(earlier.finished_paths, length)[others]
     found.finished_scores = found.finished_scores.clone()
@@ -392,7 +404,7 @@ def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """For each sentence its wanted phrases, overlapped if necessary; or an error."""
+    """The wanted phrases of each sentence, merged if necessary. Raises an error if they do not fit."""
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
@@ -410,7 +422,7 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """[B] the number of tokens that phrases may have; one less if a setting forces the last token."""
+    """[B] the number of tokens that phrases may have. A forced last token reduces the number by one."""
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
     return limits - (is_longest & has_forced_end).long()
@@ -419,7 +431,7 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """The phrases if they fit, else one sequence in which they overlap, else None."""
+    """The phrases if they fit, else one sequence in which they overlap; None if the sequence is too long."""
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:
         return phrases
@@ -435,7 +447,7 @@ def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> in
 
 
 def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shortest sequence with all phrases. Of more than six only the given order is tried."""
+    """The shortest sequence with all phrases. For more than six phrases only the given order is tried."""
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
     for order in orders:
@@ -466,14 +478,15 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
         if best:
             logger.warning(
                 f"`must_contain` has {', '.join(str([*phrase]) for phrase in best)} for sentence {sentence} of the batch, but "
-                f"no translation with that was found under {forbidding_settings(config)}; the translation is without it."
+                f"no translation with all phrases was found under {forbidding_settings(config)}; the translation lacks "
+                "the named phrases."
             )
 
 
 def _select_inputs(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
-    """The inputs of a model for the sentences `kept` [N], with another number of beams."""
+    """The inputs of a model for the sentences `kept` [N], repeated for `config.num_beams` beams."""
     selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:

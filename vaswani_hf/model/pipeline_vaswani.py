@@ -1,11 +1,11 @@
-"""`pipeline("translation", model=...)`, the task that transformers 5 removed.
+"""`pipeline("translation", model=...)`. transformers 5 removed this task.
 
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
-converts the results to the dicts of the pipeline. It behaves like the pipeline of transformers 4.
+converts the results to dicts. `TranslationPipeline` behaves like the pipeline of transformers 4.
 
 Differs from transformers 4: an empty text has an empty translation. Lists of texts are sorted by length.
 Texts that are too long for a Vaswani model are translated in pieces. A model may have a second tokenizer for
-the target language. The options of the translator are available.
+the target language. All options of the translator are available.
 
 This file travels with every checkpoint so that the pipeline works without the package.
 
@@ -42,8 +42,9 @@ class TranslationPipeline(Pipeline):
     """Translates texts with any encoder-decoder model that has `generate`.
 
     A setting of `generate` has the value of the call, else of the constructor, else of the checkpoint's
-    `task_specific_params`, else of its `generation_config`. Else the search has 4 beams and at most 256
-    tokens. With a Vaswani model a translation has at most 50 tokens more than its text.
+    `task_specific_params`, else of its `generation_config`. Without any of these, the search has 4 beams, and
+    a translation has at most 256 tokens. With a Vaswani model a translation then has at most 50 tokens more
+    than its text.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
@@ -59,7 +60,8 @@ class TranslationPipeline(Pipeline):
     tokenizer: Any
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-    # The translator resolves generation settings: `Pipeline` differs between versions.
+    # The translator resolves generation settings, because `Pipeline` resolves them differently in different
+    # versions of transformers.
     _pipeline_calls_generate = False
 
     def __init__(
@@ -71,8 +73,9 @@ class TranslationPipeline(Pipeline):
             model (PreTrainedModel): An encoder-decoder model.
             tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
             target_tokenizer (PreTrainedTokenizerBase, optional): The tokenizer of the target language. By
-                default a Vaswani model with two vocabularies loads it from the subfolder `target_tokenizer`
-                of the tokenizer's folder. All other models use `tokenizer`.
+                default a Vaswani model with two vocabularies loads the target tokenizer from the subfolder
+                `target_tokenizer` of the tokenizer's folder. All other models use `tokenizer` for the target
+                language.
             task (str): "translation" or "translation_XX_to_YY". XX and YY become the defaults of `src_lang`
                 and `tgt_lang`.
             local_files_only (bool): True if the target tokenizer must not be downloaded.
@@ -83,7 +86,7 @@ class TranslationPipeline(Pipeline):
         """
         if not model.config.is_encoder_decoder:
             raise ValueError(
-                f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is none."
+                f"`model` must be an encoder-decoder to translate, but {type(model).__name__} is no encoder-decoder."
             )
         if (direction := DIRECTION.fullmatch(task)) and not kwargs.keys() & {"src_lang", "tgt_lang"}:
             kwargs["src_lang"], kwargs["tgt_lang"] = direction.groups()
@@ -103,15 +106,15 @@ class TranslationPipeline(Pipeline):
             inputs (str or iterable): A text, or a sequence, generator or dataset of texts.
             *others: Not supported. Pass several texts as one list.
             **kwargs: The fields of `TranslationOptions`, such as `split_sentences`, `repetition_guard`,
-                `return_scores` and `return_alignments`. A batch has by default 4096 tokens with a Vaswani
-                model, and one text with another model. In addition:
+                `return_scores` and `return_alignments`. By default a batch has 4096 tokens with a Vaswani
+                model, and one text with any other model. In addition:
                 `target_prefix`: the text that each translation must begin with, or a list with one text per
                 input. `must_contain`: a list of phrases that each translation must contain, or a list with
                 one such list per input.
                 `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`.
                 `src_lang` and `tgt_lang`: the languages, for tokenizers of multilingual models.
-                `return_tensors`: True for token ids instead of texts; with `return_text` both. `return_type`
-                is "tensors" or "text".
+                `return_tensors`: True for token ids instead of texts. With `return_text` results contain
+                both. `return_type` is "tensors" or "text".
                 `stop_sequence`: a text whose first token ends a translation, like `</s>`.
                 `clean_up_tokenization_spaces`: an argument of the target tokenizer's `decode`.
                 All other arguments, such as `num_beams` and `ensemble`, are passed to `generate`.
@@ -119,10 +122,11 @@ class TranslationPipeline(Pipeline):
         Returns:
             list or Iterator: For a text a list of its R translations. For a sequence a list with one
                 translation per text, or one list per text if R is not 1. For other iterables an iterator of
-                lists. There are fewer than R translations if the search finds fewer. A translation is a dict
-                with `translation_text` (str) or `translation_token_ids` ([T] int64). If requested, the dict
-                also contains `score`, `confidence`, `words` and `alignment` (see `Translation`). If the
-                translation lacks phrases of `must_contain`, the dict contains `unmet_phrases`.
+                lists. A list has fewer than R translations if the search finds fewer translations. A
+                translation is a dict with `translation_text` (str) or `translation_token_ids` ([T] int64). If
+                requested, the dict also contains `score`, `confidence`, `words` and `alignment` (see
+                `Translation`). If the translation lacks phrases of `must_contain`, the dict contains
+                `unmet_phrases`.
 
         Raises:
             TypeError: If a text is not a str, or several texts are separate arguments.
@@ -171,13 +175,16 @@ class TranslationPipeline(Pipeline):
 
     def _sanitize_parameters(self, **kwargs):
         if (kind := kwargs.pop("return_type", None)) is not None:
-            # transformers 4 passes an enumeration. transformers 5 has further names for texts.
+            # The value may be an enumeration, as in transformers 4, or "NEW_TEXT" or "FULL_TEXT", as in
+            # transformers 5.
             kind = str(getattr(kind, "name", kind)).upper()
             if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
                 raise ValueError(f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.')
             kwargs |= {"return_tensors": kind == "TENSORS", "return_text": kind != "TENSORS"}
         if kwargs.get("split_sentences") and kwargs.get("return_tensors"):
-            raise ValueError("`return_tensors` must be left out with `split_sentences`, which joins texts.")
+            raise ValueError(
+                "`return_tensors` must be left out with `split_sentences`, because it joins texts."
+            )
         kwargs.pop("num_workers", None)
         postprocess = {name: kwargs[name] for name in _POSTPROCESS if kwargs.get(name) is not None}
         forward = {
@@ -211,7 +218,8 @@ class TranslationPipeline(Pipeline):
         if stop_sequence is not None:
             end_ids = eos_token_ids(self.model.generation_config)
             settings["eos_token_id"] = [*self._stop_token_ids(stop_sequence), *end_ids]
-        # Drop None for options, because None means their default. Keep None for settings of `generate`.
+        # Drop options that are None, because None means the default of the option. Keep settings of
+        # `generate` that are None.
         names = {field.name for field in fields(TranslationOptions)}
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
@@ -226,7 +234,9 @@ class TranslationPipeline(Pipeline):
         with TOKENIZING:
             token_ids = self.target_tokenizer(text_target=text, add_special_tokens=False)["input_ids"]
         if len(token_ids) > 1:
-            warnings.warn("`stop_sequence` has several tokens; the first ends a translation.", stacklevel=2)
+            warnings.warn(
+                "`stop_sequence` has several tokens; the first token ends a translation.", stacklevel=2
+            )
         return token_ids[:1]
 
     def postprocess(  # type: ignore[override]
@@ -270,7 +280,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
     if not isinstance(target_prefix, (str, list, tuple, type(None))):
         raise TypeError(
-            f"`target_prefix` must be a str or a list of them, but is a {type(target_prefix).__name__}."
+            f"`target_prefix` must be a str or a list of str, but is a {type(target_prefix).__name__}."
         )
     if _is_one_text(inputs):
         prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", None)
@@ -279,7 +289,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
     num_texts = len(inputs) if isinstance(inputs, Sequence) else None
     prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
     phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
-    # Use `map`, because an iterable of texts may have no end.
+    # Use `map`, because an iterable of texts may be endless.
     requests = map(Request, inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
 
@@ -287,7 +297,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """One constraint per text, from one for all texts or a list with one per text."""
+    """One constraint per text. `value` is one constraint for all texts, or a list with one for each text."""
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
     if not is_list_of_them or not any(isinstance(entry, kind) for entry in entries):
@@ -300,16 +310,18 @@ def _one_constraint_per_text(
 
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
     is_shared = model.config.model_type != "vaswani" or model.config.share_encoder_decoder_embeddings
-    # Separate embeddings can share one vocabulary. Tokenizers saved as a pair record whether they share it.
+    # A model with separate embeddings may have one vocabulary for both languages. Tokenizers that were saved
+    # as a pair record whether they have separate vocabularies.
     if is_shared or not tokenizer.init_kwargs.get("separate_vocabs", True):
         return tokenizer
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
     name = tokenizer.name_or_path
     if model.origin is not None and (model.origin / TARGET_FOLDER).is_dir() and name == model.name_or_path:
-        # Use the model's own folder: it has the right revision, and loading it needs no token.
+        # Load from the folder of the model, because the folder has the right revision, and loading from a
+        # folder needs no access token.
         name, place = str(model.origin / TARGET_FOLDER), {}
     try:
-        # AutoTokenizer fails in the subfolder, because it requires a config.json.
+        # Do not use AutoTokenizer, because AutoTokenizer requires a config.json in the subfolder.
         return PreTrainedTokenizerFast.from_pretrained(name, **place)
     except (OSError, ValueError) as error:
         raise ValueError(

@@ -1,8 +1,8 @@
 """Rules for texts, without a model: sentences, alignment of words, and loops.
 
-Sentences. The rules know abbreviations, initials, ordinals and quotation marks of European languages and the
-full stops of Chinese and Japanese. An ambiguous full stop is not a boundary, because a missed boundary only
-makes a sentence longer, but a wrong boundary divides a sentence.
+Sentences. The rules consider the abbreviations, initials, ordinals and quotation marks of European languages,
+and the full stops of Chinese and Japanese. An ambiguous full stop is not a boundary, because a missed
+boundary only makes a sentence longer, but a wrong boundary divides a sentence.
 
 Words. White space separates words. A word of a translation is aligned with the source word that receives most
 attention from the tokens of the word.
@@ -47,7 +47,8 @@ _SPACED_ABBREVIATION = re.compile(
     re.IGNORECASE,
 )
 
-# Words that begin a sentence after an initial or Roman numeral: "the U.S.", "Plan B.".
+# If one of these words follows an initial or a Roman numeral with a full stop, as in "the U.S." or "Plan B.",
+# the word begins a new sentence.
 _SENTENCE_STARTERS = frozenset(
     "the a an he she it we they you i this that these those there here in on at but and so if when while as after "
     "before then his her their our my your its what who how why where "
@@ -65,14 +66,14 @@ _AFTER_ORDINALS = frozenset(
     "jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag mal geburtstag".split()
 )
 
-# The look-behinds prevent matches that begin inside a run of white space or full stops. Without them the time
-# grows with the square of the length of the run.
+# The look-behinds prevent matches that begin inside a run of white space or full stops. Without the
+# look-behinds the time would grow with the square of the length of the run.
 _LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
 
 # A possible boundary: full stops, then closing quotation marks and brackets, then white space. Chinese and
-# Japanese full stops need no white space. French writes a space before ».
+# Japanese full stops need no white space. In French a space precedes ».
 _CANDIDATE = re.compile(
     rf"(?<![.!?…؟۔।])(?P<stop>[.!?…؟۔।]+)(?P<close>[{_CLOSING}]*(?:[ \u00a0\u202f]»(?=\s))?)(?P<space>\s+)"
     r"|[。！？｡]+[」』”’）)】》〉\"']*(?P<wide>\s*)"
@@ -84,10 +85,10 @@ _OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
 
 
 def split_sentences(text: str) -> tuple[list[str], list[str]]:
-    """The N sentences of a text and the N + 1 white spaces around them. A line break ends a sentence.
+    """The N sentences of a text and the N + 1 separators around them. A line break ends a sentence.
 
-    `separators[0] + sentences[0] + separators[1] + … + separators[N]` equals the text. Sentences are not
-    empty and have no surrounding white space.
+    `separators[0] + sentences[0] + separators[1] + … + separators[N]` equals the text. The separators are
+    white space. Sentences are not empty and have no surrounding white space.
     """
     sentences: list[str] = []
     separators = [""]
@@ -107,7 +108,7 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
 
 
 def join_sentences(sentences: list[str], separators: list[str]) -> str:
-    """The text of N sentences and the N + 1 white spaces around them, the inverse of `split_sentences`.
+    """The text of N sentences and the N + 1 separators around them: the inverse of `split_sentences`.
 
     An empty separator between two sentences becomes a space, unless the first sentence ends with a Chinese or
     Japanese full stop.
@@ -121,7 +122,7 @@ def join_sentences(sentences: list[str], separators: list[str]) -> str:
 
 
 def _split_line(line: str) -> list[tuple[str, str]]:
-    """The sentences of a line, each with the white space after it."""
+    """The sentences of a line, each with the white space that follows the sentence."""
     pieces = []
     start = len(line) - len(line.lstrip())
     if start:
@@ -158,10 +159,12 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     if word.lower() in _BEFORE_NUMBERS and next_word[:1].isdigit():
         return False
     if re.fullmatch(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}", word):
-        # An ordinal number. At the beginning of a sentence it is the number of a list item or heading.
+        # The word is a number and may be an ordinal number. At the beginning of a sentence a number is the
+        # number of a list item or heading. The sentence does not end after an ordinal number, or after the
+        # number of a list item or heading.
         is_ordinal = previous in _BEFORE_ORDINALS or next_word in _AFTER_ORDINALS
         return bool(previous) and not is_ordinal
-    # Here "I" is the pronoun, not an initial.
+    # After another word "I" is the pronoun and not an initial, so the sentence ends.
     if word == "I" and previous:
         return True
     if re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]|[IVXLCDM]+", word):
@@ -170,8 +173,8 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
 
 
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
-    """For each character position the index of the word at or after it; -1 for none."""
-    # For each character, and for the end, the number of words that end before it.
+    """For each character position the index of the word at or after the position; -1 if there is no word."""
+    # Entry i is the number of words that end before character i. The last entry is for the end of the text.
     ended = [0]
     for character, following in zip(text, (text + " ")[1:], strict=True):
         ended.append(ended[-1] + (not character.isspace() and following.isspace()))
@@ -214,8 +217,8 @@ def align_words(
 
     Row t of the attention [T, S] belongs to the position that predicts target token t. `source_words` [S] and
     `target_words` [T] are the word indices of tokens, -1 for none. The attention to a source word is the
-    maximum over its tokens, the attention from a target word is the sum over its tokens. Without source words
-    there are no pairs.
+    maximum over the tokens of the word. The attention from a target word is the sum over the tokens of the
+    word. If there are no source words, the result is empty.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1
@@ -258,7 +261,8 @@ _PHRASE_REPEATS = 3
 # The minimum length (characters) of a loop without white space, as in Chinese or inside a word.
 _CHARACTERS_OF_LOOP = 20
 
-# The longest repeated unit (words or characters). The limit keeps the time linear in the length.
+# The maximum length (words or characters) of a repeated unit. The maximum keeps the time linear in the length
+# of the text.
 _LONGEST_UNIT = 100
 
 # The maximum length (words) of a short input.
@@ -266,10 +270,11 @@ _SHORT = 10
 
 
 def is_loop(translation: str, source: str) -> bool:
-    """True if a translation repeats something in a row much more often than its source.
+    """True if a translation repeats a word or phrase in a row much more often than its source.
 
     A loop repeats a word four times, a phrase three times, or a part of a word four times (at least twenty
-    characters in total). In addition it repeats more than twice as often as the source does.
+    characters in total). In addition the number of repeats must be more than twice the largest number of
+    repeats in the source.
     """
     words = [word.casefold().strip(".,;:!?…'\"()„“”«»") or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -283,9 +288,10 @@ def is_loop(translation: str, source: str) -> bool:
 def ngram_size_without_loops(source: str) -> int:
     """The `no_repeat_ngram_size` for the second translation of a text whose first translation is a loop.
 
-    Size 3 prevents loops, and a long sentence may need to repeat two tokens. For short texts size 2 is
-    better: of 950 short inputs of a small Multi30k model 20 gave loops. With size 3, 19 of the 20 second
-    translations still repeated something three times in a row. With size 2, 2 of the 20 did.
+    For long texts the size is 3, because a long sentence may need to repeat two tokens. For short texts the
+    size is 2, because size 3 is not enough: a small Multi30k model gave loops for 20 of 950 short inputs.
+    With size 3, 19 of the 20 second translations still repeated a word or phrase three times in a row. With
+    size 2, only 2 of the 20 did.
     """
     return 2 if len(source.split()) <= _SHORT else 3
 

@@ -3,8 +3,8 @@
 `Translator.translate` reads a window of texts (1000 by default) and translates the window in these steps:
 
 1. Split each text into sentences, if `split_sentences` is set.
-2. Tokenize all sentences in one call. Cut sentences that are too long for the model. The results are
-   segments.
+2. Tokenize all sentences of the window in one call. Cut sentences that are too long for the model. The
+   results are segments.
 3. Attach the target prefix and the phrases of each text to its segments.
 4. Search. `PyTorchBackend.search` calls `model.generate` of generation_vaswani for a batch of segments of
    similar lengths. The results are hypotheses.
@@ -16,8 +16,8 @@
 `BaseTranslator` contains these steps in this order. `PyTorchBackend` follows below. The translator works for
 all encoder-decoder models that have `generate`.
 
-Details are in other files: inputs_vaswani checks options and texts and pairs each text with its constraints
-(`Request`); text_rules_vaswani splits sentences, aligns words and detects loops.
+Details are in other files. inputs_vaswani checks options and texts, and combines each text with its
+constraints in a `Request`. text_rules_vaswani splits sentences, aligns words and detects loops.
 
 This file travels with every checkpoint because the pipeline is an adapter of the translator. The package adds
 `Translator.from_pretrained` and the backend for CTranslate2.
@@ -78,27 +78,29 @@ from .text_rules_vaswani import (
 
 logger = logging.get_logger(__name__)
 
-# A tokenizer changes its own state during a call (truncation, language). Therefore threads take turns.
+# A tokenizer changes its own state during a call (truncation, language). Therefore only one thread at a time
+# may call a tokenizer.
 TOKENIZING = threading.RLock()
 # The longest input (tokens) if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-# The settings of the search that neither the call nor the checkpoint sets. The pipeline of transformers 4 has
-# the same defaults. A Vaswani model does not get `max_new_tokens` from here, because it limits each sentence
-# itself.
+# The default settings of the search, for settings that neither the call nor the checkpoint sets. The pipeline
+# of transformers 4 has the same defaults. For a Vaswani model this default of `max_new_tokens` is not used,
+# because the model limits the length of each sentence itself.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
-# The options of `score` in addition to `SCORE_SETTINGS`.
+# The options that `score` accepts in addition to `SCORE_SETTINGS`.
 _SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
 _TAG = re.compile(r">>\S+?<<")
 
-# Alignments are the mean of the last two decoder layers, at the position that predicts the target token. Garg
-# et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the last but one of six layers. On Multi30k (4 layers,
-# compared with intersected word translation models) the alignment error rate is 0.22 for the mean of the last
-# two layers, 0.23 for the last layer, 0.34 for the last but one and 0.24 for the mean of all layers. At the
-# position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of every
-# layer is at least 0.82.
+# Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
+# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. We
+# measured the alignment error rate on Multi30k with a model of 4 layers. The reference alignments are the
+# intersection of the alignments of word translation models. The alignment error rate is 0.22 for the mean of
+# the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for the mean of all layers.
+# At the position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of
+# every layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
 
 
@@ -179,18 +181,18 @@ class Segment:
     """The unit of the search: a sentence, or a part of a sentence that is too long for the model."""
 
     text: str
-    # [S], `</s>` last.
+    # [S], the last token is `</s>`.
     token_ids: list[int]
-    # [S] for each token the index of its word in the whole text, -1 for none; empty if unused.
+    # [S] for each token the index of its word in the whole text, -1 for no word; an empty list if unused.
     words: list[int] = field(default_factory=list)
     # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
     # The tokens that the translation must begin with.
     prefix: list[int] = field(default_factory=list)
-    # The phrases that the translation must contain, as tokens and as texts.
+    # The phrases that the translation must contain: as lists of token ids, and as texts.
     phrases: list[list[int]] = field(default_factory=list)
     phrase_texts: list[str] = field(default_factory=list)
-    # The texts of the prefix and of the phrases.
+    # The texts of the prefix and of the phrases, joined by spaces.
     forced_text: str = ""
 
 
@@ -198,19 +200,20 @@ class Segment:
 class Hypothesis:
     """A translation of a segment, as the search returns it."""
 
-    # [T] without the start token; forced tokens first; `</s>` last if the search reached it.
+    # [T] without the start token. Forced tokens come first. The last token is `</s>` if the search ended the
+    # translation by `</s>`.
     token_ids: list[int]
-    # The number of tokens at the beginning that the search was forced to produce: target prefix and language.
+    # The number of tokens at the beginning that were forced, not searched: language token and target prefix.
     num_forced: int = 0
-    # The number of forced tokens at the beginning that count as length in the score: the language.
+    # The number of forced tokens at the beginning that the length penalty counts: the language token.
     num_counted: int = 0
-    # The number of tokens at the end that the search was forced to produce: `</s>` at the length limit.
+    # The number of tokens at the end that were forced, not searched: `</s>` at the length limit.
     num_ending: int = 0
-    # The text. The translator sets it.
+    # The text of the translation. The translator sets this field.
     text: str = ""
-    # The score of the search. Only the CTranslate2 backend sets it.
+    # The score of the search. Only the CTranslate2 backend sets this field.
     score: float = 0.0
-    # [T][S] the cross-attention. Only a backend whose `score` cannot compute the attention sets it.
+    # [T][S] the cross-attention. Only a backend whose `score` cannot compute the attention sets this field.
     attention: list[list[float]] | None = None
 
 
@@ -244,7 +247,7 @@ class Translation:
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
         alignment (str): For each word the source word with the highest attention, in Pharaoh format,
-            such as "0-0 1-2". Each pair is source word - target word, counted from 0.
+            such as "0-0 1-2". Each pair "i-j" aligns source word i with target word j, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
         error (str): The reason why the text was skipped. The translation is then empty.
@@ -278,15 +281,15 @@ class Translation:
 
 
 class BaseTranslator:
-    """Translates texts with a model, or several, and its tokenizers.
+    """Translates texts with one model or an ensemble of models, and with the tokenizers of the models.
 
     A subclass whose outputs are not texts overrides `split`, `cut`, `decode` and `make_backend`.
 
     Args:
         model (PreTrainedModel or Backend): An encoder-decoder model, or another backend.
         source_tokenizer (PreTrainedTokenizerBase): The tokenizer of the source language.
-        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language. It may be the same
-            object as `source_tokenizer`.
+        target_tokenizer (PreTrainedTokenizerBase): The tokenizer of the target language. `target_tokenizer`
+            may be the same object as `source_tokenizer`.
         ensemble (sequence): Further models with the same vocabulary. The probabilities of all models are
             averaged.
         prefix (str): A text that is put before each source text, such as the task prefix of T5.
@@ -381,7 +384,8 @@ class BaseTranslator:
     ) -> Iterator[Any]:
         """For each request a str, or a `Translation` if the options request scores or several translations.
 
-        `first_line` is the line number of the first request. Warnings and the seed use it.
+        `first_line` is the line number of the first request. Warnings name line numbers, and the seed depends
+        on line numbers.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -399,7 +403,8 @@ class BaseTranslator:
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
             if options.seed is not None:
-                # Seed by the line number, so that resumed runs and parallel processes draw the same.
+                # Add the line number to the seed, so that resumed runs and parallel processes draw the same
+                # translations.
                 self.backend.seed(options.seed + first_line)
             # `_translate_lines` translates the window. `results_of_lines` isolates lines that raise errors.
             find = partial(self._translate_lines, options=completed)
@@ -408,7 +413,7 @@ class BaseTranslator:
             first_line += len(window)
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Called before each window, so that a subclass may choose its dtype. Does nothing here."""
+        """Called before each window. A subclass may override `prepare` to choose a dtype."""
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
@@ -439,8 +444,8 @@ class BaseTranslator:
                 translations = self._translate_blank_text(request, separators, options)
             if unmet := translations[0].unmet_phrases:
                 logger.warning(
-                    f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with that "
-                    "was found under the other settings; its translation is without it."
+                    f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with "
+                    "all phrases was found under the other settings; the translation of the line lacks the named phrases."
                 )
             results.append(translations)
         return results
@@ -466,7 +471,7 @@ class BaseTranslator:
             if options.return_alignments and len(of_request) > 1:
                 self._count_words_of_text(of_request)
             pieces: list[Segment] = []
-            # The separators between the pieces.
+            # The separators before, between and after the translated pieces.
             between = separators[:1]
             for segment, separator in zip(of_request, separators[1:], strict=True):
                 of_segment = self.cut(segment, number, max_length)
@@ -481,7 +486,7 @@ class BaseTranslator:
         return layouts
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """The N parts of a text that are translated separately, and the N + 1 white spaces around them."""
+        """The N parts of a text that are translated separately, and the N + 1 separators around them."""
         stripped = text.strip()
         tag = self._tag_of(stripped)
         if stripped == tag:
@@ -525,7 +530,7 @@ class BaseTranslator:
         return segments
 
     def _source_words(self, text: str, encoding: Any) -> list[int]:
-        """For each token the index of its word in the text without the task prefix, -1 for none."""
+        """For each token the index of its word in the text without the task prefix; -1 for no word."""
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
             starts.append(-1 if is_special else start)
@@ -575,7 +580,7 @@ class BaseTranslator:
         return pieces
 
     def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Step 3: the first segment gets the target prefix, and each phrase goes to one segment."""
+        """Step 3: the first segment gets the target prefix, and each phrase is assigned to one segment."""
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].forced_text = request.target_prefix
         if not request.must_contain:
@@ -603,7 +608,7 @@ class BaseTranslator:
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
         """The text of a hypothesis."""
         text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
-        # The translation of one line must be one line.
+        # Remove line breaks, because the translation of one line must be one line.
         return text if "\n" in segment.text else text.replace("\n", " ")
 
     def _search_loops_again(
@@ -733,11 +738,11 @@ class BaseTranslator:
         given = (options.generate, self.backend.generation_config)
         limit = setting_of("max_new_tokens", *given) or setting_of("max_length", *given)
         longest = max((len(segment.token_ids) for segment in segments), default=0)
-        # transformers 4 warns at the same 90 %.
+        # Warn at 90 % of the limit, because transformers 4 also warns at 90 %.
         if limit is not None and longest > 0.9 * limit:
             logger.warning(
-                f"A text has {longest} tokens, its translation at most {limit}; if it is cut off, give a larger "
-                "`max_new_tokens`."
+                f"A text has {longest} tokens, and its translation has at most {limit} tokens; if the translation is "
+                "cut off, give a larger `max_new_tokens`."
             )
 
     def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -782,8 +787,9 @@ def results_of_lines(
     """The result of each line of a window. A bad line does not affect the results of other lines.
 
     `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. With
-    "skip" the result of a bad line is a `Translation` with an `error`. With "fail" its error is raised after
-    the results of the lines before it, with the number of the line as `line_number`.
+    "skip" the result of a bad line is a `Translation` with an `error`. With "fail" the error of a bad line is
+    raised after the results of the earlier lines. The attribute `line_number` of the error is the number of
+    the bad line.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}
@@ -824,7 +830,7 @@ def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
 
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults that `settings` does not set. `max_length` and `max_new_tokens` exclude each other."""
+    """The defaults of settings that `settings` lacks. `max_length` also replaces `max_new_tokens`."""
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
 
@@ -862,7 +868,7 @@ def _is_looping(segment: Segment, hypothesis: Hypothesis) -> bool:
 
 
 def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """The translations of a text, from the translations of its parts with the same rank."""
+    """The translations of a text. Each translation joins the translations of equal rank of all parts."""
     if len(parts) == 1 and not any(separators):
         return parts[0]
     number = min(len(part) for part in parts)
@@ -870,7 +876,7 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """The checkpoint's generation config, with the settings of a call that affect scores."""
+    """A copy of the checkpoint's generation config with the settings of a call that affect scores."""
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
@@ -896,10 +902,11 @@ def scored_translation(
     """A hypothesis with its scores, from the log-probabilities (nats) of the tokens that were not forced.
 
     The attention [N, T, S] is needed for the alignment and the coverage. `source_words` [S], needed for the
-    alignment only, contains for each source token the index of its word, -1 for none.
+    alignment only, contains for each source token the index of its word; -1 for no word.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
-    # The search gives a forced language and a forced `</s>` probability 1, but counts them in the length.
+    # The search gives a forced language token and a forced `</s>` the probability 1, but counts both in the
+    # length.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
     score = sum(log_probs) / length_penalty(max(1, length), config)
     if config.coverage_penalty and attention is not None:
@@ -929,8 +936,8 @@ def scored_translation(
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
     """The translation of a text from the translations of its N parts and N + 1 separators.
 
-    Either all parts have scores, or none. The score of the text is the sum of the scores. The alignments of
-    the parts already count source words from the beginning of the text.
+    The result has scores only if all parts have scores. The score of the text is the sum of the scores of its
+    parts. The alignments of the parts already count source words from the beginning of the text.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -982,7 +989,7 @@ def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
     Many tokenizers produce different tokens after a space and at the beginning of a text.
     """
-    # Tokenize a word before the phrase, and remove the tokens of the word.
+    # Tokenize the phrase together with a word before the phrase, and remove the tokens of the word.
     word = _target_token_ids("a", tokenizer)
     with_word = _target_token_ids(f"a {phrase.strip()}", tokenizer)
     if with_word[: len(word)] == word:
@@ -998,8 +1005,8 @@ def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
     """For each part of a text the phrases that its translation must contain.
 
-    A phrase goes to the first part that contains the phrase itself, such as a name. Otherwise it goes to the
-    longest part.
+    If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
+    first such part. Otherwise the phrase is assigned to the longest part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))
@@ -1019,7 +1026,10 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Raise an error if tokenizers do not fit a Vaswani model. Spare classes are permitted."""
+    """Raise an error if tokenizers do not fit a Vaswani model.
+
+    The model may have more classes than the tokenizer has tokens.
+    """
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
     sides = {
@@ -1037,15 +1047,15 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
         for token, ids in special.items():
             token_id = getattr(tokenizer, f"{token}_id")
             if not fault and ids and token_id is not None and token_id not in ids:
-                fault = f"its `{token}` has the id {token_id}, and that of the model {ids[0]}"
+                fault = f"its `{token}` has the id {token_id}, but the model has the id {ids[0]}"
         if fault:
             raise ValueError(f"The {side} tokenizer {fitting}, but {fault}; take both from one checkpoint.")
 
 
 class Backend(Protocol):
-    """What the translator needs of a model: search and scores for batches of segments.
+    """The interface between the translator and a model: search and scores for batches of segments.
 
-    The implementations are `PyTorchBackend` and `CTranslate2Backend` of the package.
+    The implementations are `PyTorchBackend` in this file, and `CTranslate2Backend` of the package.
     """
 
     @property
@@ -1057,7 +1067,8 @@ class Backend(Protocol):
     def max_positions(self) -> float | None:
         """The maximum number of source tokens; infinite if there is no limit.
 
-        None for models other than Vaswani models, because the translator does not cut their texts.
+        The value is None for all models except Vaswani models, because the translator cuts only texts for
+        Vaswani models.
         """
         ...
 
@@ -1077,7 +1088,7 @@ class Backend(Protocol):
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """For each of B hypotheses, one per segment: its log-probabilities, and its attention or None.
+        """The log-probabilities, and the attention or None, of each of B hypotheses of B segments.
 
         The log-probabilities (nats) exclude forced tokens. The attention [N, T, S] float32 is the
         cross-attention of the last `num_layers` layers, averaged over heads. A `NotFiniteError` names the
@@ -1100,8 +1111,8 @@ class PyTorchBackend:
         self._is_vaswani = self.model.config.model_type == "vaswani"
         if self.ensemble and not self._is_vaswani:
             raise ValueError(
-                f"`ensemble` needs a Vaswani model as the first one, but that is a {type(model).__name__}; change their "
-                "order."
+                f"`ensemble` needs a Vaswani model as the first model, but the first model is a {type(model).__name__}; "
+                "change the order of the models."
             )
 
     @property
@@ -1132,7 +1143,7 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Other models do not check their logits.
+            # Models of other classes do not check whether their logits are finite.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
@@ -1145,7 +1156,7 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """True if padding before a shorter target prefix would use up the length limit of its translation."""
+        """True if the padding before a short target prefix counts towards the limit of its translation."""
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
@@ -1154,7 +1165,7 @@ class PyTorchBackend:
     def _search_by_prefix_length(
         self, segments: list[Segment], settings: dict[str, Any]
     ) -> list[list[Hypothesis]]:
-        """Search once for each length of target prefixes."""
+        """Search separately for each group of segments whose target prefixes have equal lengths."""
         rows_of: dict[int, list[int]] = {}
         for row, segment in enumerate(segments):
             rows_of.setdefault(len(segment.prefix), []).append(row)
@@ -1181,7 +1192,7 @@ class PyTorchBackend:
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # The translator warns of unmet phrases, because it knows the number of the line.
             arguments["warn_of_unmet_phrases"] = False
-        # transformers warns of checkpoint settings without effect. Override them to avoid the warnings.
+        # Override checkpoint settings that have no effect here, because transformers would warn of them.
         idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
         if settings.get("num_beams") == 1:
             idle |= {"length_penalty": 1.0, "early_stopping": False}
@@ -1219,7 +1230,7 @@ class PyTorchBackend:
             if forbidden is not None:
                 raise ValueError(
                     f"`target_prefix` has the tokens {segment.prefix} for the text {segment.text[:40]!r}, but {forbidden}; "
-                    "leave one of them out."
+                    "remove the prefix or the setting."
                 )
 
     def _hypotheses(self, sequences: torch.Tensor, prompts: list[list[int]]) -> list[list[Hypothesis]]:
@@ -1235,7 +1246,8 @@ class PyTorchBackend:
             for row in rows[number * num_rows : (number + 1) * num_rows]:
                 token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
                 of_segment.append(Hypothesis(token_ids, len(prompt)))
-            # Ignore rows that contain nothing but the prompt: the search found fewer translations.
+            # Ignore rows that contain nothing but the prompt, because for such rows the search found no
+            # translation.
             existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
             found.append(existing or of_segment[:1])
         return found
@@ -1243,7 +1255,7 @@ class PyTorchBackend:
     def _note_forced_tokens(
         self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
     ) -> None:
-        """Record forced tokens other than the prompt: the language, and `</s>` at the length limit."""
+        """Record forced tokens other than the prompt: the language token, and `</s>` at the length limit."""
         language = setting_of("forced_bos_token_id", arguments, self.generation_config)
         end = setting_of("forced_eos_token_id", arguments, self.generation_config)
         if language is None and end is None:
@@ -1252,7 +1264,8 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # transformers counts the start token and the prompt. Its default is 20 tokens.
+            # transformers counts the start token and the prompt in `max_length`. The default limit of
+            # transformers is 20 tokens.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:
@@ -1288,11 +1301,11 @@ class PyTorchBackend:
 
 
 def _prompts_of(segments: list[Segment]) -> list[list[int]]:
-    """For each segment the tokens that its translation begins with: language and target prefix."""
+    """For each segment the tokens that its translation begins with: language token and target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     language = segments[0].generate.get("forced_bos_token_id")
-    # `generate` forces the language only if the call has no prefix.
+    # Add the language token, because `generate` forces the language only if the call has no prefix.
     first = [] if language is None else [language]
     return [[*first, *segment.prefix] for segment in segments]
 
@@ -1315,7 +1328,7 @@ def _pad_rows(
 
 
 def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
-    """The tokens up to and including `</s>`. Without `</s>`, the tokens without padding at the end."""
+    """The tokens up to and including the first `</s>`. Without `</s>`, all tokens except final padding."""
     ends = [token_ids.index(end_id) for end_id in end_ids if end_id in token_ids]
     if ends:
         return token_ids[: min(ends) + 1]
@@ -1326,10 +1339,10 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 
 
 def _name_text(error: Any, segments: list[Segment]) -> None:
-    """Add the text of the sentence, and the texts of the phrases concerned, to an error of a sentence.
+    """Add the text of the sentence, and the texts of its contradicting phrases, to a `SentenceError`.
 
-    Test for attributes, because transformers may load a class of errors twice: for the model and for the
-    pipeline.
+    Test for attributes instead of the class, because transformers may load an error class twice: for the
+    model and for the pipeline.
     """
     number = getattr(error, "sentence", None)
     if number is None:
