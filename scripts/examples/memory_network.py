@@ -1,5 +1,5 @@
-"""A memory network (Sukhbaatar et al. 2015) on this package's attention: questions are queries, statements
-are keys and values.
+"""A memory network (Sukhbaatar et al. 2015) that uses the attention of this package: questions are queries,
+statements are keys and values.
 
 Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. The script generates stories about people,
 places, things and colours. It trains a network for each number of hops. It prints the accuracy on held-out
@@ -29,7 +29,8 @@ WORDS = [
 ]
 STATEMENTS, SENTENCE, WIDTH = 10, 5, 64
 TRAINING, HELD_OUT, EPOCHS, BATCH, RATE = 5000, 1000, 8, 32, 2e-3
-# Statements, and questions with their answers and the number of statements that each answer depends on.
+# A story has statements and questions. Each question has its answer and the number of statements on which the
+# answer depends.
 Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 
@@ -64,7 +65,7 @@ def story_of(draw: random.Random) -> Story:
 
 
 def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
-    """Different stories: those to train on, and those that are held out."""
+    """Random stories without duplicates: the training stories and the held-out stories."""
     draw = random.Random(seed)
     stories: dict[tuple[str, ...], Story] = {}
     while len(stories) < TRAINING + HELD_OUT:
@@ -92,8 +93,8 @@ def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
 
 
 class MemoryNetwork(nn.Module):
-    """Section 2.2 of the paper: a hop adds the attention's output to the question. Words are weighted by
-    position (Section 4.1).
+    """The network of Sukhbaatar et al. 2015, Section 2.2: each hop adds the output of attention to the
+    question. Words are weighted by position (Section 4.1).
     """
 
     def __init__(self, hops: int):

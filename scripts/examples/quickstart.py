@@ -53,7 +53,7 @@ def translate_examples(checkpoint: str, remedy: str) -> None:
 
 
 def translate_all(checkpoint: str) -> float:
-    """Translate all numbers below END, print the exact match of groups, and return that of all in percent."""
+    """Translate all numbers below END, print the exact match by group, and return the overall percentage."""
     recipe = load_recipe(f"{checkpoint}/recipe.yaml")
     data: Any = recipe.data
     pairs = number_pairs(data.numbers_train_size, recipe.seed, "train")

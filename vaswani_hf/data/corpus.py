@@ -185,7 +185,7 @@ def load_dataset_split(
     except yaml.YAMLError as error:
         raise ValueError(
             f"the card (README.md) of the dataset '{data.dataset}' must begin with YAML between two lines of "
-            "---, but that is damaged; correct it, or take another `data.dataset_revision`."
+            "---, but the YAML is damaged; correct the card, or choose another `data.dataset_revision`."
         ) from error
 
 
@@ -257,8 +257,8 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
             return
     raise ValueError(
         f"{name} must hold a line of at most {CHARACTERS_PER_TOKEN * max_length:,} characters, "
-        f"{CHARACTERS_PER_TOKEN} per token of `data.max_length`, but each of {len(pairs):,} is longer or "
-        "empty; split the lines, or raise `data.max_length`."
+        f"{CHARACTERS_PER_TOKEN} per token of `data.max_length`, but each of its {len(pairs):,} lines is longer "
+        "or empty; split the lines, or raise `data.max_length`."
     )
 
 
@@ -356,8 +356,8 @@ def prepare_pairs(
     outcomes = marked.data.column("outcome").to_numpy()
     report.add(outcomes)
     if report.kept == 0:
-        one = "`texts` must hold one" if are_texts else "`pairs` must hold a pair"
-        raise ValueError(f"{one} that survives cleaning, but of them: {report.in_words(are_texts)}.")
+        one = "`texts` must hold a text" if are_texts else "`pairs` must hold a pair"
+        raise ValueError(f"{one} that survives cleaning, but has none: {report.in_words(are_texts)}.")
     prepared = marked.remove_columns("outcome")
     # Call `select` only if a pair was dropped, because `select` takes time for each row.
     return prepared if report.kept == report.read else prepared.select(np.flatnonzero(outcomes == 0)), report

@@ -19,7 +19,7 @@ from ..version import __version__
 from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
-CACHE_REMEDY = "make room, or set HF_DATASETS_CACHE to a folder with more"
+CACHE_REMEDY = "free disk space, or set HF_DATASETS_CACHE to a folder with more space"
 # The digest of a stream covers only its first pairs. The number of these pairs is small, because each start
 # of a run reads them again.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000

@@ -78,7 +78,7 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
     except (OSError, ValueError) as error:
         raise HubError(
             f"`data.dataset` '{dataset}' must be in the cache while HF_HUB_OFFLINE is set, but is not; run "
-            "once without it."
+            "once without HF_HUB_OFFLINE."
         ) from error
     return commit if _is_commit(commit) and not _is_commit(revision) else revision
 

@@ -74,7 +74,7 @@ def read_pairs(
             is_empty = False
             yield pair
         if is_empty:
-            content = "texts, one a line" if "text_file" in files else "sentence pairs"
+            content = "texts, one per line" if "text_file" in files else "sentence pairs"
             raise ValueError(f"{' and '.join(files.values())} must hold {content}, but there are none.")
 
 
@@ -149,7 +149,7 @@ def _read_parquet(path: str) -> Iterator[dict]:
             for batch in file.iter_batches():
                 yield from batch.to_pylist()
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} must be a Parquet file that can be read, but: {error}") from None
+        raise ValueError(f"{path} must be a readable Parquet file, but reading failed: {error}") from None
 
 
 _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}

@@ -63,7 +63,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
             raise ValueError(
-                f"`position` must be at least {self._window['first_batch']}, where the window begins, but is {done}."
+                f"`position` must be at least {self._window['first_batch']}, the first batch of the window, but is "
+                f"{done}."
             )
         return {**self._window, "position": done}
 

@@ -308,7 +308,7 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
     bytewise = sum(_as_byte_symbols(character) not in vocabulary for character in characters)
     if bytewise:
         logger.warning(
-            "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are written in "
+            "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are encoded as "
             "bytes.",
             bytewise,
             len(characters),

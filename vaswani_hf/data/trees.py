@@ -196,7 +196,7 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
             tags = []
     if labels:
         missing = "a closing bracket" if len(labels) == 1 else f"{len(labels):,} closing brackets"
-        remedy = "add what is missing, or indent the lines that go on with a tree"
+        remedy = "add what is missing, or indent the lines that continue a tree"
         refuse(start, f"the tree that begins here lacks {missing} {end}; {remedy}")
 
 
