@@ -1,5 +1,4 @@
-"""Compares the speed of bfloat16 with float32: whole training steps by shape, and the products of Muon by the
-size of a matrix.
+"""Compares the speed of bfloat16 with float32, for training steps and for the matrix products of Muon.
 
     python scripts/benchmarks/bf16.py [--threads 1 2] [--rounds 7] [--shapes numbers.yaml d256] [--part steps products]
 
@@ -140,7 +139,7 @@ def main(words: list[str] | None = None) -> None:
     known = shapes()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=7, help="ratios of each measurement (7)")
+    parser.add_argument("--rounds", type=int, default=7, help="the number of ratios per measurement (7)")
     parser.add_argument(
         "--shapes", nargs="+", choices=known, default=[*known], metavar="NAME", help=", ".join(known)
     )

@@ -1,5 +1,4 @@
-"""Measures runs on a corpus of the paper's size: the seconds and the peak memory of each phase, on generated
-sentence pairs.
+"""Measures the seconds and the peak memory of each phase of a run on a corpus of the paper's size.
 
     python scripts/benchmarks/corpus.py FOLDER [--pairs 4500000] [--num_proc 2]
 

@@ -1,5 +1,4 @@
-"""Compares the beam search of this package with MarianMT and CTranslate2, with the same weights and
-sentences.
+"""Compares the beam search with MarianMT and CTranslate2, with the same weights and sentences.
 
     python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
 
@@ -304,7 +303,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("source", help="sentences, one per line, plain or .gz")
     parser.add_argument("--reference", help="the translations of the sentences, for BLEU")
     parser.add_argument("--base", action="store_true", help="measure a model of the paper's base size")
-    parser.add_argument("--sentences", type=int, help="use this many sentences, the first ones of the file")
+    parser.add_argument(
+        "--sentences", type=int, help="use only this many sentences from the beginning of the file"
+    )
     parser.add_argument("--max_new_tokens", type=int, default=100)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -1,9 +1,9 @@
-"""Compares one training step with MarianMT on the same random batches: time, memory, and the kinds of
-operations in our step.
+"""Compares time and memory of one training step with MarianMT on the same random batches.
 
     python scripts/benchmarks/training_step.py [--width 128 …]
 
-Prints medians and ratios of steps that take turns, the peak memory, and the share of each kind of operation.
+Prints medians and ratios of steps that take turns, the peak memory, and the share of each kind of operation
+in a step of this package.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Compares the time and memory of restricted self-attention (Section 4) and of full attention by sequence
-length.
+"""Compares time and memory of restricted self-attention (Section 4) and full attention.
 
     python scripts/benchmarks/window.py [--window 128 …]
 
-Measures a forward and a backward pass of one attention with its mask. Prints the medians and the slopes of
-straight lines through the logarithms of the medians, and draws the medians.
+Measures a forward and a backward pass of one attention layer with its mask, for several sequence lengths.
+Prints the medians and the slopes of straight lines through the logarithms of the medians, and draws the
+medians.
 """
 
 import argparse

@@ -87,8 +87,8 @@ def _list(path: Path) -> dict[str, Any]:
         isinstance(content[key], kind) for key, kind in kinds.items()
     ):
         raise ValueError(
-            f"The list '{path}' must have the keys `recipe`, a file, `runs`, a mapping of names to keys, and perhaps `all`, keys for "
-            "all of them, and no other."
+            f"The list '{path}' must have the keys `recipe` (a file), `runs` (a mapping of names to keys) and, if needed, "
+            "`all` (keys of all runs), and no other keys."
         )
     if not content["runs"]:
         raise ValueError(f"`runs` in the list '{path}' must name at least one run, but is empty.")
@@ -96,7 +96,7 @@ def _list(path: Path) -> dict[str, Any]:
 
 
 def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Path) -> Recipe:
-    """The recipe with folders in `init_from` in place of the names of runs of the list."""
+    """The recipe in which folders replace the names of other runs of the list in `init_from`."""
     given = recipe.model.init_from
     places = {base: _place_of(base, names, earlier, output) for base in recipe.model.bases()}
     if not places:
@@ -111,7 +111,7 @@ def _place_of(base: str, names: list[str], earlier: list[str], output: Path) -> 
     """The folder of the run `base`, or `base` itself if it is a checkpoint folder or a repository of the Hub."""
     if base in names and base not in earlier:
         raise ValueError(
-            f"`init_from: {base}` is a run that comes later in the list, or this one; put it before."
+            f"`init_from: {base}` must be an earlier run of the list, but is this run or a later run; change the order."
         )
     if base in names:
         return str(output / base)

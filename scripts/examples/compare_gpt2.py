@@ -1,11 +1,11 @@
-"""Compares the causal language model of this package with GPT-2 of transformers: perplexity and time of a
-training step, with the same texts, batches and model sizes.
+"""Compares perplexity and step time of our causal language model with those of GPT-2 of transformers.
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
-Both models train on each batch, one after the other, so that other work on the machine slows both models
-down. The model of this package has the shape and the initialization of GPT-2: layer normalization before each
-sub-layer, learned positions, GELU, biases in attention, and normal weights with a standard deviation of 0.02.
+The models have the same size and see the same texts. Both models train on each batch, one after the other, so
+that other work on the machine slows both models down. The model of this package has the shape and the
+initialization of GPT-2: layer normalization before each sub-layer, learned positions, GELU, biases in
+attention, and normal weights with a standard deviation of 0.02.
 """
 
 import argparse
@@ -123,7 +123,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--train", required=True, help="texts, one per line, plain or .gz")
     parser.add_argument("--test", required=True, help="held-out texts")
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=int, default=2, help="trainings with other weights and batches (2)")
+    parser.add_argument(
+        "--seeds", type=int, default=2, help="the number of trainings, each with another seed (2)"
+    )
     parser.add_argument("--vocab_size", type=int, default=4000)
     parser.add_argument("--tokens_per_batch", type=int, default=2048)
     parser.add_argument("--learning_rate", type=float, default=1e-3)

@@ -1,5 +1,4 @@
-"""Table 1 of "Attention Is All You Need", measured: FLOPs, seconds, sequential operations and path lengths of
-layers.
+"""Measures Table 1 of the paper: FLOPs, seconds, sequential operations and path lengths of layers.
 
 Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. The script prints a table
 and writes a picture.

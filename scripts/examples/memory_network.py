@@ -1,10 +1,10 @@
-"""A memory network (Sukhbaatar et al. 2015) that uses the attention of this package: questions are queries,
-statements are keys and values.
+"""Trains memory networks (Sukhbaatar et al. 2015) that use the attention of this package.
 
-Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. The script generates stories about people,
-places, things and colours. It trains a network for each number of hops. It prints the accuracy on held-out
-stories by the number of statements that an answer depends on, and one story with the attention over its
-statements. Letters of shapes: B questions, S statements, J words, D width.
+Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. Questions are the queries of the attention,
+statements are its keys and values. The script generates stories about people, places, things and colours. It
+trains a network for each number of hops. It prints the accuracy on held-out stories by the number of
+statements that an answer depends on, and one story with the attention over its statements. Letters of shapes:
+B questions, S statements, J words, D width.
 """
 
 import argparse
@@ -165,9 +165,14 @@ def main(words: Sequence[str] | None = None) -> None:
     """Train the networks and print their results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--hops", type=int, nargs="+", choices=(1, 2, 3), default=[1, 2, 3], help="networks (1 2 3)"
+        "--hops",
+        type=int,
+        nargs="+",
+        choices=(1, 2, 3),
+        default=[1, 2, 3],
+        help="train a network for each number of hops (1 2 3)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of stories and weights (0)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the stories and weights (0)")
     arguments = parser.parse_args(words)
     stories, held_out = make_stories(arguments.seed)
     print(

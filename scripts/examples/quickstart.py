@@ -33,7 +33,7 @@ def main(checkpoint: str) -> None:
     if exact_match < MIN_EXACT_MATCH:
         sys.exit(
             f"Of the numbers below {END:,} at least {MIN_EXACT_MATCH} % must be translated right, but "
-            f"'{checkpoint}' does {exact_match:.2f} %; {remedy}."
+            f"'{checkpoint}' translates {exact_match:.2f} % right; {remedy}."
         )
 
 

@@ -1,5 +1,4 @@
-"""Compares the score functions of attention: the effect of the scaling, the accuracy after training, and the
-time of a training step.
+"""Compares the score functions of attention: effect of the scaling, accuracy, and time of a step.
 
 `python scripts/examples/score_functions.py scaling` prints and draws the entropy and the gradient of the
 softmax for several widths of the keys. It takes seconds. `python scripts/examples/score_functions.py
@@ -138,7 +137,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("what", choices=["scaling", "training"])
     parser.add_argument("--output", type=Path, default=Path("checkpoints/score_functions"), help="folder")
     parser.add_argument("--scores", nargs="+", choices=ATTENTION_SCORES, default=list(ATTENTION_SCORES))
-    parser.add_argument("--max_steps", type=int, help="steps of each run; default: those of the recipe")
+    parser.add_argument("--max_steps", type=int, help="steps of each run; default: the number in the recipe")
     parser.add_argument("--repetitions", type=int, default=40, help="steps that are timed (40)")
     arguments = parser.parse_args(given)
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,4 @@
-"""Prints Table 3 of the paper in Markdown: the planned parameters and the planned cost of each row, next to
-the numbers of the paper.
+"""Prints the planned parameters and costs for Table 3, next to the numbers of the paper, in Markdown.
 
 Run `python scripts/examples/table3.py`. The rows are the recipes in configuration/table3/. Nothing is
 trained.

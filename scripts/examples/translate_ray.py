@@ -208,7 +208,10 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     lacks = is_local and ray.cluster_resources().get("GPU", 0) < arguments.num_gpus
-    refuse(f"`--num_gpus` must be at most as many as this machine has, but is {arguments.num_gpus:g}.", lacks)
+    refuse(
+        f"`--num_gpus` must be at most the number of GPUs of this machine, but is {arguments.num_gpus:g}.",
+        lacks,
+    )
     # Use one block per part, because otherwise one worker may get several parts while another worker waits.
     entries: Any = ray.data.from_items(parts, override_num_blocks=len(parts))
     pool = ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts)))

@@ -1,5 +1,4 @@
-"""Prints the numeric examples of lecture notes on the Transformer as a Markdown page. This package computes
-the numbers, with all intermediate results.
+"""Prints numeric examples from lecture notes on the Transformer, computed by this package, in Markdown.
 
 Run `python scripts/examples/worked_numbers.py > worked_numbers.md`. tests/scripts/test_worked_numbers.py
 compares the numbers with plain arithmetic.

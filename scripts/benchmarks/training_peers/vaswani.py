@@ -32,7 +32,7 @@ def sizes(shape: Shape) -> dict[str, int]:
 
 
 def recipe_of(settings: PeerSettings) -> Recipe:
-    """The recipe of the run. The package chooses settings that depend on the hardware."""
+    """The recipe of the run. It leaves out the settings that the package chooses by the hardware."""
     folder = Path(settings.folder)
     shape = settings.shape
     data: dict[str, Any] = {"source_language": "source", "target_language": "target"}
