@@ -1,10 +1,9 @@
-"""Speed of bfloat16 against float32: whole training steps by shape, and the products of Muon by the size of a
-matrix.
+"""Compares the speed of bfloat16 with float32, for training steps and for the matrix products of Muon.
 
     python scripts/benchmarks/bf16.py [--threads 1 2] [--rounds 7] [--shapes numbers.yaml d256] [--part steps products]
 
 Prints the median times, and the median and the range of the ratios float32 / bfloat16. The training steps are
-those of `vaswani train` on the corpus of number words. The log is bf16.md.
+those of `vaswani train` on the corpus of number words. The file bf16.md has the measurements.
 """
 
 import argparse
@@ -35,7 +34,7 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 WARM_UP_STEPS = 3
 # A measurement of steps ends after this many seconds.
 SECONDS = 0.5
-# The batches of a step in the two recipes. Other shapes have one batch per step.
+# The number of batches per step in the two recipes. Other shapes have one batch per step.
 ACCUMULATION = {"numbers.yaml": 2, "multi30k_en_de.yaml": 2}
 
 
@@ -54,7 +53,7 @@ def shapes() -> dict[str, Shape]:
 
 
 class _EnoughStepsError(Exception):
-    """The steps of a measurement take `SECONDS` together."""
+    """Ends a measurement after `SECONDS` of training steps."""
 
 
 class _StepTimes(TrainerCallback):
@@ -76,7 +75,9 @@ class _StepTimes(TrainerCallback):
 
 
 def recipe_of(shape: Shape, accumulation: int, folder: Path) -> Recipe:
-    """The recipe of a shape on number words. The vocabulary grows after the tokenizer is trained."""
+    """The recipe of a shape on number words. `step_seconds` enlarges the embedding to the shape's vocabulary
+    size.
+    """
     data = {
         "source_language": "en",
         "target_language": "de",
@@ -138,7 +139,7 @@ def main(words: list[str] | None = None) -> None:
     known = shapes()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=7, help="ratios of each measurement (7)")
+    parser.add_argument("--rounds", type=int, default=7, help="the number of ratios per measurement (7)")
     parser.add_argument(
         "--shapes", nargs="+", choices=known, default=[*known], metavar="NAME", help=", ".join(known)
     )

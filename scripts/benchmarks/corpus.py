@@ -1,5 +1,4 @@
-"""The cost of a corpus of the paper's size: seconds and peak memory of each phase of a run on generated
-sentence pairs.
+"""Measures the seconds and the peak memory of each phase of a run on a corpus of the paper's size.
 
     python scripts/benchmarks/corpus.py FOLDER [--pairs 4500000] [--num_proc 2]
 
@@ -84,7 +83,7 @@ def generate(folder: Path, name: str, count: int, seed: int) -> None:
             ).astype(int)
             ends = np.cumsum(sizes)
             ranks = np.searchsorted(limits, rng.random(ends[-1]))
-            # A translation has up to three words less than its source.
+            # A translation has up to three words fewer than its source.
             kept = np.maximum(1, sizes - rng.integers(0, 4, len(sizes)))
             sources = source_words[ranks].tolist()
             targets = target_words[ranks].tolist()
@@ -146,7 +145,7 @@ def resident(pid: int) -> np.ndarray:
             for child in (task / "children").read_text(encoding="ascii").split():
                 sizes += resident(int(child))
     except (OSError, ValueError):
-        # The process has just ended.
+        # Ignore the error, because the process has just ended.
         pass
     return sizes
 

@@ -1,10 +1,11 @@
-"""Seconds to encode a corpus: each word once (`TextEncoder`), or whole sentences (`encode_batch_fast`).
+"""Compares two ways to encode a corpus: each word once, and whole sentences.
 
     python scripts/benchmarks/encoding.py SOURCE TARGET [--repeat 6] [--num_proc 1] [--rounds 4]
 
-Each measurement is a new process with an empty cache. CPU seconds are those of the process and its children;
-other work on the machine changes CPU seconds less than wall-clock seconds. The digest shows that the token
-ids are the same.
+`TextEncoder` encodes each word once, `encode_batch_fast` encodes whole sentences. Each measurement is a new
+process with an empty cache. CPU seconds are the CPU time of the process and its children. Other work on the
+machine changes CPU seconds less than wall-clock seconds. The printed digest shows that all ways give the same
+token ids.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Beam search against MarianMT and CTranslate2 with the same weights on the same sentences.
+"""Compares the beam search with MarianMT and CTranslate2, with the same weights and sentences.
 
     python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
 
 Prints a table: median seconds, ratios to MarianMT in file order with batches of 32, the number of
-translations that are the same as those of MarianMT, the number that differ from our search in float32, BLEU,
-and the peak memory beyond the loaded model. Our search is also measured in bfloat16 and with int8 weights.
-`--base` measures a model of the paper's base size that computes the same function as the checkpoint (see
-`widened`), so that the translations have realistic lengths.
+translations that are equal to those of MarianMT, the number of translations that differ from our search in
+float32, BLEU, and the peak memory beyond the loaded model. Our search is also measured in bfloat16 and with
+int8 weights. `--base` measures a model of the paper's base size that computes the same function as the
+checkpoint (see `widened`), so that the translations have realistic lengths.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from vaswani_hf.model.translator_vaswani import Segment, batches_by_length
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 
-# Settings that both searches have. With "never" both stop when no better translation is possible.
+# Settings of all searches. With "never" a search stops when no better translation is possible.
 SETTINGS: dict[str, Any] = {
     "num_beams": 4,
     "length_penalty": 0.6,
@@ -56,8 +56,8 @@ Batching = Callable[[Ids], list[list[int]]]
 
 
 def widened(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """A model of the paper's base size with the same logits: its features, heads and inner units are
-    repeated.
+    """A model of the paper's base size with the same logits as `model`. The wide model repeats the features,
+    heads and inner units of `model`.
 
     LayerNorm of repeated features gives repeated features. Positions become a learned table, because
     sinusoids of another width differ. Additional layers add almost nothing to their inputs.
@@ -95,7 +95,7 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
         if layer >= last and "final" in name:
             if layer < BASE_LAYERS - 1:
                 return identity
-            # The last LayerNorm of the small model is the last one of the wide model.
+            # The last LayerNorm of the wide model is the last LayerNorm of the small model.
             old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
             # The output projection is a repeated embedding, which sums each feature `width` times.
             return old / width**0.5 if stack == "decoder" else old
@@ -116,13 +116,13 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if is_output:
         return per_head.T.repeat(width, 1) / (heads * depth)
     wide = per_head.repeat(1, width) / width
-    # The dot products are sums of `depth` times as many terms, and are divided by a root that is sqrt(depth)
-    # as large.
+    # A dot product of the wide model has `depth` times as many terms, and its divisor is sqrt(depth) times as
+    # large.
     return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
 
 
 def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
-    """The MarianMT model with the same logits, also for a widened model."""
+    """The MarianMT model with the same logits as `model`. `model` may be a result of `widened`."""
     if model.config.position_embedding == "sinusoidal":
         return to_marian(model)
     # The export refuses learned positions, because transformers does not load them into a MarianMT model.
@@ -189,7 +189,7 @@ def by_ctranslate2(folder: str) -> Engine:
 
 
 class Benchmark:
-    """The model, the sentences and the engines of a run. `arguments` are those of the command line."""
+    """The model, the sentences and the engines of a run. `arguments` are the arguments of the command line."""
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
@@ -199,7 +199,7 @@ class Benchmark:
         self.pad = translator.model.config.pad_token_id
         self.eos = translator.model.config.eos_token_id
         self.model = widened(translator.model.cpu()) if arguments.base else translator.model
-        # The settings of each engine limit the length.
+        # Remove the limits of the checkpoint, because the settings of each engine limit the length.
         for name in ("max_length", "max_length_a", "max_length_b"):
             setattr(self.model.generation_config, name, None)
         self.model.to(arguments.device, torch.bfloat16 if arguments.bf16 else torch.float32)
@@ -218,7 +218,7 @@ class Benchmark:
         return f"{score_translations(texts, self.references)['bleu']:.2f}"
 
     def model_of(self, name: str) -> Any:
-        """The model of an engine of PyTorch."""
+        """The model for an engine that uses PyTorch."""
         if name.startswith("marian"):
             model: Any = marian_of(self.model)
         elif "bf16" in name:
@@ -231,7 +231,9 @@ class Benchmark:
         return model
 
     def engine(self, name: str, ids: Ids) -> Engine:
-        """An engine by its name. Without `ids` the engine is not tuned to the sentences."""
+        """The engine `name`. `ids` are the sentences for the choice of the batch size; empty means a fixed
+        size.
+        """
         if name.startswith("ctranslate2"):
             from vaswani_hf.convert.ctranslate2 import to_ctranslate2
 
@@ -301,7 +303,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("source", help="sentences, one per line, plain or .gz")
     parser.add_argument("--reference", help="the translations of the sentences, for BLEU")
     parser.add_argument("--base", action="store_true", help="measure a model of the paper's base size")
-    parser.add_argument("--sentences", type=int, help="use this many sentences, the first ones of the file")
+    parser.add_argument(
+        "--sentences", type=int, help="use only this many sentences from the beginning of the file"
+    )
     parser.add_argument("--max_new_tokens", type=int, default=100)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -101,7 +101,7 @@ def peak_memory(work: Callable[[], Any]) -> float:
         before = torch.cuda.memory_allocated() / 2**20
         work()
         return torch.cuda.max_memory_allocated() / 2**20 - before
-    # Linux resets the peak of the resident size.
+    # Writing 5 to this file resets the peak of the resident size (Linux).
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = resident("VmRSS")
     work()
@@ -109,7 +109,9 @@ def peak_memory(work: Callable[[], Any]) -> float:
 
 
 def from_fresh_process(arguments: list[str]) -> float:
-    """The number that this script prints in a new process, with these arguments after those of this process."""
+    """Run this script in a new process, with `arguments` added to the command line. Return the printed
+    number.
+    """
     command = [sys.executable, *sys.argv, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     return float(done.stdout.split()[-1])

@@ -3,9 +3,10 @@
     python scripts/benchmarks/training.py --source train.en.gz --target train.de.gz \
         [--joeynmt PYTHON] [--pymarian PYTHON] [--shapes tiny d256 base]
 
-Each competitor is a process. A competitor trains for a number of tokens while the others wait, then the next
-one trains. All competitors see the same pairs as the same tokens, in batches of their own kind. Speeds are
-medians over the turns, and ratios are medians over the rounds of turns.
+Each competitor is a process. A competitor trains for a number of tokens while the other competitors wait.
+Then the next competitor trains. All competitors train on the same pairs with the same tokens, but each
+competitor builds its batches by its own rules. Speeds are medians over the turns, and ratios are medians over
+the rounds of turns.
 """
 
 import argparse
@@ -38,7 +39,7 @@ SHAPES = {
     # The base model of the paper.
     "base": Shape(width=512, ffn=2048, layers=6, heads=8, vocabulary=37000, tokens=2048, turn=8000),
 }
-# A GPU gets the batches of the paper.
+# On a GPU, batches have the size of the paper.
 GPU_TOKENS = 25000
 GPU_TURN = 10**6
 WARM_UP_STEPS = 2
@@ -187,7 +188,8 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
         warm_up = competitor.answer({"steps": WARM_UP_STEPS})
         if warm_up:
             competitor.turns.append(warm_up)
-    # Batches have different sizes. From here on all competitors train up to the same number of tokens.
+    # The warm-ups have different numbers of tokens. From here on all competitors train up to the same number
+    # of tokens.
     begun = max((competitor.turns[-1]["tokens"] for competitor in everybody if competitor.turns), default=0)
     for turn in range(1, arguments.turns + 1):
         # The speed of a shared machine changes, so that the rates are measured in each round.
@@ -268,7 +270,8 @@ def table(title: str, everybody: list[Competitor], facts: dict[str, Any], rates:
         cells.append(f"{last['tokens'] / last['positions']:.1%}" if last["positions"] else "not reported")
         cells.append(f"{last['memory']:,.0f}")
         for rate in rates.values():
-            # No competitor computes in bfloat16 on hardware that has no bfloat16.
+            # If bfloat16 is slower than float32, the hardware has no bfloat16, and no competitor computes in
+            # bfloat16.
             cells.append(f"{speed * flops / rate:.1%}" if rate >= rates["float32"] else "no hardware")
         cells.append(f"{competitor.validation_loss:.3f}" if competitor.validation_loss else "")
         cells.append(f"{last['tokens']:,}")

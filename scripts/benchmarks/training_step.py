@@ -1,9 +1,9 @@
-"""One training step: time and memory against MarianMT on the same random batches, and the kinds of operations
-in our step.
+"""Compares time and memory of one training step with MarianMT on the same random batches.
 
     python scripts/benchmarks/training_step.py [--width 128 …]
 
-Prints medians and ratios of steps that take turns, the peak memory, and the share of each kind of operation.
+Prints medians and ratios of steps that take turns, the peak memory, and the share of each kind of operation
+in a step of this package.
 """
 
 import argparse
@@ -18,7 +18,8 @@ from training_peers.vaswani import sizes
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 
-# The operations of PyTorch that belong to a kind. The first kind that fits counts.
+# The operations of PyTorch that belong to each kind. An operation counts for the first kind that matches its
+# name.
 KINDS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
     "attention": ("scaled_dot_product",),

@@ -1,9 +1,10 @@
-"""Time and memory of restricted self-attention (Section 4) and of full attention over the sequence length.
+"""Compares time and memory of restricted self-attention (Section 4) and full attention.
 
     python scripts/benchmarks/window.py [--window 128 …]
 
-Measures a forward and a backward pass of one attention with its mask. Prints medians and the slopes of lines
-through their logarithms, and draws both.
+Measures a forward and a backward pass of one attention layer with its mask, for several sequence lengths.
+Prints the medians and the slopes of straight lines through the logarithms of the medians, and draws the
+medians.
 """
 
 import argparse
@@ -23,7 +24,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
 def build(window: int, arguments: argparse.Namespace) -> VaswaniAttention:
-    """An attention with a window on each side. A window of 0 is full attention."""
+    """Self-attention restricted to `window` positions on each side. A window of 0 means full attention."""
     config = VaswaniConfig(
         d_model=arguments.width,
         encoder_attention_heads=arguments.heads,

@@ -10,10 +10,10 @@ keys of each run:
       simcut: {simcut_alpha: 3}
       further: {init_from: simcut, learning_rate: 0.001}     # starts from the model of an earlier run of the list
 
-Each run is written to OUTPUT/NAME. Keys of the command line replace keys of `all`. The same command continues
-an interrupted list, also in the middle of a run. Runs are scored on the validation split with the search of
-the recipe, because choices must not be made on a test split. The table OUTPUT/LIST.md and the picture
-OUTPUT/LIST.png are written after each run.
+Each run is written to OUTPUT/NAME. Keys of the command line replace keys of `all`. To continue an interrupted
+list, also in the middle of a run, repeat the command. Runs are scored on the validation split, because
+choices must not be made on a test split. The search has the settings of the recipe. The table OUTPUT/LIST.md
+and the picture OUTPUT/LIST.png are written after each run.
 """
 
 import argparse
@@ -44,14 +44,14 @@ from vaswani_hf.training.run import (
     resolve,
 )
 
-# The keys that name places of files, which the table of differences leaves out.
+# The table of differences leaves out keys with these beginnings, because such keys name files.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# Stands for a value that the model of `init_from` decides.
+# The placeholder for a value that comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
 
 
 def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Recipe]:
-    """The recipes of a list by name. Each recipe scores its model on the validation split."""
+    """The recipes of a list, by the names of the runs. Each recipe scores its model on the validation split."""
     content = _list(path)
     if output.exists() and not output.is_dir():
         raise ValueError(f"OUTPUT must be a folder, but '{output}' is a file.")
@@ -69,8 +69,8 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
             recipe = load_recipe(path.parent / content["recipe"], [*words, *overrides, *place])
             recipe = _scored_on_validation(_with_base(recipe, list(content["runs"]), list(recipes), output))
             if recipe.model.init_from is None:
-                # An earlier run in the folder must be the same run. A run with a base is checked when its
-                # base exists.
+                # If the folder has an earlier run, it must be the same run. A run with `init_from` is checked
+                # later, when its base exists.
                 earlier = earlier_recipe(output / name)
                 refuse_another_run(resolve(recipe, earlier) if earlier else recipe, earlier)
         except ValueError as error:
@@ -87,8 +87,8 @@ def _list(path: Path) -> dict[str, Any]:
         isinstance(content[key], kind) for key, kind in kinds.items()
     ):
         raise ValueError(
-            f"The list '{path}' must have the keys `recipe`, a file, `runs`, a mapping of names to keys, and perhaps `all`, keys for "
-            "all of them, and no other."
+            f"The list '{path}' must have the keys `recipe` (a file), `runs` (a mapping of names to keys) and, if needed, "
+            "`all` (keys of all runs), and no other keys."
         )
     if not content["runs"]:
         raise ValueError(f"`runs` in the list '{path}' must name at least one run, but is empty.")
@@ -96,7 +96,7 @@ def _list(path: Path) -> dict[str, Any]:
 
 
 def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Path) -> Recipe:
-    """The recipe with the folder of its base, if the base is a run of the list."""
+    """The recipe in which folders replace the names of other runs of the list in `init_from`."""
     given = recipe.model.init_from
     places = {base: _place_of(base, names, earlier, output) for base in recipe.model.bases()}
     if not places:
@@ -108,10 +108,10 @@ def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Pat
 
 
 def _place_of(base: str, names: list[str], earlier: list[str], output: Path) -> str:
-    """The folder or repository of the base of a run."""
+    """The folder of the run `base`, or `base` itself if it is a checkpoint folder or a repository of the Hub."""
     if base in names and base not in earlier:
         raise ValueError(
-            f"`init_from: {base}` is a run that comes later in the list, or this one; put it before."
+            f"`init_from: {base}` must be an earlier run of the list, but is this run or a later run; change the order."
         )
     if base in names:
         return str(output / base)
@@ -145,14 +145,15 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, dict[str, Any] | str]:
     """Train the runs that are not finished, and write the table and the picture after each run."""
-    # Results of finished runs stay in the table if a later run is interrupted.
+    # Read the results of finished runs first, so that these results stay in the table if a run is
+    # interrupted.
     results: dict[str, dict[str, Any] | str] = {
         name: read_results(output / name) for name, recipe in recipes.items() if _has_ended(recipe)
     }
     for number, (name, recipe) in enumerate(recipes.items(), 1):
         print(f"run {number} of {len(recipes)}: {name}", file=sys.stderr, flush=True)
         try:
-            # Only the table is written to the standard output.
+            # Redirect the output of the training, because the standard output is only for the table.
             with redirect_stdout(sys.stderr):
                 results[name] = train(recipe)
         except InterruptedRunError:
@@ -167,7 +168,7 @@ def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, di
 
 
 def _has_ended(recipe: Recipe) -> bool:
-    """True if the folder has the results of this run and not of another one."""
+    """True if the folder has the results of this run and not of another run."""
     try:
         earlier = earlier_recipe(Path(recipe.output_dir))
         if earlier is None:
@@ -181,7 +182,7 @@ def _has_ended(recipe: Recipe) -> bool:
 def changes(recipe: Recipe, first: Recipe) -> str:
     """The keys and values in which a run differs from the first run."""
     keys = {**recipe.values(), **first.values()}
-    # A run whose parts start from different models has one key per part.
+    # If the parts of a model start from different models, `init_from` has one key per part.
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
         key: Path(value).name if value and key.startswith("model.init_from") else value
@@ -190,14 +191,16 @@ def changes(recipe: Recipe, first: Recipe) -> str:
         and not key.startswith(_OF_THE_PLACE)
     }
     last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
-    # `lowercase` is a key of two sections.
+    # Write a key with its section if two sections have the key, such as `lowercase`.
     names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
     words = ["null" if value is None else value for value in changed.values()]
     return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """The value of a key. A missing key has the value of the base, or the default of the config."""
+    """The value of a key. A missing key has the value of the base model, or the default of the config if
+    there is no base model.
+    """
     values = recipe.values()
     if key in values:
         return values[key]
@@ -267,7 +270,7 @@ def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], p
         minutes, losses = [row["seconds"] / 60 for row in rows], [row["eval_loss"] for row in rows]
         right.plot(minutes, losses, label=name, color=color, linestyle=style)
     scores = [result["test"]["bleu"] for result in ended.values()]
-    # The axis starts near the lowest score, so that small differences are visible.
+    # Start the axis near the lowest score, so that small differences are visible.
     margin = max(max(scores) - min(scores), 0.5)
     left.set_xlim(max(0, min(scores) - margin), max(scores) + 0.4 * margin)
     left.invert_yaxis()
@@ -275,7 +278,7 @@ def draw(recipes: dict[str, Recipe], results: dict[str, dict[str, Any] | str], p
     right.set(xlabel="minutes of training", ylabel="validation loss, nats per token", yscale="log")
     for axis_format in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
         axis_format("{x:.3g}")
-    # The legend is beside the panel, because many curves leave no room in it.
+    # Put the legend next to the panel, because many curves leave no room in the panel.
     right.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=120)
 

@@ -1,11 +1,11 @@
-"""Our causal language model against GPT-2 of transformers: perplexity and time of a step at equal text,
-batches and size.
+"""Compares perplexity and step time of our causal language model with those of GPT-2 of transformers.
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
-Both models train on each batch, one after the other, so that other work on the machine slows both down. Our
-model has the shape and the initialization of GPT-2: layer normalization before each sub-layer, learned
-positions, GELU, biases in attention, and normal weights with a standard deviation of 0.02.
+The models have the same size and see the same texts. Both models train on each batch, one after the other, so
+that other work on the machine slows both models down. The model of this package has the shape and the
+initialization of GPT-2: layer normalization before each sub-layer, learned positions, GELU, biases in
+attention, and normal weights with a standard deviation of 0.02.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def build_models(tokenizer: Any) -> dict[str, Any]:
 
 
 def train_step(model: Any, optimizer: torch.optim.Optimizer, batch: dict[str, Any], rate: float) -> None:
-    """A step of AdamW with this learning rate."""
+    """Train for one step of AdamW with the learning rate `rate`."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     model.train()(**batch).loss.backward()
@@ -97,7 +97,7 @@ def train_both(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[st
         sampler.set_epoch(step)
         for numbers in sampler:
             batch = corpus.train_collator(rows.__getitems__(numbers))
-            # The rate rises for a tenth of the steps, and falls linearly to 0.
+            # The learning rate is the product of a warmup over a tenth of the steps and a linear decay to 0.
             warm_up = min(1.0, 10 * (step + 1) / arguments.steps)
             rate = arguments.learning_rate * warm_up * (1 - step / arguments.steps)
             for name, model in models.items():
@@ -123,7 +123,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--train", required=True, help="texts, one per line, plain or .gz")
     parser.add_argument("--test", required=True, help="held-out texts")
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=int, default=2, help="trainings with other weights and batches (2)")
+    parser.add_argument(
+        "--seeds", type=int, default=2, help="the number of trainings, each with another seed (2)"
+    )
     parser.add_argument("--vocab_size", type=int, default=4000)
     parser.add_argument("--tokens_per_batch", type=int, default=2048)
     parser.add_argument("--learning_rate", type=float, default=1e-3)

@@ -1,13 +1,12 @@
-"""Table 1 of "Attention Is All You Need", measured: FLOPs, seconds, sequential operations and path lengths of
-layers.
+"""Measures Table 1 of the paper: FLOPs, seconds, sequential operations and path lengths of layers.
 
 Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. The script prints a table
 and writes a picture.
 
 torch.utils.flop_counter counts matrix products and convolutions, with two FLOPs for a multiplication and an
-addition. It counts no softmax, gates, masks or biases. The exponents of FLOPs and seconds come from a linear
-regression of their logarithms on the logarithms of n, d, k and r. Letters: n positions, d width, k kernel
-width of a convolution, r neighbours on each side.
+addition. It does not count the operations of softmax, gates, masks and biases. The exponents of FLOPs and
+seconds come from a linear regression of their logarithms on the logarithms of n, d, k and r. Letters: n
+positions, d width, k kernel width of a convolution, r neighbours on each side.
 """
 
 import argparse
@@ -33,8 +32,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
 
-# Heads have the paper's width. Wider layers have more heads, so that the softmax too costs a multiple of n^2
-# d.
+# Each head has the width of the paper. A wider layer has more heads, so that the cost of the softmax is also
+# proportional to n^2 d.
 HEAD_WIDTH = 64
 # The size at which sequential operations and paths are measured.
 PATH_LENGTH, PATH_WIDTH, PATH_KERNEL, PATH_WINDOW = 257, 16, 3, 16
@@ -42,7 +41,7 @@ PATH_LENGTH, PATH_WIDTH, PATH_KERNEL, PATH_WINDOW = 257, 16, 3, 16
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """The size of a layer. k and r are 0 for layers that have none."""
+    """The size of a layer. k and r are 0 for layers that do not use them."""
 
     n: int
     d: int
@@ -62,7 +61,7 @@ class SelfAttention(nn.Module):
         window = {"attention_window": size.r} if size.r else {}
         config = VaswaniConfig(**shape, **window, attn_implementation=implementation)
         self.attention = VaswaniAttention(config, heads, layer_idx=0)
-        # A model computes the mask once for all layers, so that the mask is no part of the layer.
+        # Compute the mask here and not in `forward`, because a model computes the mask once for all layers.
         self.mask = attention_masks([self.attention], torch.empty(1, size.n, size.d), None)[0]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -71,8 +70,8 @@ class SelfAttention(nn.Module):
 
 
 class AttentionCore(SelfAttention):
-    """Scores, weights and weighted sum without projections, as in the paper's n^2 d. The states are queries,
-    keys and values.
+    """Attention without projections: scores, weights and weighted sum, which cost n^2 d in the paper. The
+    states are used as queries, keys and values.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -110,9 +109,9 @@ class Convolution(nn.Module):
 class Row:
     """A row of the table: its layers, the entries of the paper, and the measured sizes.
 
-    `layer` takes a size, the number of the layer in a stack and the implementation of attention. `path` is
-    the longest path between two positions in sequential operations, as it follows from the construction of
-    the layer.
+    `layer` builds a layer from a size, the number of the layer in a stack and the implementation of
+    attention. `path` gives the length of the longest path between two positions in sequential operations. The
+    length is derived from the construction of the layer.
     """
 
     name: str
@@ -130,13 +129,15 @@ def _steps(distance: int, reach: int) -> int:
 
 
 def _dilated_layers(size: Size) -> int:
-    # Floating-point logarithms are inexact: log(243) / log(3) is 4.999….
+    # Use integer powers, because floating-point logarithms are inexact: log(243) / log(3) is 4.999….
     return next(layers for layers in range(size.n) if size.k**layers >= size.n)
 
 
-# The leading term dominates from the smallest size on. A layer of the largest size takes about a second.
+# The smallest size is large enough for the leading term to dominate the cost. A layer of the largest size
+# takes about a second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
-# The matrices of a wider LSTM do not fit into the cache, so that its time follows another law.
+# Measure no wider LSTM. Its matrices would not fit into the processor cache, and its time would follow
+# another power law.
 CACHED = (128, 256, 512)
 ROWS = (
     Row(
@@ -160,7 +161,8 @@ ROWS = (
         lambda size, _, kind: AttentionCore(size, kind),
         *("O(r n d)", "O(1)", "O(n/r)"),
         lambda size: _steps(size.n - 1, size.r),
-        # In smaller sizes copying the neighbours takes as long as attending to them.
+        # Measure no smaller sizes, because there the copying of the neighbours takes as long as the attention
+        # to them.
         Size(8192, 256, r=128),
         {"n": (4096, 8192, 16384), "d": WIDE, "r": (128, 256, 512)},
     ),
@@ -200,7 +202,7 @@ ROWS = (
 
 
 def sizes_of(row: Row, quick: bool = False) -> list[Size]:
-    """The base size, and the sizes that differ from it in one letter. A quick run has an eighth of n and d."""
+    """The base size, and the sizes that differ from it in one letter. A quick run divides n and d by 8."""
     others = [replace(row.base, **{name: at}) for name, values in row.varied.items() for at in values]
     sizes = dict.fromkeys([row.base, *others])
     return [replace(size, n=size.n // 8, d=size.d // 8) if quick else size for size in sizes]
@@ -208,9 +210,9 @@ def sizes_of(row: Row, quick: bool = False) -> list[Size]:
 
 @contextmanager
 def in_the_open() -> Iterator[None]:
-    """Switch the kernels of oneDNN off, because the counter and autograd see each of them as one operation."""
+    """Switch the kernels of oneDNN off, because the counter and autograd see each kernel as one operation."""
     with warnings.catch_warnings():
-        # The switch warns about GPUs even if there is none.
+        # `mkldnn.flags` warns about GPUs even if there is no GPU.
         warnings.filterwarnings("ignore", "TF32 acceleration")
         with torch.backends.mkldnn.flags(enabled=False):
             yield
@@ -219,8 +221,8 @@ def in_the_open() -> Iterator[None]:
 def flops_of(row: Row, size: Size) -> int:
     """The FLOPs of a layer on one sentence.
 
-    The counter does not see the products inside fused attention and the LSTM of oneDNN, so that eager
-    attention and the LSTM of PyTorch are counted. The meta device computes shapes only.
+    The counter does not see the products inside fused attention and inside the LSTM of oneDNN. This function
+    therefore counts eager attention and the LSTM of PyTorch. The meta device computes shapes only.
     """
     with torch.device("meta"), torch.no_grad(), in_the_open():
         layer, states = row.layer(size, 0, "eager").eval(), torch.empty(1, size.n, size.d)
@@ -241,8 +243,8 @@ def median_seconds(cases: Sequence[tuple[Row, Size]], repetitions: int) -> dict[
 
 
 class Fit(NamedTuple):
-    """cost = factor · n^a · d^b …, by least squares of the logarithms. `r_squared` is the explained share of
-    their variance.
+    """A power law, cost = factor · n^a · d^b …, fitted to the logarithms by least squares. `r_squared` is the
+    share of the variance of the logarithms of the costs that the power law explains.
     """
 
     factor: float
@@ -250,7 +252,7 @@ class Fit(NamedTuple):
     r_squared: float
 
     def at(self, size: Size) -> float:
-        """The cost of a size by this fit."""
+        """The cost that this fit predicts for a size."""
         return self.factor * math.prod(getattr(size, name) ** power for name, power in self.exponents.items())
 
     def __str__(self) -> str:
@@ -258,7 +260,7 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """The exponents of the letters that vary among the sizes."""
+    """Fit a power law in the letters that differ among the sizes."""
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])
     targets = np.log(np.asarray(costs, dtype=float))
@@ -293,16 +295,16 @@ def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
 
 
 def layers_between_ends(row: Row, size: Size) -> int:
-    """The smallest number of layers after which the last position depends on the first one."""
+    """The smallest number of layers after which the last position depends on the first position."""
     torch.manual_seed(0)
-    # Float64 represents the small gradients of many layers. The derivative is taken in a random direction at
-    # position 0.
+    # Use float64, because the gradients of many layers are too small for float32. Take the derivative in a
+    # random direction at position 0.
     states, gradient = torch.randn(2, 1, size.n, size.d, dtype=torch.float64)
     gradient[:, 1:] = 0
     for depth in range(size.n):
         layer = row.layer(size, depth, "eager").double()
 
-        # Residual connection and layer normalization (Section 3.1) do not connect different positions.
+        # The residual connection and layer normalization (Section 3.1) do not connect different positions.
         def sublayer(states: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
             return nn.functional.layer_norm(states + layer(states), (size.d,))
 
@@ -316,8 +318,8 @@ def layers_between_ends(row: Row, size: Size) -> int:
 
 
 def path_length(row: Row, size: Size) -> int:
-    """The sequential operations between the first and the last position: layers by gradient, times n for
-    recurrent layers.
+    """The sequential operations between the first and the last position: the number of layers from
+    `layers_between_ends`, for recurrent layers multiplied by n.
     """
     short, long = sequential_operations(row, size)
     return layers_between_ends(row, size) * (size.n if long > short else 1)
@@ -340,7 +342,8 @@ def measure(quick: bool) -> list[Measured]:
     seconds = median_seconds(cases, 1 if quick else 7)
     found = []
     for row in ROWS:
-        # FLOPs are exact for small sizes, except for windows, which need full blocks.
+        # Count the FLOPs of quick sizes, because the FLOPs follow exact power laws. With a window use the
+        # full sizes, because small sizes do not fill the blocks of neighbours.
         timed, counted = sizes[row.name], sizes_of(row, quick="r" not in row.varied)
         times = [seconds[row, size] for size in timed]
         flops = fit(counted, [flops_of(row, size) for size in counted])

@@ -1,10 +1,10 @@
-"""A memory network (Sukhbaatar et al. 2015) on this package's attention: questions are queries, statements
-are keys and values.
+"""Trains memory networks (Sukhbaatar et al. 2015) that use the attention of this package.
 
-Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. The script generates stories about people,
-places, things and colours. It trains a network for each number of hops. It prints the accuracy on held-out
-stories by the number of statements that an answer depends on, and one story with the attention over its
-statements. Letters of shapes: B questions, S statements, J words, D width.
+Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. Questions are the queries of the attention,
+statements are its keys and values. The script generates stories about people, places, things and colours. It
+trains a network for each number of hops. It prints the accuracy on held-out stories by the number of
+statements that an answer depends on, and one story with the attention over its statements. Letters of shapes:
+B questions, S statements, J words, D width.
 """
 
 import argparse
@@ -29,7 +29,8 @@ WORDS = [
 ]
 STATEMENTS, SENTENCE, WIDTH = 10, 5, 64
 TRAINING, HELD_OUT, EPOCHS, BATCH, RATE = 5000, 1000, 8, 32, 2e-3
-# Statements, and questions with their answers and the number of statements that each answer depends on.
+# A story has statements and questions. Each question has its answer and the number of statements on which the
+# answer depends.
 Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 
@@ -64,7 +65,7 @@ def story_of(draw: random.Random) -> Story:
 
 
 def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
-    """Different stories: those to train on, and those that are held out."""
+    """Random stories without duplicates: the training stories and the held-out stories."""
     draw = random.Random(seed)
     stories: dict[tuple[str, ...], Story] = {}
     while len(stories) < TRAINING + HELD_OUT:
@@ -92,8 +93,8 @@ def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
 
 
 class MemoryNetwork(nn.Module):
-    """Section 2.2 of the paper: a hop adds the attention's output to the question. Words are weighted by
-    position (Section 4.1).
+    """The network of Sukhbaatar et al. 2015, Section 2.2: each hop adds the output of attention to the
+    question. Words are weighted by position (Section 4.1).
     """
 
     def __init__(self, hops: int):
@@ -164,9 +165,14 @@ def main(words: Sequence[str] | None = None) -> None:
     """Train the networks and print their results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--hops", type=int, nargs="+", choices=(1, 2, 3), default=[1, 2, 3], help="networks (1 2 3)"
+        "--hops",
+        type=int,
+        nargs="+",
+        choices=(1, 2, 3),
+        default=[1, 2, 3],
+        help="train a network for each number of hops (1 2 3)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of stories and weights (0)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the stories and weights (0)")
     arguments = parser.parse_args(words)
     stories, held_out = make_stories(arguments.seed)
     print(

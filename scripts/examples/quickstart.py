@@ -33,7 +33,7 @@ def main(checkpoint: str) -> None:
     if exact_match < MIN_EXACT_MATCH:
         sys.exit(
             f"Of the numbers below {END:,} at least {MIN_EXACT_MATCH} % must be translated right, but "
-            f"'{checkpoint}' does {exact_match:.2f} %; {remedy}."
+            f"'{checkpoint}' translates {exact_match:.2f} % right; {remedy}."
         )
 
 
@@ -53,7 +53,7 @@ def translate_examples(checkpoint: str, remedy: str) -> None:
 
 
 def translate_all(checkpoint: str) -> float:
-    """Translate all numbers below END, print the exact match of groups, and return that of all in percent."""
+    """Translate all numbers below END, print the exact match by group, and return the overall percentage."""
     recipe = load_recipe(f"{checkpoint}/recipe.yaml")
     data: Any = recipe.data
     pairs = number_pairs(data.numbers_train_size, recipe.seed, "train")

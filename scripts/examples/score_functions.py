@@ -1,11 +1,10 @@
-"""The score functions of attention: the effect of the scaling, the accuracy after training, and the time of a
-step.
+"""Compares the score functions of attention: effect of the scaling, accuracy, and time of a step.
 
 `python scripts/examples/score_functions.py scaling` prints and draws the entropy and the gradient of the
-softmax over the width of the keys, and takes seconds. `python scripts/examples/score_functions.py training`
-trains the quick start with each score function, and prints the exact match on held-out numbers and the time
-of a training step. It takes about 40 minutes on 2 CPU cores; the same command continues an interrupted run.
-The picture and the checkpoints are written to `--output`.
+softmax for several widths of the keys. It takes seconds. `python scripts/examples/score_functions.py
+training` trains the quick start model with each score function, and prints the exact match on held-out
+numbers and the time of a training step. It takes about 40 minutes on 2 CPU cores. To continue an interrupted
+run, repeat the command. The picture and the checkpoints are written to `--output`.
 """
 
 import argparse
@@ -49,8 +48,8 @@ QUANTITIES = {
 
 
 def scaling_row(score: str, d_k: int, num_queries: int) -> dict[str, float]:
-    """Statistics of the softmax over 64 random keys: queries and keys have independent features of variance
-    1.
+    """Statistics of the softmax over 64 random keys. The features of queries and keys are independent and
+    have variance 1.
 
     Returns the standard deviation of the scores, the mean entropy of the weights in nats (4.16 if all weights
     are equal), and the mean norm of the Jacobian of the softmax.
@@ -72,7 +71,7 @@ def scaling_row(score: str, d_k: int, num_queries: int) -> dict[str, float]:
 
 
 def compare_scaling(output: Path, num_queries: int = 2000) -> dict[str, list[dict[str, float]]]:
-    """Print and draw `scaling_row` over the width for each factor."""
+    """Print and draw the results of `scaling_row` for each score function in FACTORS and each width."""
     rows = {score: [scaling_row(score, width, num_queries) for width in WIDTHS] for score in FACTORS}
     for quantity, name in QUANTITIES.items():
         print(f"{name:24}" + "".join(f"d_k={width:<7}" for width in WIDTHS))
@@ -96,7 +95,7 @@ def compare_scaling(output: Path, num_queries: int = 2000) -> dict[str, list[dic
 
 
 def step_times(scores: list[str], repetitions: int) -> dict[str, list[float]]:
-    """The seconds of training steps of the recipe's model with each score function, in turns."""
+    """The seconds of training steps of the recipe's model, by score function. The score functions take turns."""
     fields = load_recipe(RECIPE).model.config_fields()
     tokens = torch.randint(4, 500, (32, 16))
     ways = {}
@@ -138,7 +137,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("what", choices=["scaling", "training"])
     parser.add_argument("--output", type=Path, default=Path("checkpoints/score_functions"), help="folder")
     parser.add_argument("--scores", nargs="+", choices=ATTENTION_SCORES, default=list(ATTENTION_SCORES))
-    parser.add_argument("--max_steps", type=int, help="steps of each run; default: those of the recipe")
+    parser.add_argument("--max_steps", type=int, help="steps of each run; default: the number in the recipe")
     parser.add_argument("--repetitions", type=int, default=40, help="steps that are timed (40)")
     arguments = parser.parse_args(given)
     arguments.output.mkdir(parents=True, exist_ok=True)

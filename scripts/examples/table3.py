@@ -1,5 +1,4 @@
-"""Table 3 of the paper as a plan: the parameters and the cost of each row, beside the numbers of the paper,
-in Markdown.
+"""Prints the planned parameters and costs for Table 3, next to the numbers of the paper, in Markdown.
 
 Run `python scripts/examples/table3.py`. The rows are the recipes in configuration/table3/. Nothing is
 trained.
@@ -31,8 +30,8 @@ FOLDER = Path(__file__).parents[2] / "configuration" / "table3"
 
 
 class PaperRow(NamedTuple):
-    """The paper's perplexity and BLEU on newstest2013, parameters in millions (Table 3), and FLOPs (Table 2)
-    of a row.
+    """The numbers of the paper for a row: perplexity and BLEU on newstest2013, parameters in millions (Table
+    3), and FLOPs (Table 2).
     """
 
     label: str
@@ -81,7 +80,9 @@ class PlannedRow(NamedTuple):
 
     @property
     def classes(self) -> tuple[float, float] | None:
-        """The smallest and the largest vocabulary with which the parameters round to the paper's."""
+        """The smallest and the largest vocabulary size that give the paper's number of parameters after
+        rounding.
+        """
         if self.paper.millions is None:
             return None
         width = planned_config(self.recipe.model, self.recipe.tokenizer).d_model
@@ -92,7 +93,7 @@ class PlannedRow(NamedTuple):
 
 @cache
 def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]:
-    """The rows by the names of their recipes."""
+    """The planned rows of Table 3, by the names of their recipes."""
     rows = {}
     for name in names:
         paper = PAPER[name]

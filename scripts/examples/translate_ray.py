@@ -2,11 +2,12 @@
 
 Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip
 install 'vaswani_hf[ray]'`. INPUT is a Parquet file or a folder of Parquet files. OUTPUT is another folder.
-All machines must see both. The rows of NAME.parquet keep their order and are written to
-NAME-00000-of-00003.parquet and so on, with at most `--rows_per_file` rows per file and an additional column
-`translation`. A null stays null. Each worker has one model and one processor. An output file appears when it
-is complete: the same command continues after a kill, and translates only missing or damaged files. If
-RAY_ADDRESS is set, Ray joins that cluster. Otherwise everything runs on this machine and its loopback.
+All machines must have access to INPUT and OUTPUT. The rows of NAME.parquet keep their order and are written
+to NAME-00000-of-00003.parquet and so on, with at most `--rows_per_file` rows per file and an additional
+column `translation`. The translation of a null is null. Each worker has one model and one processor. An
+output file appears only when it is complete. To continue after an interruption, repeat the command: it
+translates only missing or damaged files. If RAY_ADDRESS is set, Ray joins the cluster at this address.
+Otherwise Ray runs on this machine only, and its processes listen on the loopback interface.
 """
 
 import argparse
@@ -23,7 +24,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-# Rows in memory at once. Sorting by length needs many rows.
+# The number of rows in memory at once. Use many rows, because the translator sorts the texts of these rows by
+# length.
 BATCH_ROWS = 4096
 # The key of the schema metadata that identifies the input, the checkpoint and the options of an output file.
 ORIGIN = b"vaswani_hf.origin"
@@ -33,12 +35,12 @@ class PartTranslator:
     """A worker with one model. It translates one range of rows after another."""
 
     def __init__(self, arguments: argparse.Namespace):
-        """Load nothing, so that `__call__` reports loading errors like other errors."""
+        """Do not load the model. `__call__` loads it, so that loading errors are reported like other errors."""
         self._arguments = arguments
         self._translator: Any = None
 
     def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Write one output file, and return its path and the error message, if there is one."""
+        """Write one output file, and return its path and an error message, which is empty after a success."""
         try:
             from vaswani_hf.translation.ctranslate2 import Translator, load_ctranslate2_translator
 
@@ -55,7 +57,7 @@ class PartTranslator:
     def _write(self, part: dict[str, Any]) -> None:
         target, arguments = Path(part["target"]), self._arguments
         beams = {} if arguments.num_beams is None else {"num_beams": arguments.num_beams}
-        # A unique name, because a worker of a killed run may still be writing.
+        # Use a unique name, because a worker of a killed run may still be writing to its own unfinished file.
         unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}.unfinished")
         with pyarrow.parquet.ParquetFile(part["path"]) as file:
             field = pyarrow.field(arguments.output_column, pyarrow.string())
@@ -141,7 +143,8 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     origin = hashlib.sha256(json.dumps(facts).encode()).hexdigest().encode()
     starts, parts = range(0, max(rows, 1), arguments.rows_per_file), []
     for number, start in enumerate(starts):
-        # A single output file is numbered too, so that two input files never have the same output.
+        # A single output file has a number in its name, too, so that two input files never have the same
+        # output file.
         name = f"{path.stem}-{number:05}-of-{len(starts):05}.parquet"
         part = {
             "path": str(path.resolve()),
@@ -153,7 +156,7 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def is_done(part: dict[str, Any]) -> bool:
-    """True if the output file of a part is complete. Print its name if it is damaged; refuse an output of
+    """True if the output file of a part is complete. Print the name of a damaged file. Refuse a file with
     another origin.
     """
     target, remedy = part["target"], "choose another OUTPUT, or remove it"
@@ -161,7 +164,7 @@ def is_done(part: dict[str, Any]) -> bool:
         return False
     try:
         with pyarrow.parquet.ParquetFile(target, page_checksum_verification=True) as made:
-            # Reading all pages finds damage in the middle of a file.
+            # Read all pages, because only a full read finds damage in the middle of a file.
             rows = sum(len(batch) for batch in made.iter_batches())
             origin = (made.schema_arrow.metadata or {}).get(ORIGIN)
     except (pyarrow.ArrowException, OSError):
@@ -175,7 +178,9 @@ def is_done(part: dict[str, Any]) -> bool:
 
 
 def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, Any]]:
-    """The parts that are not translated. Refuse other files in the output folder."""
+    """The parts that are not translated yet. Refuse files in the output folder that are not outputs of a
+    part.
+    """
     targets = {part["target"] for part in parts}
     for path in sorted(output.resolve().glob("*.parquet")):
         is_stranger = str(path) not in targets
@@ -191,7 +196,8 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     is_local = not os.environ.get("RAY_ADDRESS")
     if is_local:
-        # Without a cluster mode, all processes of Ray listen on loopback only.
+        # Switch the cluster mode of Ray off, so that all processes of Ray listen on the loopback interface
+        # only.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     local: Any = {"num_cpus": arguments.workers, "include_dashboard": False} if is_local else {}
     try:
@@ -202,8 +208,11 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     lacks = is_local and ray.cluster_resources().get("GPU", 0) < arguments.num_gpus
-    refuse(f"`--num_gpus` must be at most as many as this machine has, but is {arguments.num_gpus:g}.", lacks)
-    # One block per part, because otherwise one worker may get several parts while another worker waits.
+    refuse(
+        f"`--num_gpus` must be at most the number of GPUs of this machine, but is {arguments.num_gpus:g}.",
+        lacks,
+    )
+    # Use one block per part, because otherwise one worker may get several parts while another worker waits.
     entries: Any = ray.data.from_items(parts, override_num_blocks=len(parts))
     pool = ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts)))
     made = entries.map(
@@ -246,7 +255,7 @@ def main(words: list[str] | None = None) -> None:
             f"`--{name}` must be positive, but is {getattr(arguments, name)}.", getattr(arguments, name) < 1
         )
     if os.path.isdir(arguments.checkpoint):
-        # Workers have another working directory.
+        # Use an absolute path, because workers have another working directory.
         arguments.checkpoint = os.path.abspath(arguments.checkpoint)
     parts = [
         part for path in input_files(arguments.input, arguments.output) for part in parts_of(path, arguments)

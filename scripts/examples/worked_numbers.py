@@ -1,5 +1,4 @@
-"""The numeric examples of the lecture notes, computed by this package with all intermediate results, as a
-page of Markdown.
+"""Prints numeric examples from lecture notes on the Transformer, computed by this package, in Markdown.
 
 Run `python scripts/examples/worked_numbers.py > worked_numbers.md`. tests/scripts/test_worked_numbers.py
 compares the numbers with plain arithmetic.
@@ -50,12 +49,13 @@ def attention_example() -> dict[str, torch.Tensor]:
 
 
 def masked_softmax_example() -> dict[str, torch.Tensor]:
-    """The causal mask, the masked scores and the weights of a table of scores, each [3, 3]."""
+    """The causal mask, the masked scores and the weights for the scores in SCORES, each [3, 3]."""
     table = torch.tensor(SCORES)
     length = len(SCORES)
     attention = attention_of(length, is_causal=True)
     mask = attention_masks([attention], torch.zeros(1, length, attention.config.d_model), None)[0]
-    # With unit vectors as keys and without the scaling, the scores are the queries.
+    # The keys are unit vectors, and the queries are divided by the scaling, so that the scores of the
+    # attention are exactly the numbers of the table.
     query, key = table[None, None] / attention.scaling, torch.eye(length)[None, None]
     weights = attention.weights(query, key, mask)[0, 0]
     return {"mask": mask[0, 0], "masked": table.masked_fill(mask[0, 0] != 0, -math.inf), "weights": weights}
@@ -79,7 +79,7 @@ def smoothing_example(form: str) -> dict[str, torch.Tensor]:
 
 
 def layer_norm_example() -> dict[str, torch.Tensor]:
-    """Mean, variance and eps [1, 1], deviations and the normalized numbers [1, 4]."""
+    """The layer normalization of NORMALIZED: mean, variance and eps [1, 1], deviations and results [1, 4]."""
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
     layer = VaswaniEncoderLayer(VaswaniConfig(d_model=len(NORMALIZED), **heads), layer_idx=0)
     norm = layer.self_attn_layer_norm
@@ -103,8 +103,8 @@ def schedule_example() -> dict[int, float]:
 
 
 def rotation(shift: int, width: int) -> torch.Tensor:
-    """The matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos: blocks of 2x2 rotations with
-    entries of PE(shift).
+    """The matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M consists of 2x2 rotations, and
+    the entries of the rotations are entries of PE(shift).
     """
     encoding = sinusoids(torch.tensor(shift), width)
     blocks = [

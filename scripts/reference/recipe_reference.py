@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "vaswani_hf"
 PAGE = ROOT / "docs" / "recipe_keys.md"
 SCHEMA = ROOT / "configuration" / "recipe.schema.json"
-# For each section: the variable names of its settings object in the package, and the files that are listed
-# first.
+# For each section: the variable names of its settings object in the package, and the files and folders that
+# the page lists for its keys, in this order. The page lists no other files.
 OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
     "data": ({"data"}, ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py")),
@@ -39,7 +39,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "evaluation": ({"evaluation"}, ("tasks/", "training/")),
     "publishing": ({"publishing"}, ("publish/", "training/run.py")),
 }
-# Files whose classes have fields and methods: a method may be the only reader of a field.
+# Files whose classes have fields and methods. A method that reads `self.KEY` may be the only reader of a key.
 FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py")
 HEAD = """# The keys of a recipe
 
@@ -64,7 +64,7 @@ def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
 
 @cache
 def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
-    """For each section and key, the tasks that have the key, with its field."""
+    """For each section and key, the tasks that have the key, each with its field for the key."""
     found: dict[str, dict[str, list[tuple[str, FieldInfo]]]] = {}
     for task in RECIPES:
         for section, keys in sections_of(task).items():
@@ -86,7 +86,9 @@ def _read(node: ast.AST) -> tuple[str, Any]:
 
 @cache
 def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
-    """For each file of the package: the attributes with their owners, and the ends of its f-strings."""
+    """For each file of the package: the attributes that it reads, with their owners, and the ends of its
+    f-strings.
+    """
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))

@@ -184,7 +184,7 @@ BAD_FILES = [
     ("a.jsonl", b'{"source": ' + b"7" * 5_000 + b"}",
      "Line 1 of {} must have no number of more than 4,300 digits, but has one."),
     ("a.jsonl", b"\xff\n", "{} must be UTF-8 text, but line 1 is not."),
-    ("a.parquet", b"PAR0", "{} must be a Parquet file that can be read, but: "),
+    ("a.parquet", b"PAR0", "{} must be a readable Parquet file, but reading failed: "),
     ("a.json", b'[{"source": "a", "target": "b"}, {"source": "a\\ud800", "target": "b"}]',
      "{}, row 2: The column `source` must hold text, but holds '\\ud800', half a character, which UTF-8 cannot write."),
     ("a.jsonl", b'{"translation": {"source": "a", "target": "\\udc00"}}',
@@ -438,7 +438,7 @@ def test_nothing_kept_is_an_error(tokenizer):
     with pytest.raises(ValueError) as caught:
         prepare(tokenizer, raw_pairs([("a", ""), ("abcdefghi", "abc")]))
     assert str(caught.value) == (
-        "`pairs` must hold a pair that survives cleaning, but of them: 2 pairs read, 0 kept; dropped: 1 with an empty"
+        "`pairs` must hold a pair that survives cleaning, but has none: 2 pairs read, 0 kept; dropped: 1 with an empty"
         " side, 1 too long, 0 of too unequal lengths."
     )
 
@@ -522,7 +522,7 @@ def test_a_split_of_empty_lines_is_found_before_the_training(tmp_path, split):
         load(section(tmp_path, **texts), tmp_path)
     assert str(caught.value) == (
         f"`data`, {split} split: {tmp_path}/{split}.source and {tmp_path}/{split}.target must hold a pair with text on both "
-        "sides, but a side of each of 3 is empty."
+        "sides, but each of its 3 pairs has an empty side."
     )
 
 
@@ -582,7 +582,7 @@ def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
         load(data, tmp_path)
     assert str(caught.value) == (
         f"`data`, train split: {data.train_source} and {data.train_target} must hold a line of at most 64 characters, 16 per "
-        "token of `data.max_length`, but each of 2 is longer or empty; split the lines, or raise `data.max_length`."
+        "token of `data.max_length`, but each of its 2 lines is longer or empty; split the lines, or raise `data.max_length`."
     )
 
 
@@ -604,8 +604,8 @@ def test_a_full_disk_is_one_sentence_that_names_the_folder(tokenizer, tmp_path, 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     sentence = (
-        r"'{}' could not be written: No space left on device \([\d,]+ MiB are free there\); make room, or set "
-        r"HF_DATASETS_CACHE to a folder with more\."
+        r"'{}' could not be written: No space left on device \([\d,]+ MiB are free there\); free disk space, or set "
+        r"HF_DATASETS_CACHE to a folder with more space\."
     )
     paths = aligned(tmp_path, *zip(*RAW, strict=True))
     pairs = load_pairs(PairSource(**paths))

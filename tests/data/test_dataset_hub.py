@@ -233,7 +233,7 @@ def test_a_cached_dataset_of_the_hub_serves_offline(dataset, recipe, pinned, vas
         return said
 
     assert sentence("--dataset=alice/none") == (
-        "`data.dataset` 'alice/none' must be in the cache while HF_HUB_OFFLINE is set, but is not; run once without it."
+        "`data.dataset` 'alice/none' must be in the cache while HF_HUB_OFFLINE is set, but is not; run once without HF_HUB_OFFLINE."
     )
     assert sentence(f"--dataset_revision={'0' * 40}") == (
         f"`data`, train split: `dataset_revision` {'0' * 40} of '{dataset.id}' could not be fetched, and the cache "

@@ -258,7 +258,7 @@ def test_a_state_of_before_the_window_is_refused(lengths):
     begin = stream.state_dict()["first_batch"]
     assert 0 < begin < 30
     assert stream.state_dict(begin)["position"] == begin
-    sentence = f"must be at least {begin}, where the window begins, but is {begin - 1}"
+    sentence = f"must be at least {begin}, the first batch of the window, but is {begin - 1}"
     with pytest.raises(ValueError, match=sentence):
         stream.state_dict(begin - 1)
 

@@ -161,7 +161,7 @@ def test_the_most_frequent_characters_come_first_where_not_all_fit(caplog):
     assert len(tokenizer) == 264
     assert [len(tokenizer.tokenize(character)) - 1 for character in "ßö垫它"] == [1, 1, 1, 3]
     assert caplog.messages == [
-        "1 of the 4 characters beyond ASCII do not fit into 264 vocabulary entries and are written in bytes."
+        "1 of the 4 characters beyond ASCII do not fit into 264 vocabulary entries and are encoded as bytes."
     ]
     for text in texts:
         assert decoded(tokenizer, text) == text

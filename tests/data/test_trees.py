@@ -79,10 +79,10 @@ def test_symbols_that_are_no_tree_over_a_word_are_refused(symbols):
 NO_TREES = [
     ("(S (NN a))\n(S (NP (NN b))\n(S (NN c))",
      "line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add what is missing, or "
-     "indent the lines that go on with a tree."),
+     "indent the lines that continue a tree."),
     ("(S (NN a))\n( (S\n  (NP (NN b))",
      "line 2: the tree that begins here lacks 2 closing brackets at the end of the file; add what is missing, or indent the "
-     "lines that go on with a tree."),
+     "lines that continue a tree."),
     ("(S (NN a)))",
      "line 1: a closing bracket has no opening one; remove it, or add the opening bracket that is missing."),
     ("\n(S (NP the dog))", "line 2: the word 'the' has no tag of its own; write each word as (TAG word)."),

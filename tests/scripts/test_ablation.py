@@ -108,11 +108,11 @@ def test_an_interrupted_list_is_continued(ablation, words, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("runs: {a: {}}", "must have the keys `recipe`, a file, `runs`"),
+        ("runs: {a: {}}", "must have the keys `recipe` (a file), `runs`"),
         ("recipe: recipe.yaml\nruns: {../a: {}}", "must have a name for its folder, as text, and a mapping"),
         ("recipe: recipe.yaml\nruns: {a: 3}", "but has 'a': 3"),
         ("recipe: recipe.yaml\nruns: {}", "must name at least one run, but is empty"),
-        ("recipe: recipe.yaml\nruns: {a: {init_from: b}, b: {}}", "`init_from: b` is a run that comes later"),
+        ("recipe: recipe.yaml\nruns: {a: {init_from: b}, b: {}}", "`init_from: b` must be an earlier run"),
         ("recipe: recipe.yaml\nruns: {a: {init_from: 'no|where'}}", "`init_from: no|where` must be a run"),
         (
             "recipe: recipe.yaml\nruns: {a: {simcut_alfa: 3}}",

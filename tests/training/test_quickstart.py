@@ -51,7 +51,7 @@ def test_too_many_wrong_numbers_end_it_with_a_sentence(quickstart, finished, cap
     with pytest.raises(SystemExit) as ended:
         quickstart.main(str(finished))
     assert ended.value.code == (
-        f"Of the numbers below 12 at least 99.5 % must be translated right, but '{finished}' does 0.00 %; "
+        f"Of the numbers below 12 at least 99.5 % must be translated right, but '{finished}' translates 0.00 % right; "
         f"remove '{finished}' and run `make quickstart` again."
     )
     rows = re.findall(r"(\d+) numbers of length (\d), (.*): exact match 0.00 %", capsys.readouterr().out)

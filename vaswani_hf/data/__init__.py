@@ -1,1 +1,1 @@
-"""From files of sentence pairs to batches of token ids."""
+"""Turns files of sentence pairs into batches of token ids."""

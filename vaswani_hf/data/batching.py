@@ -1,15 +1,15 @@
-"""Token-budget batches: pairs of similar lengths, endlessly, as padded tensors.
+"""Token-budget batches: pairs of similar lengths as padded tensors, for an unlimited number of epochs.
 
 Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch
 contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
 
 1. `TokenBudgetSampler` sorts the encoded pairs of corpus.py by length and cuts the sorted pairs into batches.
-2. `EndlessSampler` puts the batches of all epochs one after the other and gives each process its share.
+2. `EndlessSampler` concatenates the batches of all epochs and gives each process its share.
 3. `PairRows` reads the pairs of a batch, and `PairCollator` pads them into the tensors that the model takes.
 
-The trainer connects them in its `get_train_dataloader`. You need not read these files to understand the flow:
-streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py (reading memory-mapped
-files).
+The trainer connects these classes in its method `get_train_dataloader`. You need not read these files to
+understand the flow: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py
+(reading memory-mapped files).
 
 Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch, L
 length of a sentence, all lengths in tokens.
@@ -36,9 +36,9 @@ from .memory import mapped_files
 
 
 class _Packing(NamedTuple):
-    """The pairs sorted by length, and the positions at which the sorted pairs are cut."""
+    """The pairs sorted by length, and the positions at which the sorted pairs are cut into batches."""
 
-    # [N] the numbers of the pairs; neighbours have similar lengths.
+    # The numbers of the pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
     # The start of each length bucket (pairs of exactly equal lengths), and N at the end.
     bucket_bounds: np.ndarray
@@ -47,7 +47,7 @@ class _Packing(NamedTuple):
 
 
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
-    """Batches of pairs of similar lengths, within a budget of source tokens and one of target tokens.
+    """Batches of pairs of similar lengths that fit into a source token budget and a target token budget.
 
     A budget counts positions with padding: the number of pairs times the length of the longest sentence.
     There are as few batches as the budgets allow, and the batches are about equally full. The bounds of
@@ -67,7 +67,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     ):
         """The lengths [N] and the two budgets are in tokens.
 
-        `pairs_of` is for weighted corpora: it gives the [N] pairs that have these lengths in an epoch.
+        `pairs_of` is for weighted corpora: it returns the numbers of the [N] pairs that fill the places of an
+        epoch.
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -75,7 +76,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the permutations of an epoch."""
+        """Set the epoch, which decides the permutations."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -108,7 +109,7 @@ def _permuted_within(
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """The batches of a window of a stream, from short to long: [B] numbers of pairs for each batch."""
+    """The batches of a stream window, short pairs first. Each batch is an array [B] of pair numbers."""
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
 
@@ -116,7 +117,7 @@ def cut_into_batches(
 def _pack(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> _Packing:
-    """Sort the pairs by length, and cut the sorted pairs into the fewest batches, about equally full."""
+    """Sort the pairs by length, and cut them into as few batches as possible, all about equally full."""
     for side, lengths, budget in (
         ("source", source_lengths, source_tokens),
         ("target", target_lengths, target_tokens),
@@ -137,11 +138,14 @@ def _pack(
 
 
 def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """Sort pairs so that neighbours have similar lengths: the numbers of the pairs, [N] int64. Stable."""
-    # NumPy sorts 16-bit integers several times as fast.
+    """The numbers of the pairs, [N] int64, sorted so that neighbours have similar lengths. The sort is
+    stable.
+    """
+    # NumPy sorts 16-bit integers several times as fast as 64-bit integers.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
-    # Source lengths rise within one target length and fall within the next, so that neighbours stay similar.
+    # Sort by target length first. Let the source lengths rise for even target lengths and fall for odd target
+    # lengths, so that neighbours have similar source lengths.
     serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
     return np.lexsort((serpentine, target_keys))
 
@@ -149,7 +153,7 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """The bounds of the fewest batches within both budgets, all about equally full.
+    """The bounds of the batches: as few batches as both budgets allow, all about equally full.
 
     If each batch used the whole budget, the last batch would have only the few pairs that are left. An
     optimizer step would give these few pairs the weight of a full batch.
@@ -165,8 +169,9 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # The shares of `count` batches add up to `total`. The last batches have a share that is larger by
-        # one, because one pair less in each batch may be too much.
+        # The budget shares of `count` batches add up to `total`. If `total` is not divisible by `count`, the
+        # last batches have a share that is larger by one. Equal shares for all batches would be too coarse,
+        # because a share that is smaller by one may take a pair from every batch.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
@@ -183,9 +188,10 @@ def _batch_bounds(
     larger_budgets: tuple[int, int],
     num_smaller: int,
 ) -> np.ndarray:
-    """Fill batch after batch with length buckets: number of pairs, source length, target length.
+    """Fill batch after batch with length buckets. A bucket has a number of pairs and their two lengths.
 
-    The first `num_smaller` batches have `budgets` for source and target tokens, the others `larger_budgets`.
+    The first `num_smaller` batches have `budgets` for source and target tokens, the remaining batches have
+    `larger_budgets`.
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0
@@ -201,8 +207,8 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # A bucket that fills an empty batch fills the next batches in the same way while the budgets stay
-            # equal.
+            # If a bucket fills several batches with equal budgets, compute the bounds of these batches at
+            # once.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -220,12 +226,13 @@ def _batch_bounds(
 
 
 class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
-    """The batches of one process in epoch after epoch, as lists of (epoch, number of the pair).
+    """The batches of one process for an unlimited number of epochs, as lists of (epoch, pair number).
 
-    The batches of all epochs are one sequence, for any number of processes. Process r of n takes each batch
-    whose number in the sequence has the remainder r when divided by n. With gradient accumulation over a
-    batches, optimizer step s therefore takes the n * a batches from s * n * a on. These batches may belong to
-    two epochs. A killed run continues at its next batch.
+    The batches of all epochs form one sequence, which does not depend on the number of processes. Process r
+    of n takes each batch whose number in the sequence has the remainder r when divided by n. With gradient
+    accumulation over `a` batches, optimizer step s therefore uses n * a batches of all processes, beginning
+    with batch s * n * a. These batches may belong to two epochs. A resumed run continues with the next batch
+    of the sequence.
     """
 
     def __init__(
@@ -236,7 +243,7 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
         num_processes: int = 1,
         process_index: int = 0,
     ):
-        """`position` is the number of batches, of all epochs and processes, that are already computed."""
+        """`position` is the number of finished batches of all epochs and processes."""
         self._sampler = sampler
         self._position = position
         self._num_processes = num_processes
@@ -281,7 +288,7 @@ class PairRows(torch.utils.data.Dataset):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         if self._columns is None:
-            # Batches need no lengths and no numbers of corpora.
+            # Leave out these columns, because a batch needs neither lengths nor corpus numbers.
             unused = {"source_length", "target_length", CORPUS_COLUMN}
             names = [name for name in self._pairs.column_names if name not in unused]
             self._rows = kept_rows(self._pairs)
@@ -295,15 +302,15 @@ class PairRows(torch.utils.data.Dataset):
         return pairs
 
     def __getstate__(self) -> dict[str, Any]:
-        # A pickled view would be a copy of the whole file.
+        # Do not pickle the views, because a pickled view would contain the whole file.
         return {"_pairs": self._pairs, "_columns": None}
 
 
 class EpochPairs(PairRows):
-    """Encoded pairs by (epoch, number), as `EndlessSampler` gives them. Each pair gets its `epoch`.
+    """Encoded pairs by the keys (epoch, number) of `EndlessSampler`. Each pair also has its `epoch`.
 
-    Weighted corpora may have a pair several times in an epoch: the numbers N + n, 2 N + n, … mean `copy` 1,
-    2, … of pair n.
+    With weighted corpora an epoch may contain pair n several times: the numbers n, N + n, 2 N + n, … mean
+    `copy` 0, 1, 2, … of pair n.
     """
 
     def __getitems__(self, keys: Any) -> list[dict[str, Any]]:
@@ -317,9 +324,10 @@ class EpochPairs(PairRows):
 class PairCollator:
     """Pads the pairs of a batch into tensors.
 
-    With BPE-dropout the text of a pair is encoded again. The seed of the random generator consists of seed,
-    epoch, index and copy of the pair, so that the result does not depend on an interruption or on the number
-    of data workers. Dropout makes sentences longer; the budgets count the tokens without dropout.
+    With BPE-dropout the text of a pair is encoded again. The random generator is seeded with `seed` and with
+    the epoch, the index and the copy of the pair, so that the result does not depend on an interruption or on
+    the number of data workers. BPE-dropout increases the number of tokens, but the budgets count the tokens
+    without BPE-dropout.
     """
 
     def __init__(
@@ -330,9 +338,10 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """`pad_token_id` fills `input_ids`. `bpe_dropout` is the dropout of source and target.
+        """`pad_token_id` pads `input_ids`. `bpe_dropout` has a `BpeDropout` for source and one for target.
 
-        A pair that BPE-dropout would make longer than `max_length` tokens keeps its encoding without dropout.
+        If BPE-dropout would make a pair longer than `max_length` tokens, the pair keeps its encoding without
+        BPE-dropout.
         """
         self._pad_token_id = pad_token_id
         self._bpe_dropout = bpe_dropout
@@ -353,7 +362,7 @@ class PairCollator:
         if self._bpe_dropout is None:
             return example["input_ids"], example["labels"]
         copy = f" {example['copy']}" if example.get("copy") else ""
-        # The epoch comes with the pair, because a loader that reads ahead may be in the next epoch.
+        # Read the epoch from the pair, because a loader that reads ahead may already be in the next epoch.
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source_dropout, target_dropout = self._bpe_dropout
         source_ids = source_dropout.encode(example["source"], rng)
@@ -375,10 +384,11 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
 ) -> list[dict[str, Tensor]]:
-    """Cut a batch into parts of about equally many neighbouring pairs without unneeded padding.
+    """Cut a batch into parts with about equally many pairs and without unneeded padding.
 
     A part has at most `positions` positions on each side, unless a single pair has more. `are_texts` means
-    that inputs and labels are the same text. A batch that is small enough is the only part.
+    that inputs and labels are the same text. A batch that is small enough is returned whole, as the only
+    part.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

@@ -1,4 +1,4 @@
-"""BPE-dropout: random splits of a text by a trained byte-level BPE (Provilkov et al. 2020, Algorithm 1).
+"""BPE-dropout: a trained byte-level BPE splits texts at random (Provilkov et al. 2020, Algorithm 1).
 
 Legend of shapes: L length of a sentence in tokens, `</s>` included.
 """
@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from ..model.translator_vaswani import tags_of
 
-# The size of the cache of possible merges: the number of partly merged words, and the largest number of
-# pieces of a word. The cache takes about 30 MB for European text.
+# Limits of the cache of possible merges: the number of partly merged words in the cache, and the number of
+# pieces of a word in the cache. The cache takes about 30 MB for European text.
 _MAX_CACHED_WORDS = 100_000
 _MAX_CACHED_PIECES = 32
 
@@ -28,8 +28,8 @@ class BpeDropout:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, rate: float):
         """`tokenizer` comes from `train_tokenizer`. `rate` is the probability of leaving out a merge.
 
-        Rate 0 splits as the tokenizer does. Rate 1 splits into characters, and into bytes if the vocabulary
-        lacks a character.
+        Rate 0 gives the same split as the tokenizer. Rate 1 splits a text into characters, and splits a
+        character that is missing in the vocabulary into bytes.
         """
         backend = tokenizer.backend_tokenizer
         is_bpe = isinstance(backend.model, models.BPE)
@@ -45,14 +45,14 @@ class BpeDropout:
         self._token_ids = backend.get_vocab(with_added_tokens=False)
         self._eos_token_id = tokenizer.eos_token_id
         self._tags = tags_of(tokenizer)
-        # The parentheses make `split` return the tags, too. `tokenizers` does not count \x1c to \x1f as white
-        # space.
+        # The parentheses in the pattern make `split` return the tags, too. Exclude \x1c to \x1f, because
+        # `tokenizers` does not count these characters as white space.
         space = r"[^\S\x1c-\x1f]*"
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # The first merges join the bytes of one character. Never leave them out, because a model that is
-        # trained on parts of characters may write parts of characters.
+        # The first merges join the bytes of one character. Never leave out these merges, because a model that
+        # is trained on parts of characters may write parts of characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
@@ -70,8 +70,8 @@ class BpeDropout:
     def _split(self, word: str, rng: Random) -> tuple[str, ...]:
         pieces = tuple(word)
         while True:
-            # Drawing for the merges in their order and stopping at the first kept merge gives the best kept
-            # merge.
+            # Draw a random number for each possible merge in the order of BPE, and stop at the first merge
+            # that is kept. This merge is the kept merge that BPE would apply first.
             for position in self._possible_merges(pieces):
                 pair = pieces[position : position + 2]
                 if pair in self._merges_of_bytes or rng.random() >= self.rate:
@@ -82,7 +82,9 @@ class BpeDropout:
                 return pieces
 
     def _possible_merges(self, pieces: tuple[str, ...]) -> list[int]:
-        """The positions of pieces that can be merged with the next piece, in the order of BPE."""
+        """The positions of pieces that can be merged with the next piece, sorted by the order of merges in
+        BPE.
+        """
         positions = self._merges_of.get(pieces)
         if positions is not None:
             return positions
@@ -100,5 +102,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # The bytes of an incomplete character are decoded as a single replacement character.
+    # The length is 1 for an incomplete character, too, because its bytes are decoded into one replacement
+    # character.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

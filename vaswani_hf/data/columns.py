@@ -1,7 +1,7 @@
 """Columns of an encoded corpus, read from memory-mapped Arrow files.
 
-This module is faster than `datasets`, which reads rows one by one after `select` and makes a Python integer
-of each token.
+This module is faster than `datasets`, because `datasets` reads rows one by one after `select` and converts
+each token into a Python integer.
 
 Legend of shapes: N pairs of the corpus, B pairs of a batch.
 """
@@ -19,7 +19,7 @@ CORPUS_COLUMN = "corpus"
 
 def kept_rows(pairs: Dataset) -> np.ndarray:
     """The rows of the Arrow table that belong to a dataset, in the order of the dataset, [N] int64."""
-    # `select` does not change the table. It stores the numbers of the selected rows.
+    # `select` does not change the table, but stores the numbers of the selected rows in `_indices`.
     if pairs._indices is None:
         return np.arange(len(pairs))
     return pairs._indices.column(0).to_numpy().astype(np.int64)
@@ -60,7 +60,7 @@ class Column:
             return [self._chunks[number][position].as_py() for number, position in places]
         for number in set(numbers) - self._views.keys():
             chunk = self._chunks[number]
-            # A memoryview gives single offsets faster than an array.
+            # Reading single offsets from a memoryview is faster than reading them from an array.
             self._views[number] = (chunk.values.to_numpy(), memoryview(chunk.offsets.to_numpy()))
         cells = []
         for number, position in places:
@@ -69,7 +69,7 @@ class Column:
         return cells
 
     def lists(self, rows: np.ndarray) -> Iterator[pyarrow.Array]:
-        """The lists of token ids of [N] rows in their order, as Arrow arrays of many lists."""
+        """The token id lists of [N] rows in the order of `rows`. Each yielded Arrow array has many lists."""
         numbers, positions = self._positions(rows)
         cuts = np.flatnonzero(np.diff(numbers)) + 1
         for run in np.split(np.arange(len(rows)), cuts):

@@ -1,10 +1,10 @@
 """The corpus of a run: text -> sentence pairs -> token ids.
 
-1. `load_pairs` makes a dataset with the columns `source` and `target` of files, of a dataset of the Hub, or
-   of a stream.
-2. `prepare_pairs` drops unsuitable pairs and encodes the others into token ids, once, in the cache of
-   `datasets`.
-3. `Corpus` holds the encoded splits. batching.py makes batches of them.
+1. `load_pairs` reads files, a dataset of the Hub or a stream into a dataset with the columns `source` and
+   `target`.
+2. `prepare_pairs` drops unsuitable pairs and encodes the remaining pairs into token ids. The cache of
+   `datasets` keeps the result.
+3. `Corpus` holds the encoded splits. batching.py cuts the splits into batches.
 
 A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). You need not read these files to
 understand the flow: pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast
@@ -53,7 +53,8 @@ ID_FEATURES = {
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
 # per token. Without this limit a line of 100,000 equal characters would have few and very long tokens: the
-# line would pass the limit in tokens, and its tokens would take entries of the vocabulary from words.
+# line would not exceed `max_length` tokens, and its long tokens would take the place of words in the
+# vocabulary.
 CHARACTERS_PER_TOKEN = 16
 
 
@@ -62,13 +63,14 @@ CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True)
 class PairSource:
-    """Where pairs come from: `source_file` and `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
+    """The source of pairs: `source_file` and `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
 
-    A field for files is a path, a shell pattern, or a list of both. `source_file` and `target_file` need
-    equally many files.
+    The value of a field for files is a path, a shell pattern, or a list of paths and patterns. `source_file`
+    and `target_file` need equally many files.
     """
 
-    # UTF-8 text with one sentence per line, plain or `.gz`, and the translations line by line.
+    # UTF-8 text, plain or `.gz`. `source_file` has one sentence per line. `target_file` has the translation
+    # of each sentence on the same line.
     source_file: Files | None = None
     target_file: Files | None = None
     # `.jsonl`, `.json`, `.csv` or `.parquet` with a column `translation` that maps languages to sentences
@@ -80,7 +82,7 @@ class PairSource:
     dataset_config: str | None = None
     dataset_revision: str | None = None
     split: str = "train"
-    # The languages, or the columns, of source and target.
+    # The languages of source and target, or the names of their columns.
     source_language: str = "source"
     target_language: str = "target"
     # Read the pairs during the training instead of writing them into the cache of `datasets` first.
@@ -92,8 +94,8 @@ class PairSource:
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
     """The pairs as a dataset with the text columns `source` and `target`.
 
-    `datasets` reads files into its cache once, and again after they have changed. A stream raises errors
-    about its content during the iteration.
+    `datasets` reads a file into its cache once, and reads the file again if the file has changed. Errors in
+    the content of a stream are raised during the iteration.
     """
     with naming_the_folder(Path(datasets.config.HF_DATASETS_CACHE), CACHE_REMEDY):
         if pair_source.dataset is not None:
@@ -113,7 +115,8 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
         )
     stats = [os.stat(path) for paths in files.values() for path in paths]
     arguments = {
-        # `datasets` makes one shard of a stream of each item of a list, but not of a tuple.
+        # Pass a list, because `datasets` turns each item of a list into one shard of a stream. It does not do
+        # so for a tuple.
         "shards": [dict(zip(files, paths, strict=True)) for paths in zip(*files.values(), strict=True)],
         "languages": (pair_source.source_language, pair_source.target_language),
         "cache_key": (__version__, *((stat.st_size, stat.st_mtime_ns) for stat in stats)),
@@ -125,11 +128,11 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
 
 
 def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
-    """The text pairs of a generator, in the cache of `datasets`."""
+    """Write the text pairs of a generator into the cache of `datasets`, and open them as a dataset."""
     try:
         return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
     except DatasetGenerationError as error:
-        # The cause names the file and the line. The error of `datasets` does not.
+        # Raise the cause, because the cause names the file and the line and the error of `datasets` does not.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 
@@ -164,7 +167,7 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
 def load_dataset_split(
     data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
-    """Two columns of a split of `data.dataset` as pairs; None without a dataset or such a split."""
+    """Two columns of a split of `data.dataset` as pairs; None if there is no dataset or no such split."""
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:
         return None
@@ -182,12 +185,12 @@ def load_dataset_split(
     except yaml.YAMLError as error:
         raise ValueError(
             f"the card (README.md) of the dataset '{data.dataset}' must begin with YAML between two lines of "
-            "---, but that is damaged; correct it, or take another `data.dataset_revision`."
+            "---, but the YAML is damaged; correct the card, or choose another `data.dataset_revision`."
         ) from error
 
 
 def join_corpora(sources: Sequence[PairSource]) -> Dataset:
-    """The pairs of several training corpora, one after the other, with the number of their corpus."""
+    """The pairs of several training corpora, one corpus after the other, with the number of their corpus."""
     corpora = []
     for number, source in enumerate(sources):
         pairs: Any = load_pairs(source)
@@ -201,7 +204,7 @@ def load_splits(
     data: DataSettings,
     seed: int,
 ) -> dict[str, Any]:
-    """The text of the training, validation and test split, None if there is no such split.
+    """The texts of the training, validation and test split. The text of a missing split is None.
 
     `check_split` checks each split that is not a stream.
     """
@@ -220,7 +223,8 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
     try:
         return function(*args, **kwargs)
     except (ValueError, FileNotFoundError) as error:
-        # `PairSource` has the field `source_file`. The recipe has the key `train_source`.
+        # Replace the name of a `PairSource` field, such as `source_file`, by the key of the recipe, such as
+        # `train_source`.
         words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
         raise ValueError(f"`data`, {split} split: {words}") from error
 
@@ -235,7 +239,7 @@ def split_name(data: DataSettings, split: str) -> str:
 
 
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
-    """Refuse a split without text. Training and validation also need a pair that is short enough.
+    """Refuse a split without text. A training or validation split also needs a pair that is short enough.
 
     `fault` is the message for a split in which each pair has an empty side.
     """
@@ -246,15 +250,15 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
     if first is None:
         raise ValueError(f"{name} {fault}")
     if split == "test":
-        # The test split is scored without a limit of the length.
+        # Do not check the lengths, because the test split is scored without a length limit.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):
             return
     raise ValueError(
         f"{name} must hold a line of at most {CHARACTERS_PER_TOKEN * max_length:,} characters, "
-        f"{CHARACTERS_PER_TOKEN} per token of `data.max_length`, but each of {len(pairs):,} is longer or "
-        "empty; split the lines, or raise `data.max_length`."
+        f"{CHARACTERS_PER_TOKEN} per token of `data.max_length`, but each of its {len(pairs):,} lines is longer "
+        "or empty; split the lines, or raise `data.max_length`."
     )
 
 
@@ -319,9 +323,9 @@ def prepare_pairs(
 ) -> tuple[Dataset | IterableDataset, CorpusReport]:
     """The cleaned pairs as token ids, and the counts of dropped pairs.
 
-    Without a target tokenizer each text is its own target. A dataset is encoded once, into the cache of
-    `datasets`. A stream is encoded while it is read; its report changes at the same time, in the process that
-    reads the stream.
+    If `target_tokenizer` is None, each text is also its own target. A dataset is encoded once, into the cache
+    of `datasets`. A stream is encoded while it is read. The counts of a stream change while the stream is
+    read, in the process that reads it.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(
@@ -335,7 +339,7 @@ def prepare_pairs(
     if isinstance(pairs, IterableDataset):
         return encoder.encode_stream(pairs, report), report
     corpus_column = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
-    # `datasets` writes the encoded pairs into the folder of the text.
+    # `datasets` writes the encoded pairs into the cache folder of the text pairs.
     folder = (
         Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
     )
@@ -352,10 +356,10 @@ def prepare_pairs(
     outcomes = marked.data.column("outcome").to_numpy()
     report.add(outcomes)
     if report.kept == 0:
-        one = "`texts` must hold one" if are_texts else "`pairs` must hold a pair"
-        raise ValueError(f"{one} that survives cleaning, but of them: {report.in_words(are_texts)}.")
+        one = "`texts` must hold a text" if are_texts else "`pairs` must hold a pair"
+        raise ValueError(f"{one} that survives cleaning, but has none: {report.in_words(are_texts)}.")
     prepared = marked.remove_columns("outcome")
-    # `select` costs time for each row, so that it is not called if no pair was dropped.
+    # Call `select` only if a pair was dropped, because `select` takes time for each row.
     return prepared if report.kept == report.read else prepared.select(np.flatnonzero(outcomes == 0)), report
 
 
@@ -363,8 +367,8 @@ def prepare_pairs(
 class PairEncoder:
     """Encodes batches of text pairs and decides which pairs to keep.
 
-    The cache of `datasets` finds encoded pairs by a hash of the fields. The result therefore depends on the
-    fields only.
+    The cache of `datasets` identifies encoded pairs by a hash of the fields of this class. Every value that
+    changes the result must therefore be a field.
     """
 
     source_tokenizer: SerializedTokenizer
@@ -391,7 +395,8 @@ class PairEncoder:
             ]
         )
         for row in np.flatnonzero(too_many_characters):
-            # Do not encode such a text: encoding takes long, and the pair is dropped.
+            # Do not encode a text with too many characters, because encoding takes long and the pair is
+            # dropped.
             sources[row] = targets[row] = ""
         source_ids = text_encoder(self.source_tokenizer)(sources)
         target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids
@@ -399,7 +404,7 @@ class PairEncoder:
         target_lengths = target_ids.value_lengths().to_numpy()  # [N]
         longer = np.maximum(source_lengths, target_lengths)
         unequal = longer > (self.max_length_ratio or np.inf) * np.minimum(source_lengths, target_lengths)
-        # The numbers are positions of fields of CorpusReport.
+        # The numbers in `outcome` are positions of fields of `CorpusReport`.
         outcome = np.select([empty, too_many_characters, longer > self.max_length, unequal], [1, 4, 2, 3], 0)
         columns: dict[str, Any] = {
             "input_ids": source_ids,
@@ -415,7 +420,9 @@ class PairEncoder:
         return pyarrow.table(columns)
 
     def encode_stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
-        """The kept pairs of a stream. Reading the stream adds to the report."""
+        """The kept pairs of a stream as token ids. Reading the stream adds the counts of its pairs to
+        `report`.
+        """
 
         def kept(batch: dict[str, list], indices: list[int]) -> dict[str, Any]:
             columns = self(batch, indices)
@@ -439,29 +446,31 @@ class PairEncoder:
 class Corpus:
     """The data of a run. Creating a `Corpus` cleans and encodes the training and the validation split."""
 
-    # The splits "train", "validation" and "test" with the columns `source` and `target`; None without such a
-    # split.
+    # The splits "train", "validation" and "test" with the columns `source` and `target`; None if the split is
+    # missing.
     texts: dict[str, Any]
     source_tokenizer: PreTrainedTokenizerFast
-    # The same object as `source_tokenizer` for a shared vocabulary.
+    # If the vocabulary is shared, this is the same object as `source_tokenizer`.
     target_tokenizer: PreTrainedTokenizerFast
     # The collators pad batches. The collator of the training also applies BPE-dropout, or chooses masked
     # tokens.
     train_collator: PairCollator
     validation_collator: PairCollator
-    # The longest sentence of training and validation (tokens).
+    # The largest allowed length of training and validation sentences (tokens).
     max_length: int
-    # The number of processes that encode.
+    # The number of processes that encode the pairs.
     num_proc: int
-    # Decides which pairs of weighted corpora an epoch has.
+    # The seed that decides which pairs of weighted corpora an epoch contains.
     seed: int
     # The tokenizer that encodes the texts of a language model; None for pairs.
     text_tokenizer: PreTrainedTokenizerFast | None = None
-    # Drop training pairs with a side that is longer than this multiple of the other side.
+    # Drop a training pair if the number of tokens of one side exceeds this multiple of the number of tokens
+    # of the other side.
     max_length_ratio: float | None = None
-    # Keep the text of the training pairs, because BPE-dropout encodes it again in each epoch.
+    # If true, keep the text of the training pairs. BPE-dropout needs the text, because it encodes the text
+    # again in each epoch.
     keep_text: bool = False
-    # The training split also has each pair reversed.
+    # If true, the training split also contains each pair with source and target exchanged.
     both_directions: bool = False
     # The name and the weight of each training corpus; empty without weights.
     corpora: Sequence[tuple[str, float]] = ()
@@ -471,7 +480,7 @@ class Corpus:
     validation: Dataset | None = field(init=False, default=None)
     # The report of each encoded split. The report of a stream changes while the stream is read.
     reports: dict[str, CorpusReport] = field(init=False, default_factory=dict)
-    # Chooses the training pairs of each epoch if the corpora have weights.
+    # If the corpora have weights, `weighted` chooses the training pairs of each epoch.
     weighted: WeightedPairs | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -509,5 +518,5 @@ class Corpus:
         """The number of training pairs (None for a stream) and their SHA-256, which identify the data."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Read the text of a stream, because reading its encoded pairs would change the report.
+        # Hash the text of a stream, because reading the encoded pairs of the stream would change the report.
         return corpus_digest(self.texts["train"])

@@ -1,6 +1,6 @@
-"""The digest of a corpus, and its place in the cache of `datasets`.
+"""Computes the digest of a corpus, and stores the digest in the cache of `datasets`.
 
-tokenizer_training.py keeps the tokenizers of a corpus in the same cache.
+tokenizer_training.py stores the tokenizers of a corpus in the same cache.
 """
 
 import contextlib
@@ -19,17 +19,18 @@ from ..version import __version__
 from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
-CACHE_REMEDY = "make room, or set HF_DATASETS_CACHE to a folder with more"
-# The digest of a stream is that of its first pairs. They are few, because each start of a run reads them
-# again.
+CACHE_REMEDY = "free disk space, or set HF_DATASETS_CACHE to a folder with more space"
+# The digest of a stream covers only its first pairs. The number of these pairs is small, because each start
+# of a run reads them again.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
 def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
-    """The `count` of the training pairs and their `sha256`. A resumed run compares both with the earlier run.
+    """The `count` of the training pairs and their `sha256`. A resumed run compares both values with those of
+    the earlier run.
 
-    The digest does not depend on the place and the time of the encoding. The digest of a stream is the hash
-    of its first thousand pairs, and its `count` is None.
+    The digest does not depend on the folder and the time of the encoding. The `sha256` of a stream is the
+    hash of its first 1000 pairs, and the `count` of a stream is None.
     """
     if isinstance(pairs, IterableDataset):
         # Copy the stream, because a stream and the streams derived from it share their position.
@@ -47,18 +48,19 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
             mapped_files.release()
         digest.update(ids.digest() + lengths.digest())
     if CORPUS_COLUMN in pairs.column_names:
-        # The division into weighted corpora decides how often the run sees each pair.
+        # Include the corpus numbers, because the weight of a corpus decides how often an epoch contains each
+        # pair.
         digest.update(np.ascontiguousarray(pair_corpora(pairs), "<i4"))
     return {"count": len(pairs), "sha256": digest.hexdigest()}
 
 
 def cached_digest(pairs: Dataset) -> dict[str, Any]:
-    """The `corpus_digest` of encoded pairs, computed once for their files."""
+    """The `corpus_digest` of encoded pairs. It is computed once and then read from the cache."""
     cache = cache_folder(pairs)
     if cache is None:
         return corpus_digest(pairs)
     path = cache / f"digest-{cache_key(pairs, hashlib.sha256(kept_rows(pairs)).hexdigest())}.json"
-    # Compute the digest if its file is missing or damaged.
+    # If the file of the digest is missing or damaged, ignore the error and compute the digest below.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         digest = json.loads(path.read_text(encoding="utf-8"))
         if {"count": len(pairs), "sha256": str(digest["sha256"])} == digest:

@@ -1,4 +1,4 @@
-"""Datasets of the Hub, with one commit for all splits, all processes and all parts of a run."""
+"""Loads datasets of the Hub. All splits and all processes use one commit, also in a resumed run."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from ..settings.data import CorpusData, is_on_hub
 
 _Data = TypeVar("_Data", bound=CorpusData)
 
-# By default `datasets` counts downloads: it sends the names of datasets, also of private ones, to a fixed
-# address.
+# Switch off the download counter of `datasets`, because it sends the names of datasets, even of private
+# datasets, to a fixed address.
 if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
 
@@ -24,13 +24,14 @@ if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
 def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
     """The section `data` with the commit of its dataset, and with the licence in the dataset card.
 
-    A licence in the recipe stays. `earlier` is the section that the run to be resumed has recorded. Its
-    commit stays, unless the recipe names another commit.
+    A licence that the recipe states is kept. `earlier` is the section that the run to be resumed has
+    recorded. The commit in `earlier` is kept, unless the recipe names another commit.
     """
     if data.dataset is None:
         return data
     if os.path.isdir(data.dataset):
-        # Without "./" the name would mean a repository of the Hub on a machine that does not have the folder.
+        # Add "./", because the name without "./" would mean a Hub repository on a machine that does not have
+        # the folder.
         relative = data.dataset if data.dataset.startswith(("/", ".")) else os.path.join(".", data.dataset)
         return data.replace(dataset=relative)
     recorded = earlier if earlier and earlier.dataset == data.dataset else None
@@ -56,14 +57,16 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
         with explained():
             info = with_retries(HfApi().dataset_info, dataset, revision=revision)
             if info.gated:
-                # `dataset_info` succeeds for a gated dataset that the user may not read.
+                # Check the access separately, because `dataset_info` succeeds even for a gated dataset that
+                # the user may not read.
                 with_retries(HfApi().auth_check, dataset, repo_type="dataset")
     except HubError as error:
         if isinstance(error.__cause__, OfflineModeIsEnabled):
             return _cached_commit(dataset, config, revision), None
         raise HubError(f"`data.dataset` '{dataset}' cannot be read: {error}") from error
     stated = info.card_data.get("license") if info.card_data else None
-    # A card with several licences does not say which licence belongs to which part of the data.
+    # Use the licence only if the card states a single licence. A card with several licences does not say
+    # which licence belongs to which part of the data.
     listed = stated if isinstance(stated, list) else [stated]
     return info.sha, listed[0] if len(listed) == 1 else None
 
@@ -75,7 +78,7 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
     except (OSError, ValueError) as error:
         raise HubError(
             f"`data.dataset` '{dataset}' must be in the cache while HF_HUB_OFFLINE is set, but is not; run "
-            "once without it."
+            "once without HF_HUB_OFFLINE."
         ) from error
     return commit if _is_commit(commit) and not _is_commit(revision) else revision
 
@@ -86,10 +89,10 @@ def open_dataset(
     """Load a split of a dataset of the Hub or of a local folder. Refuse a commit other than `revision`."""
     dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
     files = getattr(dataset, "cache_files", [])
-    # In the cache of `datasets` the folder of a dataset of the Hub has the name of its commit.
+    # `datasets` caches a dataset of the Hub in a folder whose name is the commit.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if _is_commit(revision) and _is_commit(commit) and commit != revision:
-        # If the Hub does not answer, `datasets` loads another commit from the cache.
+        # If the Hub does not answer, `datasets` may load another commit from the cache.
         raise ValueError(
             f"`dataset_revision` {revision} of '{name}' could not be fetched, and the cache holds only"
             f" {commit}; try again when the Hub can be reached."

@@ -1,4 +1,4 @@
-"""Reading the lines of a text file, plain or gzip, and JSON in them.
+"""Reads the lines of a text file, plain or gzip, and parses JSON texts.
 
 A line ends only at a line feed, not at other line separators of Unicode, so that parallel files stay aligned.
 """
@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Half of a surrogate pair. JSON can contain a single half, and Python makes one of a command line byte that
-# is not UTF-8.
+# Half of a surrogate pair. JSON can contain a single half. Python also turns each command line byte that is
+# not UTF-8 into a single half.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -22,7 +22,7 @@ def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a binary file without line ends and without a byte order mark."""
     for number, line in enumerate(lines):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
-        # A file with only a byte order mark has no line.
+        # Yield no line for a file that contains only a byte order mark.
         if text:
             yield text.removesuffix(b"\n").removesuffix(b"\r")
 
@@ -76,7 +76,7 @@ def parse_json(text: str, kind: type, place: str) -> Any:
                 f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
             ) from None
     except ValueError:
-        # Python refuses to convert such a number, because the conversion would take long.
+        # Python refuses to convert a number with too many digits, because the conversion would take long.
         digits = sys.get_int_max_str_digits()
         raise ValueError(
             f"{place} must have no number of more than {digits:,} digits, but has one."

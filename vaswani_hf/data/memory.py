@@ -1,6 +1,6 @@
-"""Memory of the process: pages of memory-mapped corpus files, and memory that the C library keeps.
+"""Controls two kinds of memory: pages of memory-mapped corpus files, and freed memory of the C library.
 
-Only Linux needs these functions. They do nothing on other systems.
+The functions of this module work on Linux. On other systems they do nothing.
 """
 
 import ctypes
@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-# The bytes of memory-mapped files that may stay resident.
+# The number of bytes of memory-mapped files that may stay in physical memory.
 _MAX_MAPPED_BYTES = 2**28
 _MADV_DONTNEED = 4
 # Values in bytes of three options of `mallopt`: M_MMAP_THRESHOLD (its largest value), M_TRIM_THRESHOLD,
@@ -22,7 +22,7 @@ def _c_function(name: str) -> Any:
 
 
 def return_free_memory() -> None:
-    """Return freed memory to the system: half a gigabyte after the training of a tokenizer."""
+    """Return freed memory to the system, for example half a gigabyte after the training of a tokenizer."""
     trim = _c_function("malloc_trim")
     if trim is not None:
         trim(0)
@@ -40,14 +40,14 @@ def keep_free_memory() -> None:
 
 
 class MappedFiles:
-    """The memory-mapped Arrow files of this process. A page becomes resident at its first access."""
+    """The memory-mapped Arrow files of this process. A page is loaded into memory at its first access."""
 
     def __init__(self) -> None:
         self._shared_bytes_after_release = 0
         self._advise = _c_function("madvise")
 
     def release(self) -> None:
-        """Drop the resident pages if there are many. The next access reads a dropped page again."""
+        """Drop the loaded pages if there are many. The next access to a dropped page reads it from the file."""
         limit = self._shared_bytes_after_release + _MAX_MAPPED_BYTES
         if self._advise is None or _shared_bytes() < limit:
             return
@@ -55,7 +55,8 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # The code of shared libraries also counts as shared memory and stays.
+        # Remember the remaining size, because the code of shared libraries also counts as shared memory and
+        # cannot be dropped.
         self._shared_bytes_after_release = _shared_bytes()
 
 

@@ -1,6 +1,6 @@
-"""Sentence pairs from files: aligned text, text of one language, JSON, CSV and Parquet.
+"""Reads sentence pairs from files: aligned text, text of one language, JSON, CSV and Parquet.
 
-`read_pairs` yields the pairs of files one by one. corpus.py makes datasets of them.
+`read_pairs` yields the pairs of files one by one. corpus.py turns the pairs into datasets.
 """
 
 import csv
@@ -19,12 +19,13 @@ from .lines import parse_json, read_lines, refuse_lone_surrogates
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
 
-# Python's limit for a field would end the run. corpus.py drops and counts pairs that are too long.
+# Raise Python's limit for the size of a CSV field, because a longer field would stop the run. corpus.py drops
+# and counts pairs that are too long.
 csv.field_size_limit(2**31 - 1)
 
 
 def existing_files(given: Files, name: str) -> list[str]:
-    """The files of a field of `PairSource`. The files of a shell pattern are sorted by name."""
+    """The files that a field of `PairSource` names. The files of a shell pattern are sorted by name."""
     paths = []
     for item in [given] if isinstance(given, str | os.PathLike) else given:
         path = os.fspath(item)
@@ -54,7 +55,7 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
             record = first_row.get("distillation")
             records.append(record if isinstance(record, dict) else {})
     except (OSError, ValueError):
-        # `load_pairs` reports the error later.
+        # Ignore the error here, because `load_pairs` reports it later.
         return []
     return records
 
@@ -73,12 +74,14 @@ def read_pairs(
             is_empty = False
             yield pair
         if is_empty:
-            content = "texts, one a line" if "text_file" in files else "sentence pairs"
+            content = "texts, one per line" if "text_file" in files else "sentence pairs"
             raise ValueError(f"{' and '.join(files.values())} must hold {content}, but there are none.")
 
 
 def _read_shard(files: dict[str, str], languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the pairs of one file, or of a source and a target file. The keys are fields of `PairSource`."""
+    """Yield the pairs of one file, or of a source and a target file. `files` maps `PairSource` fields to
+    files.
+    """
     if "text_file" in files:
         for line in read_lines(files["text_file"]):
             yield {"source": line, "target": line}
@@ -108,7 +111,7 @@ def _read_aligned(source_file: str, target_file: str) -> Iterator[dict[str, str]
 
 
 def _read_json(path: str) -> Iterator[dict]:
-    """The objects of JSON lines, or of one JSON array."""
+    """Yield the objects of a file with JSON lines, or with one JSON array."""
     lines = read_lines(path)
     is_first = True
     for number, line in enumerate(lines, 1):
@@ -146,17 +149,17 @@ def _read_parquet(path: str) -> Iterator[dict]:
             for batch in file.iter_batches():
                 yield from batch.to_pylist()
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} must be a Parquet file that can be read, but: {error}") from None
+        raise ValueError(f"{path} must be a readable Parquet file, but reading failed: {error}") from None
 
 
 _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
 
 
 def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
-    """The two sentences of an example. A missing value becomes an empty sentence."""
+    """The two sentences of a row. A missing value becomes an empty sentence."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    # A language may have the name "translation". Then the row has one column per language.
+    # If a language has the name "translation", the row has one column per language.
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")

@@ -1,8 +1,8 @@
-"""Token-budget batches of a stream, whose size is unknown and which is read during the training.
+"""Token-budget batches of a stream: a dataset of unknown size that is read during the training.
 
-`EndlessStream` reads the stream window by window, and makes batches of each window as batching.py makes
-batches of a corpus. A killed run continues exactly, because its checkpoint has the state of the current
-window.
+`EndlessStream` reads the stream window by window, and cuts each window into batches as batching.py cuts a
+corpus. A resumed run continues with exactly the next batch, because the checkpoint contains the position of
+the current window.
 """
 
 from collections.abc import Iterator
@@ -14,20 +14,21 @@ from datasets import IterableDataset
 
 from .batching import cut_into_batches
 
-# The number of shards that are read in turn, because each shard may have one language, domain or corpus only.
+# The number of shards that are read in turn. Mix several shards, because a shard may contain only one
+# language, domain or corpus.
 _NUM_OPEN_SHARDS = 8
 
 
 class EndlessStream(torch.utils.data.IterableDataset):
-    """The batches of one process from a stream of encoded pairs, in epoch after epoch.
+    """The batches of one process from a stream of encoded pairs, for an unlimited number of epochs.
 
     The pairs of a window are permuted, sorted by length and cut into batches, and the batches are permuted.
-    If less than a full batch is left at the end of an epoch, these pairs belong to the last window. Every
-    process reads the whole stream. Use `DataLoader(stream, batch_size=None, collate_fn=collator)` without
-    workers, because the state of the stream is in the process that reads it.
+    If less than a full batch remains after the last full window of an epoch, the remaining pairs are added to
+    that window. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
+    collate_fn=collator)` without workers, because only the process that reads the stream has its state.
     """
 
-    # The number of batches is unknown until the stream was read.
+    # The number of batches per epoch of a stream is unknown.
     batches_per_epoch = None
 
     def __init__(
@@ -41,37 +42,42 @@ class EndlessStream(torch.utils.data.IterableDataset):
         process_index: int = 0,
         window_batches: int = 100,
     ):
-        """`pairs` is a stream of `prepare_pairs`. A window has the tokens of `window_batches` batches."""
+        """`pairs` is a stream from `prepare_pairs`. A window has as many tokens as `window_batches` batches."""
         self._pairs = ShuffledShards(pairs, seed)
         self._budgets = (source_tokens, target_tokens)
         self._seed = seed
         self._num_processes = num_processes
         self._process_index = process_index
         self._window_batches = window_batches
-        # The current window, and the number of finished batches of all epochs and processes.
+        # `_window` describes the current window. `_position` is the number of finished batches of all epochs
+        # and processes.
         self._window: dict[str, Any] = {"epoch": 0, "window": 0, "first_batch": 0, "pairs": None}
         self._position = 0
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """The state for `load_state_dict`. All processes have the same state, for any number of processes.
+        """The state for `load_state_dict`. It is equal in all processes and independent of their number.
 
         `position` is the number of finished batches of all epochs and processes. None means all batches that
-        the iterator has given.
+        the iterator has yielded.
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
             raise ValueError(
-                f"`position` must be at least {self._window['first_batch']}, where the window begins, but is {done}."
+                f"`position` must be at least {self._window['first_batch']}, the first batch of the window, but is "
+                f"{done}."
             )
         return {**self._window, "position": done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration continue from a `state_dict`. It reads little more than one window again."""
+        """Let the next iteration continue from a `state_dict`. The iteration first reads about one window
+        again.
+        """
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        # Each process takes one batch for every process, so that all processes have the same state.
+        # Each process draws one batch for every process and yields one of these batches, so that all
+        # processes have the same state.
         for batches in zip(*[self._sequence()] * self._num_processes, strict=False):
             self._position += self._num_processes
             yield batches[self._process_index]
@@ -84,7 +90,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # The epoch of a resumed run may have no pairs left.
+            # An epoch that a resumed run continues may have no pairs left, although the stream has pairs.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True
@@ -102,19 +108,23 @@ class EndlessStream(torch.utils.data.IterableDataset):
             start = None
 
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        """The windows of an epoch from the place `start` on, each with the place where it begins."""
+        """The windows of an epoch from the position `start` on, each with the position at which the window
+        begins.
+        """
         source_tokens, target_tokens = self._budgets
-        # Count in integers, because the rounding of a sum of fractions would depend on where a run was
-        # resumed.
+        # Count in integers, because the rounding error of a sum of fractions would depend on the batch at
+        # which a run was resumed.
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # Set when the window is full: its number of pairs, their size, and the place after them.
+        # None until the window is full. Then: the number of pairs of the window, their total size, and the
+        # position after the window.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # Read one more batch, because less than a batch at the end of the epoch belongs to this window.
+            # Read one batch more than the window, because a remainder of less than one batch at the end of
+            # the epoch is added to the window.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]
@@ -140,10 +150,10 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
 
 class ShuffledShards:
-    """The pairs of a stream, epoch by epoch, from several shards in turn, from any place on.
+    """The pairs of a stream, read epoch by epoch from several shards in turn, starting at any position.
 
-    Each epoch has another order of the shards. The shuffle buffer of `datasets` is not used, because it is
-    lost if a run stops. A stream with a single shard is read in its own order.
+    Each epoch reads the shards in a different order. The shuffle buffer of `datasets` is not used, because
+    its content is lost when a run stops. A stream with a single shard is read in its stored order.
     """
 
     def __init__(self, pairs: IterableDataset, seed: int):
@@ -155,12 +165,14 @@ class ShuffledShards:
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the epoch: open shards and their places, number of opened shards, next shard."""
+        """The position in the epoch: the open shards with their positions, the number of opened shards, the
+        next shard.
+        """
         shards = [[shard, pairs.state_dict()] for shard, pairs, _ in self._open]
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 
     def epoch(self, epoch: int, place: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        """The pairs of an epoch, from the beginning or from the place of a `state_dict` on."""
+        """The pairs of an epoch, from the beginning or from the position `place`, the result of `state_dict`."""
         order = np.random.default_rng([self._seed, epoch]).permutation(self._pairs.num_shards).tolist()
         if place is None:
             place = {"open": [], "opened": 0, "turn": 0}
@@ -187,7 +199,7 @@ class ShuffledShards:
 
     def _begin(self, shard: int, epoch: int, state: dict[str, Any] | None) -> tuple:
         count = self._pairs.num_shards
-        # All views of a stream share one position. Only a shard has a position of its own.
+        # All views of a stream share one position, but each shard has a separate position.
         pairs = self._pairs.shard(count, shard) if count > 1 else self._pairs
         pairs.set_epoch(epoch)
         if state is not None or count == 1:

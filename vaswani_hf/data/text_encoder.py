@@ -1,4 +1,4 @@
-"""Fast encoding of texts into exactly the token ids of a tokenizer: each distinct word is encoded once."""
+"""Encodes texts into the same token ids as a tokenizer, but faster: each distinct word is encoded only once."""
 
 import json
 from array import array
@@ -16,20 +16,20 @@ _MAX_WORDS = 200_000
 
 
 class SerializedTokenizer(NamedTuple):
-    """A tokenizer as JSON without padding and truncation, and whether special tokens in a text are text."""
+    """A tokenizer as JSON, and its setting `split_special_tokens`, without its padding and truncation."""
 
     text: str
     split_special_tokens: bool
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """A tokenizer in a form that does not depend on its folder or on earlier calls."""
+    """Serialize a tokenizer. The result depends neither on its folder nor on earlier calls of the tokenizer."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
     return SerializedTokenizer(text, tokenizer.split_special_tokens)
 
 
-# Two entries, because a run has a source and a target tokenizer.
+# Cache two encoders, because a run has a source tokenizer and a target tokenizer.
 @lru_cache(maxsize=2)
 def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
     """The encoder of a tokenizer. Each process creates it once."""
@@ -37,10 +37,11 @@ def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
 
 
 class TextEncoder:
-    """Encodes texts into exactly the ids of a tokenizer, with `</s>` or `<s>`, each distinct word once.
+    """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
+    once.
 
-    A tokenizer spends most of its time on words that it has encoded before. Looking words up takes
-    a third of the time (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that it has encoded before. Looking up the ids of such words
+    takes a third of the time (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
@@ -62,7 +63,7 @@ class TextEncoder:
         self._ids_of: dict[str, bytes] = {}
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
-        """The token ids of stripped texts, lists of int32."""
+        """The token ids of texts without white space at their ends, as lists of int32."""
         words_of = []
         others = []
         for row, text in enumerate(texts):
@@ -84,8 +85,8 @@ class TextEncoder:
         )
 
     def _remember(self, words: set[str]) -> dict[str, bytes]:
-        # Threads share the encoder. A thread therefore replaces a full dictionary and never removes words
-        # from it.
+        # Several threads share this encoder. Replace a full dictionary by a new one and never remove words
+        # from it, because another thread may be reading the dictionary.
         ids_of = self._ids_of if len(self._ids_of) < _MAX_WORDS else {}
         new = [word for word in words if word not in ids_of]
         ids_of.update(zip(new, self._encode(new, special=False), strict=True))
@@ -114,7 +115,7 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 def _separates_words(token: dict[str, Any]) -> bool:
     """True if an added token includes the spaces around it and contains no space.
 
-    The words next to such a token are then encoded as without the token.
+    Such a token does not change the encoding of the words next to it.
     """
     includes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]

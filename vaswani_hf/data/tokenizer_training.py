@@ -1,11 +1,12 @@
-"""Training of subword tokenizers: byte-level BPE over the training text, with one vocabulary or two.
+"""Trains subword tokenizers: byte-level BPE on the training text, for one side or for both sides together.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
 Differs from the paper: the alphabet has the 256 bytes and all characters of the training text, because a
-model could write half a letter with bytes alone, and because characters alone could not encode every
-sentence. The tokenizer is trained on at most a million pairs: pairs evenly spread over a corpus, or the first
-pairs of a stream. Pairs with too many characters for `max_length` tokens (see corpus.py) are left out.
+model with bytes alone could write an incomplete character, and a tokenizer with characters alone could not
+encode a new character. The tokenizer is trained on at most a million pairs: on evenly spaced batches of a
+corpus, or on the first pairs of a stream. Pairs with too many characters for `max_length` tokens (see
+corpus.py) are left out.
 """
 
 import copy
@@ -45,16 +46,16 @@ from .text_encoder import begins_with_a_space
 
 logger = logging.getLogger(__name__)
 
-# The order is the order of BART. `<pad>` must not have the id 0, because `generate` treats a pad token with
-# the id 0 as missing.
+# The special tokens have the same order as in BART. `<pad>` must not have the id 0, because `generate` treats
+# a pad token with the id 0 as missing.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 # The tokenizer recognises a tag, such as `>>en<<`, before any normalization, and removes the spaces around
-# the tag. Words next to a tag are therefore encoded as without a tag (see `TextEncoder`).
+# the tag. A tag therefore does not change the tokens of the words next to it (see `TextEncoder`).
 _TAG_OPTIONS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-# Limit the pairs, because more pairs take minutes and give nearly the same vocabulary.
+# Limit the number of pairs, because more pairs take minutes and give nearly the same vocabulary.
 TRAINING_PAIRS = 1_000_000
 _BATCH_SIZE = 1000
 # The pattern with which `pre_tokenizers.ByteLevel` splits a text into words (byte_level.rs of `tokenizers`).
@@ -68,8 +69,8 @@ class TextForm:
     # Add a space before the text, and remove it in decoding, so that a word has the same tokens at the
     # beginning of a sentence and after a space.
     begins_with_a_space: bool = True
-    # Begin a text with `<s>` and do not end it, so that a model can continue the text; pad on the left.
-    # Otherwise end a text with `</s>` and pad on the right.
+    # If true: begin a text with `<s>` and add no `</s>`, so that a model can continue the text, and pad on
+    # the left. If false: end a text with `</s>`, and pad on the right.
     is_open: bool = False
     # Add `<mask>` at the end of the vocabulary, and recognise special tokens in a text.
     has_mask: bool = False
@@ -88,9 +89,10 @@ def write_tokenizers(
 ) -> None:
     """Write the source and the target tokenizer of a corpus into the folder of a run.
 
-    `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If another run has
-    trained the same tokenizers on the same files, they are copied from the cache. `kind` is everything else
-    that the tokenizers depend on; `kind` is part of their name in the cache.
+    `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If an earlier run has
+    trained tokenizers with the same settings on the same files, the tokenizers are copied from the cache.
+    `kind` has all other values on which the tokenizers depend, such as the name of the task. The name of the
+    tokenizers in the cache is a hash of these values.
     """
 
     def train(place: Path) -> None:
@@ -115,7 +117,8 @@ def write_tokenizers(
             return
         with naming_the_folder(cache, CACHE_REMEDY):
             _fill_cache(kept, train)
-    # Copy file by file, because `copytree` would give the folder of the run the mode of the cache folder.
+    # Copy file by file, because `copytree` would give the folder of the run the permissions of the cache
+    # folder.
     for path in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MANIFEST_FILE):
         place = folder / path.relative_to(kept)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +126,7 @@ def write_tokenizers(
 
 
 def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
-    """Train tokenizers into a folder of the cache, which is missing or damaged."""
+    """Train tokenizers, and write them into the cache folder `kept`, which is missing or damaged."""
     shutil.rmtree(kept, ignore_errors=True)
     unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
     try:
@@ -132,7 +135,8 @@ def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
         write_manifest(unfinished, {})
         unfinished.rename(kept)
     except OSError:
-        # The renaming fails if another run was faster. The tokenizers of that run are the same.
+        # `rename` fails if another run has created the folder `kept` in the meantime. Use the tokenizers in
+        # that folder, because both runs train identical tokenizers.
         if not kept.is_dir():
             raise
     finally:
@@ -149,7 +153,9 @@ def train_on_sides(
     tags: tuple[str, ...] = (),
     form: TextForm = SENTENCE,
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on the columns `sides` of pairs, with the section `tokenizer` of a recipe."""
+    """Train a tokenizer on the columns `sides` of sentence pairs. `section` is the recipe section
+    `tokenizer`.
+    """
     return train_tokenizer(
         training_texts(pairs, sides, model_max_length),
         vocab_size or section.vocab_size,
@@ -164,7 +170,7 @@ def train_on_sides(
 def training_texts(
     pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int
 ) -> Iterator[str]:
-    """The texts of the columns `sides`, without pairs that `has_too_many_characters` refuses."""
+    """The texts in the columns `sides`. Pairs that `has_too_many_characters` refuses are left out."""
     for batch in _batches(pairs):
         kept = [
             row
@@ -177,9 +183,9 @@ def training_texts(
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Batches of at most `TRAINING_PAIRS` pairs: evenly spread over a dataset, or the first of a stream."""
+    """Evenly spaced batches of a dataset, or the first batches of a stream: `TRAINING_PAIRS` pairs at most."""
     if isinstance(pairs, IterableDataset):
-        # Copy the stream, because a stream and the streams derived from it share their position.
+        # Copy the stream, because a stream and all streams derived from the stream share one position.
         yield from copy.deepcopy(pairs).take(TRAINING_PAIRS).iter(batch_size=_BATCH_SIZE)
         return
     count = -(-len(pairs) // _BATCH_SIZE)
@@ -199,14 +205,15 @@ def train_tokenizer(
     tags: tuple[str, ...] = (),
     form: TextForm = SENTENCE,
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer on `texts`. The same texts give the same tokenizer.
+    """Train a byte-level BPE tokenizer on `texts`. Equal texts always give equal tokenizers.
 
     Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores each text
     exactly, except for tags.
 
-    `vocab_size` counts special tokens, bytes and `tags` (see checkpoint/tokenizers.py), but not `<mask>`. A
-    corpus with few distinct words gives a smaller vocabulary. Each character of several bytes has an entry.
-    If these characters do not fit, only the most frequent ones have entries, and a warning says so.
+    `vocab_size` includes the special tokens, the bytes and the `tags` (see checkpoint/tokenizers.py), but not
+    `<mask>`. A corpus with few distinct words gives a smaller vocabulary. Each character in the texts that
+    takes several bytes in UTF-8 gets a vocabulary entry. If the vocabulary is too small for all these
+    characters, only the most frequent characters get entries, and a warning is logged.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
@@ -232,13 +239,15 @@ def train_tokenizer(
 
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
-    """Add `<mask>`, the decoder and the special tokens of a form to a trained tokenizer."""
+    """Give a trained tokenizer the `<mask>`, the decoder and the special tokens that `form` describes."""
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
-    # Decoding removes the token of a tag. Several tokens that spell a tag together are text and stay.
+    # Decoding removes the token of a tag. If several tokens together spell a tag, decoding keeps them,
+    # because they are text.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
-    # A causal language model continues a text, so that the first space of its output is part of the output.
+    # Remove the space before the text in decoding. Do not remove the space for a causal language model,
+    # because its output continues a text and may begin with a space.
     if not form.is_open and _begins_with_a_space(backend):
         steps.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(steps)
@@ -252,12 +261,14 @@ def _begins_with_a_space(backend: Tokenizer) -> bool:
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:
-    """`<mask>` includes the space before it, as the tokens of words do."""
+    """The token `<mask>`. Like a token at the beginning of a word, `<mask>` includes the space before it."""
     return AddedToken(MASK, **{**_TAG_OPTIONS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """A copy of a tokenizer in another form, with the same vocabulary. `<mask>` stays in the vocabulary."""
+    """A copy of a tokenizer with the same vocabulary and another `TextForm`. `<mask>` stays in the
+    vocabulary.
+    """
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
@@ -266,18 +277,20 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
 
 
 def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
-    """Train BPE over characters, and write it as byte-level BPE whose first merges form characters."""
+    """Train BPE on characters, and convert it to byte-level BPE. The first merges join the bytes of
+    characters.
+    """
     counts: Counter[str] = Counter()
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
     # This order of the ASCII characters makes BPE merge equally frequent pairs in the order of their bytes.
-    # The trainer learns enough merges, because its alphabet of 128 characters is smaller than that of 256
-    # bytes.
+    # The trainer learns at least as many merges as fit into the vocabulary, because the trainer reserves 128
+    # entries for ASCII characters and the vocabulary reserves 256 entries for bytes.
     ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)
-    # Sort by frequency, and equally frequent characters by code point.
+    # Sort the characters by frequency, and equally frequent characters by code point.
     characters = sorted(counts, key=lambda character: (-counts[character], character))
     learned = json.loads(over_characters.to_str())["model"]["merges"]
     merges = [
@@ -295,7 +308,7 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
     bytewise = sum(_as_byte_symbols(character) not in vocabulary for character in characters)
     if bytewise:
         logger.warning(
-            "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are written in "
+            "%d of the %d characters beyond ASCII do not fit into %d vocabulary entries and are encoded as "
             "bytes.",
             bytewise,
             len(characters),
@@ -322,7 +335,7 @@ def _merges_of_bytes(symbols: str) -> Iterator[tuple[str, str]]:
 
 
 def _as_byte_symbols(text: str) -> str:
-    """The text as byte-level BPE writes it: one character per byte."""
+    """The text in the alphabet of byte-level BPE, which has one character per byte."""
     return _BYTES.pre_tokenize_str(text)[0][0]
 
 
@@ -342,7 +355,7 @@ def _untrained_backend(lowercase: bool, normalization: str | None, form: TextFor
 def with_transformers_interface(
     backend: Tokenizer, model_max_length: int | None, form: TextForm = SENTENCE
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer of transformers for a backend with the special tokens of this package."""
+    """The transformers tokenizer around `backend`, with the special tokens of this package."""
     bos, pad, eos, unk = SPECIAL_TOKENS
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -356,7 +369,7 @@ def with_transformers_interface(
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        # "</s>" in a user's text is text, not the end of the sentence. Only tokenizers with `<mask>`
+        # Treat "</s>" in a user's text as text, not as the end of the sentence. Only tokenizers with `<mask>`
         # recognise special tokens, because users write `<mask>` into texts.
         split_special_tokens=not form.has_mask,
     )

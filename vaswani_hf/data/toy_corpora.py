@@ -1,24 +1,26 @@
-"""Two toy corpora that the package generates, so that the quick recipes download nothing.
+"""Generates two toy corpora, so that the quick recipes need no download.
 
-`number_pairs` generates numbers in English words and in German words. Each source has exactly one right
-translation. German writes a number as one word with the ones before the tens: "four hundred and seventy-one
-thousand and five" is "vierhunderteinundsiebzigtausendfünf". A model has to learn compounding and reordering.
+`number_pairs` generates numbers in English words and in German words. Each English number has exactly one
+correct translation. German writes a number as one word with the ones before the tens: "four hundred and
+seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". A model must therefore learn to join
+words and to change their order.
 
 `grammar_trees` generates English sentences with their constituency trees from a small grammar. Each sentence
-has exactly one right tree, because the words decide the attachment:
+has exactly one correct tree, because its words decide the attachment of each phrase:
 
 - Determiner and noun agree in number, and so do subject and verb.
 - The noun of a prepositional phrase decides what the phrase attaches to. In "sees the man with the beard" the
-  phrase attaches to the man, in "sees the man with the telescope" to the verb. A place after a verb attaches
-  to the verb ("sees the man in the garden"), a place before the verb attaches to the noun ("the man in the
-  garden sleeps").
-- A relative clause after two nouns attaches to the noun that agrees with its verb: "the dogs near the cat
-  that bark", "the dogs near the cat that barks".
-- "up", "on" and "in" are particles or prepositions: "puts the dog on", "sleeps on Monday".
+  phrase attaches to "man". In "sees the man with the telescope" the phrase attaches to the verb. A phrase
+  with a place attaches to the verb if it follows the verb ("sees the man in the garden"), and to the noun if
+  it precedes the verb ("the man in the garden sleeps").
+- A relative clause after two nouns attaches to the noun that agrees with the verb of the clause: "the dogs
+  near the cat that bark", "the dogs near the cat that barks".
+- "up", "on" and "in" are particles in some sentences and prepositions in other sentences: "puts the dog on",
+  "sleeps on Monday".
 
-The grammar leaves out ambiguous sentences, for example a place after an object with a relative clause.
+The grammar generates no ambiguous sentences. For example, no place follows an object with a relative clause.
 
-Both corpora are the same on every machine and for every Python version.
+Both corpora are identical on every machine and in every Python version.
 """
 
 import functools
@@ -39,18 +41,18 @@ TREES_HELD_OUT = 1000
 # The training split has all numbers below 100. They contain every word except "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# The ranges of the thousands of a number, and of the rest of a number: zero, or one, two or three digits.
+# A number has thousands and a remainder below 1000. Each of the two parts is drawn from one of these ranges:
+# zero, or numbers of one, two or three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
-# The symbols of a whole sentence: 17 of 19 sentences are statements, 2 are questions.
+# The start symbols of the grammar: 17 of 19 sentences are statements (`S:`), 2 of 19 are questions (`SQ:`).
 _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
-# Each line is a rule: weight, left side, right side.
-# The symbol `NP:base` is a constituent with the label NP; `base` selects its rules. `:base` has no bracket.
-# A symbol without a colon is a word of the lexicon.
-# `#` is s (singular) or p (plural), the same in the whole rule. `@` is the other of the two.
-# `~` is s or p, drawn for this symbol alone.
+# Each line is a rule: weight, left side, right side. The symbol `NP:base` is a constituent with the label NP;
+# `base` selects its rules. `:base` has no label and adds no bracket. A symbol without a colon is a word of
+# the lexicon. `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the
+# opposite value. `~` stands for s or p, with a separate random value for each symbol.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -239,7 +241,7 @@ def german_words(number: int) -> str:
     if thousands == 0:
         return _words_below_1000(rest, "de")
     word = _words_below_1000(thousands, "de")
-    # "eins" at the end of a number is "ein" inside of a longer number.
+    # "eins" at the end of the thousands becomes "ein" before "tausend".
     if word.endswith("eins"):
         word = word.removesuffix("s")
     word += "tausend"
@@ -250,8 +252,9 @@ def german_words(number: int) -> str:
 
 @functools.cache
 def _words_below_1000(number: int, language: str) -> str:
-    # With the cache 30,000 pairs take 0.1 s instead of 3 s. num2words is not used for longer numbers, because
-    # it writes a comma after "thousand", and "einhunderteinstausend" for 101,000.
+    # The cache reduces the time for 30,000 pairs from 3 s to 0.1 s. num2words is not used for numbers from
+    # 1000 on, because it writes a comma after "thousand", and writes 101,000 as "einhunderteinstausend"
+    # instead of "einhunderteintausend".
     from num2words import num2words
 
     return num2words(number, lang=language)
@@ -272,13 +275,14 @@ def _num_digits_below_1000() -> dict[str, int]:
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     """Random numbers of one split as pairs: English words as `source`, the German word as `target`.
 
-    A draw chooses the number of digits of the thousands and of the rest (0 to 3 each) with equal probability,
-    and then a number of this shape. A uniform draw would give few short numbers: 90 % of all numbers have six
-    digits.
+    Each draw first chooses the shape of a number: the number of digits of the thousands and the number of
+    digits of the remainder, 0 to 3 each, with equal probability. Then it chooses a number of this shape. A
+    uniform draw from all numbers would give few short numbers, because 90 % of all numbers have six digits.
 
     The split of a number does not depend on the seed: "validation" and "test" have about 5 % of the numbers
-    each, "train" has the others and all numbers below 100. Only "train" repeats numbers, and it repeats a
-    number only after all numbers of its shape. A smaller `num_pairs` gives the first pairs of a larger one.
+    each, "train" has the remaining numbers and all numbers below 100. Only "train" repeats numbers. It
+    repeats a number only after all numbers of the same shape. The pairs for a smaller `num_pairs` are the
+    first pairs for a larger `num_pairs`.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -298,18 +302,19 @@ def _split_of_number(number: int) -> str:
 
 
 def _split_of(text: str) -> str:
-    # SHA-256 gives the same split in every Python version. `hash` may not.
+    # Use SHA-256, because it gives the same split in every Python version. `hash` may give different splits.
     part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 20
     return {0: "test", 1: "validation"}.get(part, "train")
 
 
 def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
-    # Only `random` gives the same sequence in every Python version. `choice` and `shuffle` may change.
+    # Use only the method `random`, because its sequence is the same in every Python version. The sequences of
+    # `choice` and `shuffle` may change.
     return choices[int(generator.random() * len(choices))]
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Random numbers of all splits. After all numbers of a shape, the shape begins again if `is_endless`."""
+    """Random numbers of all splits. If `is_endless`, numbers repeat after all numbers of the same shape."""
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
         for thousands, rests in itertools.product(_RANGES, _RANGES)
@@ -337,8 +342,8 @@ def _numbers_of_shape(
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
     """All numbers of a shape once, in random order.
 
-    This is a Fisher-Yates shuffle that stores only the numbers that were moved. The first of 810,000 numbers
-    costs no more than the first of ten.
+    This is a Fisher-Yates shuffle that stores only the numbers that were moved. The first number therefore
+    takes the same time for 810,000 numbers as for ten numbers.
     """
     moved: dict[int, int] = {}
     for last in reversed(range(len(thousands) * len(rests))):
@@ -353,7 +358,8 @@ def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
     """Trees of random sentences of one split. All sentences are different.
 
     The split of a sentence does not depend on the seed: "validation" and "test" have about 5 % of the
-    sentences each, "train" has the others. A smaller `num_trees` gives the first trees of a larger one.
+    sentences each, "train" has the remaining sentences. The trees for a smaller `num_trees` are the first
+    trees for a larger `num_trees`.
     """
     generator = random.Random(seed)
     trees: dict[str, Tree] = {}
@@ -376,10 +382,11 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     symbols: list[str] = []
     words: list[str] = []
     tags: list[str] = []
-    # A stack of symbols. The last symbol is the next one.
+    # A stack of symbols that are not expanded yet. The last symbol is expanded next.
     pending = [_draw(_STARTS, generator)]
     while pending:
-        # Draw also for a symbol without `~`, because published scores depend on the sequence of draws.
+        # Draw a value even if the symbol has no `~`, because published scores depend on the sequence of
+        # draws.
         symbol = pending.pop().replace("~", _draw("sp", generator))
         if symbol == CLOSE:
             symbols.append(CLOSE)
@@ -401,7 +408,9 @@ def _draw_tree(generator: random.Random) -> Tree | None:
 
 @functools.cache
 def _read_rules() -> dict[str, list[list[str]]]:
-    """The right sides of each left side. A right side occurs as many times as its weight."""
+    """The right sides of the rules for each left side. Each right side is repeated as often as its weight
+    says.
+    """
     rules: dict[str, list[list[str]]] = {}
     for line in filter(None, _RULES.splitlines()):
         numbers = [("s", "p"), ("p", "s")] if "#" in line else [("s", "p")]

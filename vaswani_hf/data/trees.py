@@ -1,4 +1,4 @@
-"""Constituency trees: their linearisation, and the reader of trees in brackets.
+"""Constituency trees: their linearisation, and a reader for trees in bracket notation.
 
 A tree is stored as its linearisation (Vinyals et al. 2015, "Grammar as a Foreign Language", which Section 6.3
 follows): `(NP` opens a constituent, `)` closes the innermost open constituent, and `XX` stands for the next
@@ -25,7 +25,7 @@ WORD = "XX"
 WRAPPERS = ("", "TOP", "ROOT", "S1")
 # The tag of an empty element of Penn files.
 TRACE = "-NONE-"
-# Only ASCII white space separates words, because French numbers have no-break spaces between thousands.
+# Only ASCII white space separates words, because a French number such as 10 000 contains a no-break space.
 _TOKEN = re.compile(
     r"""
     \( \s* (?P<tag> [^()\s]+) \s+ (?P<word> [^()\s]+) \s* \)  # a word with its tag
@@ -105,7 +105,7 @@ def unescaped(word: str) -> str:
 def tree_from_symbols(
     words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None
 ) -> Tree:
-    """The tree with this linearisation over the words of a sentence."""
+    """The tree whose linearisation is `symbols`, over the words of a sentence."""
     num_words = list(symbols).count(WORD)
     if not _is_constituent(symbols) or num_words != len(words):
         text = " ".join(symbols)
@@ -134,7 +134,7 @@ def _is_constituent(symbols: Sequence[str]) -> bool:
 
 
 def tree_from_text(text: str) -> Tree:
-    """The tree in a text with exactly one tree, cleaned as by `read_trees`."""
+    """The tree in a text that contains exactly one tree. `read_trees` cleans the tree."""
     trees = list(read_trees(text.split("\n"), "the tree"))
     if len(trees) != 1 or not trees[0].words:
         raise ValueError(f"The text must be one tree with a word in it, but is {text!r:.200}.")
@@ -145,7 +145,7 @@ def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
     """The trees of a treebank, without traces, function tags and wrappers.
 
     A tree is on one line, or on several lines that are indented after the first line, as in Penn files. A
-    tree with nothing but traces has no words. Error messages have the file, `place`, and the line.
+    tree that contains only traces has no words. Error messages name the file (`place`) and the line.
     """
     # A block begins at a line that begins with a bracket, and ends before the next such line.
     block: list[str] = []
@@ -156,13 +156,13 @@ def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
             yield from _trees_of_block("\n".join(block), place, first_line, end)
             block = []
             first_line = number
-        # Old Penn files have a header of lines that begin with `*x*`.
+        # Skip the header of old Penn files. The lines of the header begin with `*x*`.
         block.append("" if line.startswith("*x*") else line)
     yield from _trees_of_block("\n".join(block), place, first_line, "at the end of the file")
 
 
 def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterator[Tree]:
-    """The trees of a block of lines. `first_line` is the number of its first line."""
+    """The trees of a block of lines. `first_line` is the line number of the first line of the block."""
 
     def refuse(position: int, fault: str) -> None:
         line = first_line + block.count("\n", 0, position)
@@ -196,7 +196,7 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
             tags = []
     if labels:
         missing = "a closing bracket" if len(labels) == 1 else f"{len(labels):,} closing brackets"
-        remedy = "add what is missing, or indent the lines that go on with a tree"
+        remedy = "add what is missing, or indent the lines that continue a tree"
         refuse(start, f"the tree that begins here lacks {missing} {end}; {remedy}")
 
 
@@ -220,7 +220,7 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
     if not label and labels:
         return
     if symbols[-1].startswith(OPEN):
-        # The constituent has nothing but traces.
+        # Remove a constituent that contains only traces.
         symbols.pop()
     else:
         symbols.append(CLOSE)

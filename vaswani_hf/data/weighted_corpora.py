@@ -1,4 +1,4 @@
-"""Weighted training corpora: which pairs of each corpus an epoch has.
+"""Weighted training corpora: the choice of pairs from each corpus for each epoch.
 
 Legend of shapes: N pairs of all corpora, P places of an epoch.
 """
@@ -9,13 +9,14 @@ from .batching import order_by_length
 
 
 class WeightedPairs:
-    """The pairs of each epoch if corpora have weights.
+    """Chooses the pairs of each epoch if the training corpora have weights.
 
-    A corpus with n pairs and the weight w has m = round(w * n) places in each epoch. Its pairs are sorted by
-    length. Place j gets pair floor((j * n + r) / m), where each epoch draws r from 0 to n - 1. Each pair
-    therefore has floor(m / n) or ceil(m / n) places in an epoch, and m / n on average. The length of a place
-    is the length of the longest pair that any epoch may put there, so that all epochs have the same batch
-    bounds.
+    An epoch consists of places, and each place holds one pair. A corpus with n pairs and the weight w fills m
+    = round(w * n) places of each epoch. The pairs of a corpus are sorted by length. Place j gets pair
+    floor((j * n + r) / m), where r is a random number from 0 to n - 1 that is drawn for each epoch. Each pair
+    therefore fills floor(m / n) or ceil(m / n) places of an epoch, and m / n places on average. The length of
+    a place is the length of the longest pair that can fill the place in any epoch, so that all epochs have
+    the same batch bounds.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class WeightedPairs:
         order = mixed[order_by_length(source_lengths[mixed], target_lengths[mixed])]
         self._pairs = [order[corpora[order] == number] for number in range(len(weights))]
         self.num_pairs = [len(pairs) for pairs in self._pairs]
-        # The places of each corpus in an epoch.
+        # The number of places that each corpus fills in an epoch.
         self.num_places = []
         source_parts = []
         target_parts = []
@@ -57,9 +58,10 @@ class WeightedPairs:
     def of_epoch(self, epoch: int) -> np.ndarray:
         """The number of the pair in each place, [P] int64.
 
-        If an epoch has pair n several times, the numbers are n, n + N, n + 2 N, and so on.
+        If an epoch contains pair n several times, its numbers are n, n + N, n + 2 N, and so on.
         """
-        # `TokenBudgetSampler` uses the generator with the seed [seed, epoch]. This generator must differ.
+        # Add a third number to the seed, because `TokenBudgetSampler` uses a generator with the seed [seed,
+        # epoch].
         generator = np.random.default_rng([self._seed, epoch, 1])
         total = sum(self.num_pairs)
         numbers = []
@@ -73,9 +75,10 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """The length of the longest pair that may take each place, [num_places]."""
+    """For each place the length of the longest pair that can fill the place, [num_places]."""
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # `reduceat` ends before the first pair of the next place, but two neighbouring places may share a pair.
+    # `reduceat` stops before the first pair of the next place. Include the last pair separately, because two
+    # neighbouring places may share a pair.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

@@ -1,4 +1,4 @@
-"""The tasks of a recipe: `TASKS[recipe.task]`, for example `Translation` in translation.py."""
+"""The tasks by name: `TASKS[recipe.task]` is the task of a recipe, such as `Translation` in translation.py."""
 
 from .base import CardWords, Scores, Task
 from .language_modeling import CausalLanguageModeling, MaskedLanguageModeling

@@ -1,7 +1,7 @@
-"""`Task`: the data, the model, the scores and the model card of one kind of run. One file per task.
+"""`Task` defines the data, the model, the scores and the model card of one kind of run.
 
-A new task is a new file with a class, and one entry in the table `TASKS`. No other code compares names of
-tasks.
+To add a task, write a new file with a class, and add one entry to the table `TASKS`. No other module of the
+package checks for the name of a certain task.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,10 @@ class Scores:
     """The scores of a model on a test set.
 
     Attributes:
-        scores: The entry `test` of results.json. lines: The lines that the run prints. outputs: The outputs
-        of the model, one per line, for the file `Task.outputs_file`; None without outputs.
+        scores: The entry `test` of results.json.
+        lines: The lines that the run prints.
+        outputs: The outputs of the model, one per line, for the file `Task.outputs_file`; None if the task
+            has no outputs.
     """
 
     scores: dict[str, Any]
@@ -40,24 +42,18 @@ class CardWords:
     """The texts of a task for the model card.
 
     Attributes:
-        task_type: The task in the Hub's terms, or in the terms of the field if the Hub has no term.
-        task_name: The task in words.
-        pipeline_tag: `task_type` if the Hub has this task; otherwise None.
-        model: The beginning of the first sentence, before the title of the paper.
-        ability: The end of the first sentence, after the title of the paper.
-        example: An input for the code snippets.
-        pipeline: The task of `pipeline` that loads the model; None without a pipeline.
-        is_translator: True if the output of the pipeline is a translation.
-        snippet: Code that prints the output for `example`, for a model without a pipeline.
-        snippet_note: A note about the code snippets.
-        toy_use: The use of a model that was trained on a corpus of the package.
-        work: The predicate of a sentence about the model, such as "translates sentence by sentence".
-        warning: The possible errors of outputs.
-        scored: The size of the test set.
-        scored_how: The method of the scoring.
-        scores: The scores, one per line; empty without a test set.
-        examples: The name of the training examples, such as "sentence pairs".
-        tokens: The kind of the tokens that the loss counts, such as "target".
+        task_type: The name of the task on the Hub, or the usual name of the task if the Hub has no name for
+        it. task_name: The task in words. pipeline_tag: `task_type` if the Hub has this task; otherwise None.
+        model: The beginning of the card's first sentence, before the title of the paper. ability: The end of
+        the card's first sentence, after the title of the paper. example: An input for the code snippets.
+        pipeline: The name with which `transformers.pipeline` loads the model; None if no pipeline loads it.
+        is_translator: True if the output of the pipeline is a translation. snippet: Code that prints the
+        output for `example`, for a model without a pipeline. snippet_note: A note about the code snippets.
+        toy_use: The use of a model that was trained on a toy corpus of the package. work: The predicate of a
+        sentence about the model, such as "translates sentence by sentence". warning: A warning about possible
+        errors in outputs. scored: The size of the test set in words. scored_how: The method of the scoring.
+        scores: The scores, one per line; empty without a test set. examples: The name of the training
+        examples, such as "sentence pairs". tokens: The kind of tokens that the loss counts, such as "target".
     """
 
     task_type: str
@@ -81,24 +77,28 @@ class CardWords:
 
 
 def language_of(facts: dict[str, Any]) -> str:
-    """The language of a model of one language, in words for the model card."""
+    """The language of a monolingual model, in words for the model card."""
     return f"`{facts['language']}`" if facts.get("language") else "a language that is not known"
 
 
 class Task(Protocol):
     """One kind of run: its data, its model, its scores and its model card.
 
-    Derive a class from `Task`. The methods with a body suit a task without a dataset of the Hub whose
-    validation computes the loss only. The arguments `data`, `tokenizer` and `evaluation` are sections of a
+    Derive a class from `Task`. The methods with a body suit a task that uses no dataset of the Hub and whose
+    validation computes only the loss. The arguments `data`, `tokenizer` and `evaluation` are sections of a
     recipe.
 
     Attributes:
-        name: The value of the key `task` of a recipe. data_settings: The class of the section `data` of a
-        recipe. The other `*_settings` are classes of other sections. model_class: The class of the model.
-        stacks: The stacks of the model: "encoder", "decoder" or both. outputs_file: The name of the file for
-        outputs on the test set; None without outputs. metrics: The names and titles of the scores. The model
-        card has the scores of the test set, the most important
-            score first. The training curve uses the titles for scores of the validation.
+        name: The value of the key `task` of a recipe.
+        data_settings: The class of the section `data` of a recipe.
+        tokenizer_settings: The class of the section `tokenizer`.
+        decoding_settings: The class of the section `decoding`.
+        evaluation_settings: The class of the section `evaluation`.
+        model_class: The class of the model.
+        stacks: The stacks of the model: "encoder", "decoder" or both.
+        outputs_file: The name of the file for outputs on the test set; None if the task has no outputs.
+        metrics: The names and titles of the scores, the most important score first. The model card shows the
+            scores of the test set. The training curve uses the titles for scores of the validation.
     """
 
     name: str
@@ -112,14 +112,14 @@ class Task(Protocol):
     metrics: dict[str, str]
 
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
-        """The section `data` with facts of its sources, such as the commit of a dataset of the Hub.
+        """The section `data`, completed by facts about its sources, such as the commit of a Hub dataset.
 
         `earlier` is the recorded section of the run to be resumed; None for a new run.
         """
         return data
 
     def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
-        """The split "train", "validation" or "test" as columns `source` and `target`; None if missing.
+        """The split "train", "validation" or "test" with the columns `source` and `target`; None if missing.
 
         A training split of weighted corpora also has the column `corpus`, the number of the corpus of each
         pair.
@@ -129,30 +129,31 @@ class Task(Protocol):
     def load_corpus(
         self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
-        """The encoded corpus. Its tokenizers are in `folder`; `new_tokenizers` trains them first."""
+        """The encoded corpus. The tokenizers are in `folder`. `new_tokenizers` means: train them first."""
         ...
 
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        """The tokenizers of another model in the form of this task; ValueError if they are unusable."""
+        """Convert the tokenizers of another model for this task; ValueError if the task cannot use them."""
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
-        """The names of the validation scores in addition to the loss. The curve shows the first one."""
+        """The names of the validation scores, without the loss. The training curve shows the first score."""
         return ()
 
     def validation_outputs(
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
-        """The outputs for source texts of the validation split. Each process calls it for its share."""
+        """The outputs for source texts of the validation split. Each process passes its share of the texts."""
         return []
 
     def score_outputs(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, Any]:
-        """The scores of outputs, by their names, for a test set with these targets.
+        """The scores of `outputs` against the correct `targets`, by the names of the scores.
 
-        The validation logs the scores that `validation_metrics` names. `vaswani evaluate` prints the scores that
-        `metrics` names, with their titles. It passes only the settings of `evaluation` that its options give.
+        The validation logs the scores that `validation_metrics` names. `vaswani evaluate` prints the scores
+        that `metrics` names, with their titles. The command passes only the settings of `evaluation` that its
+        options set.
         """
         return {}
 

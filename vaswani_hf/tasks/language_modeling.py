@@ -49,8 +49,8 @@ from .base import CardWords, Scores, Task, Tokenizers, language_of
 
 logger = logging.get_logger(__name__)
 
-# Devlin et al. 2019, Section 3.1: 15 % of the tokens are predicted. 80 % of these become `<mask>`, 10 % a
-# random token.
+# Devlin et al. 2019, Section 3.1: 15 % of the tokens are predicted. Of the predicted tokens 80 % become
+# `<mask>`, 10 % become a random token, and 10 % stay unchanged.
 PREDICTED_RATE = 0.15
 MASKED_RATE = 0.8
 REPLACED_RATE = 0.1
@@ -83,7 +83,8 @@ class TextData(CorpusData):
     def _check_column(self) -> Self:
         if self.dataset is None and self.text_column != "text":
             raise ValueError(
-                f"`data.text_column` is for a `data.dataset`, but is {self.text_column!r} without one; leave it out."
+                f"`data.text_column` needs a `data.dataset`, but is {self.text_column!r} without a dataset; leave "
+                "`data.text_column` out."
             )
         return self
 
@@ -93,7 +94,7 @@ class TextTokenizer(TokenizerSettings):
 
 
 class LanguageModeling(Task):
-    """What causal and masked language modelling share. Source and target of a pair are the same text."""
+    """The base class of causal and masked language modelling. Source and target of a pair are the same text."""
 
     data_settings = TextData
     tokenizer_settings = TextTokenizer
@@ -101,14 +102,14 @@ class LanguageModeling(Task):
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     # The special tokens that the tokenizer adds to a text.
     form: TextForm
-    # The name of the task on the Hub and of its pipeline, and the task in words.
+    # The name of the task on the Hub, which is also the name of its pipeline, and the task in words.
     hub_task: str
     hub_name: str
     # The ability of the model, for the sentence "… texts in LANGUAGE" of the model card.
     ability: str
     # The example inputs of the model card: for the corpus of number words, and for other texts.
     examples: tuple[str, str]
-    # Words about the scored tokens for the model card.
+    # A note about the scored tokens for the model card.
     scored_tokens = ""
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
@@ -163,7 +164,7 @@ class LanguageModeling(Task):
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        # A decoder needs the tokenizer of the target, because the decoder of a translation model knows the
+        # A decoder needs the target tokenizer, because the decoder of a translation model was trained on the
         # target language.
         tokenizer = target if self.stacks == ("decoder",) else source
         if is_tree_tokenizer(tokenizer):
@@ -265,7 +266,7 @@ class MaskedLanguageModeling(LanguageModeling):
 
 
 def _check_split(texts: Dataset, data: TextData, split: str) -> None:
-    fault = f"must hold text, but each of {len(texts):,} is empty."
+    fault = f"must hold text, but each of its {len(texts):,} texts is empty."
     refuse_unusable(texts, data, split, fault)
 
 
@@ -289,7 +290,8 @@ class MaskingCollator(PairCollator):
     """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
 
     Seed, epoch and text decide which tokens are masked, so that the result does not depend on an interruption
-    or on the number of data workers. Validation has no epoch: it always masks the same tokens.
+    or on the number of data workers. A validation passes no epoch, so that every validation masks the same
+    tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
@@ -329,7 +331,7 @@ def evaluate_texts(
     *,
     tokens_per_batch: int = 4096,
 ) -> dict[str, Any]:
-    """The scores of a language model on texts. Empty texts are left out with a warning.
+    """The scores of a language model on texts. Empty texts and too long texts are left out with a warning.
 
     A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, the same tokens
     in each evaluation. The scores are `loss` (nats per predicted token), `perplexity`, `accuracy` (percent of
@@ -350,7 +352,7 @@ def evaluate_texts(
         hits += int((logits.argmax(dim=-1) == labels).sum())
         tokens += int((labels != IGNORED_LABEL).sum())
         num_texts += len(of_batch)
-        # The line feed after a text is one byte.
+        # Add one byte for the line feed after a text.
         num_bytes += sum(len(text.encode()) + 1 for text in of_batch)
     model.train(was_training)
     if not tokens:
@@ -398,7 +400,7 @@ def evaluate_text_file(
     """`evaluate_texts` for the model `name` and a file with one text per line."""
     texts = list(read_lines(path))
     if not any(text.strip() for text in texts):
-        raise ValueError(f"{path} must hold texts, one a line, but is empty.")
+        raise ValueError(f"{path} must hold texts, one per line, but is empty.")
     folder = checkpoint_folder(name)
     check_config(folder, name, tuple(KINDS))
     tokenizer, of_target = load_tokenizers(folder, name)

@@ -41,11 +41,11 @@ from ..settings.sections import EvaluationSettings, TokenizerSettings
 from ..version import __version__
 from .base import CardWords, Scores, Task, Tokenizers, language_of
 
-# The symbols of the Wall Street Journal: 26 labels, 45 parts of speech, the end of a constituent, 4 special
-# tokens.
+# The number of target symbols for the Wall Street Journal: 26 labels, 45 parts of speech, the end of a
+# constituent, and 4 special tokens.
 _WALL_STREET_JOURNAL_SYMBOLS = 76
-# The tokenizer turns `(NN dog)` into `NN`. The first pattern matches the bracket before the tag, the second
-# pattern matches the word and the bracket after it.
+# The tokenizer turns `(NN dog)` into `NN`. The first pattern matches the bracket before the tag. The second
+# pattern matches the word and the bracket after the tag.
 _BEFORE_TAG = r"\((?=[^() ]+ [^() ]+\))"
 _AFTER_TAG = r" [^() ]+\)"
 
@@ -194,14 +194,14 @@ def _pair_of(tree: Tree) -> dict[str, str]:
 
 
 def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
-    fault = f"must hold a tree with words, but none of its {len(pairs):,} has any."
+    fault = f"must hold a tree with words, but none of its {len(pairs):,} trees has words."
     refuse_unusable(pairs, data, split, fault)
 
 
 def load_treebank(names: list[str]) -> Dataset:
     """The sentences and trees of files (see `treebank_files`) as columns `source` and `target`.
 
-    Both are empty for a tree that has only traces. `datasets` reads the files into its cache once.
+    Both columns are empty for a tree that has only traces. `datasets` reads the files into its cache once.
     """
     files = treebank_files(names)
     stamps = [(os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
@@ -212,7 +212,7 @@ def load_treebank(names: list[str]) -> Dataset:
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
-    """Yield the pairs of files. `datasets` reads them again if `cache_key` has changed."""
+    """Yield the pairs of files. `datasets` reads the files again if `cache_key` has changed."""
     for file in files:
         for tree in read_treebank(file):
             yield _pair_of(tree)
@@ -229,10 +229,11 @@ def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_leng
 def train_tree_tokenizer(
     trees: Iterable[str], model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """The target tokenizer of a parser. Its vocabulary has the symbols of `trees`, each tree on one line.
+    """The target tokenizer of a parser. Its vocabulary has the symbols of `trees`. Each tree is a text of one
+    line.
 
     The tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`,
-    because the words are known from the sentence. An unknown label or tag is `<unk>`.
+    because the words are known from the sentence. An unknown label or tag becomes `<unk>`.
     """
     backend = Tokenizer(models.WordLevel({}, unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence(
@@ -255,7 +256,7 @@ def train_tree_tokenizer(
 
 
 def _symbols_by_frequency(trees: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """All labels with their brackets and all tags, the most frequent ones first."""
+    """All labels with their brackets and all tags, the most frequent symbols first."""
     counts: Counter[str] = Counter()
     for tree in trees:
         symbols = normalizer.normalize_str(tree)

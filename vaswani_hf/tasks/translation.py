@@ -1,6 +1,6 @@
 """Translation, the task of the paper: settings, corpus, BLEU and chrF scores, and model card.
 
-`Translation.load_corpus` is the beginning of the path from a corpus file to the loss.
+To follow the data from a corpus file to the loss, start reading at `Translation.load_corpus`.
 """
 
 import math
@@ -118,7 +118,7 @@ class TranslationData(CorpusData):
         if tokenizer.vocab_size <= SMALLEST_VOCABULARY:
             raise ValueError(
                 f"`tokenizer.vocab_size` must be at least {SMALLEST_VOCABULARY + 1} with `data.both_directions: "
-                f"true`, 256 bytes, 4 special tokens and the tag, but is {tokenizer.vocab_size}; raise it."
+                f"true` (256 bytes, 4 special tokens and the tag), but is {tokenizer.vocab_size}; raise it."
             )
 
     @model_validator(mode="after")
@@ -155,7 +155,8 @@ class TranslationData(CorpusData):
         for key in ("dataset", "train_pairs", "validation_pairs", "test_pairs"):
             if getattr(self, key):
                 raise ValueError(
-                    f"`data.{key}` has a column for each language, but {both}; name the language by its two columns."
+                    f"`data.{key}` has a column for each language, but {both}; name the two columns instead of "
+                    "the language."
                 )
         return self
 
@@ -184,7 +185,7 @@ class TranslationTokenizer(TokenizerSettings):
         return self.shared_vocabulary
 
     def kept(self, recorded: Any) -> "TranslationTokenizer":
-        """The recorded section with the BPE-dropout of this section."""
+        """The section `recorded`, but with the BPE-dropout of this section."""
         return recorded.replace(bpe_dropout=self.bpe_dropout)
 
     @model_validator(mode="after")
@@ -325,7 +326,7 @@ class Translation(Task):
         device: str,
     ) -> Scores:
         translator = Translator.from_pretrained(str(folder), device=device)
-        # The whole test set, as `vaswani evaluate` scores it: an empty source has an empty translation.
+        # Score the whole test set, as `vaswani evaluate` does: an empty source has an empty translation.
         targets = list(test["target"])
         measured = translate_and_measure(
             translator, list(test["source"]), targets, tokens_per_batch=evaluation.tokens_per_batch
@@ -380,7 +381,7 @@ class Translation(Task):
 
 
 def _with_credit_for_teachers(data: TranslationData) -> TranslationData:
-    """The section with an `attribution` for the teachers of files that `vaswani distill` has written."""
+    """Add an `attribution` for the teacher models of training files that `vaswani distill` has written."""
     records = distillation_records(data.listed("train_pairs"))
     if not any(records):
         return data
@@ -415,7 +416,9 @@ def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
             files = " and ".join(data.listed(f"test_{side}"))
             refuse_blank(pairs[side], f"the {side} side", files or split_name(data, split))
         return
-    fault = f"must hold a pair with text on both sides, but a side of each of {len(pairs):,} is empty."
+    fault = (
+        f"must hold a pair with text on both sides, but each of its {len(pairs):,} pairs has an empty side."
+    )
     refuse_unusable(pairs, data, split, fault)
 
 

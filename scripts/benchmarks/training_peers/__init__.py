@@ -1,3 +1,3 @@
-"""The competitors of scripts/benchmarks/training.py. Each one is a process: `python -m training_peers.NAME
-SETTINGS`.
+"""The competitors of scripts/benchmarks/training.py. Each competitor is a process: `python -m
+training_peers.NAME SETTINGS`.
 """

@@ -1,6 +1,7 @@
-"""JoeyNMT as a competitor: its own training loop with token batches, on the pieces of the other competitors.
+"""JoeyNMT as a competitor: its own training loop with token batches, on the same subword pieces as the
+others.
 
-Run this file with an interpreter that has joeynmt. The interpreter does not need this package.
+Run this file with an interpreter that has joeynmt. The interpreter does not need vaswani_hf.
 """
 
 from pathlib import Path
@@ -15,13 +16,13 @@ from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_set
 
 
 class CompetingManager(TrainManager):
-    """The loop of JoeyNMT, with turns."""
+    """The training loop of JoeyNMT, which waits between its turns."""
 
     turns: Turns
     started = False
 
     def _train_step(self, batch):
-        # JoeyNMT has no hook after a step of the optimizer. The start of the next step is the nearest one.
+        # Report a step when the next step starts, because JoeyNMT has no hook after a step of the optimizer.
         if self.started:
             self.turns.step_ended()
         self.started = True
@@ -142,7 +143,7 @@ def main() -> None:
     manager.turns = turns
     # Gradients in bfloat16 need no scaling.
     manager.scaler = None
-    # JoeyNMT would save a checkpoint at the end.
+    # Prevent JoeyNMT from saving a checkpoint at the end.
     manager._save_checkpoint = lambda *args: None
     try:
         turns.start()

@@ -18,8 +18,8 @@ import pymarian  # noqa: F401
 
 from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_settings, resident
 
-# The number of target tokens so far in "Ep. 1 : Up. 5 : Sen. 160 : Cost 4.1 * 1,664 @ 352 after 1,664 : Time
-# …".
+# Matches the number of target tokens so far (1,664) in a line such as "Ep. 1 : Up. 5 : Sen. 160 : Cost 4.1 *
+# 1,664 @ 352 after 1,664 : Time …".
 _UPDATE = re.compile(r" : Up\. .* after ([\d,]+) :")
 
 
@@ -65,7 +65,8 @@ def updates(process: subprocess.Popen) -> Iterator[int]:
 def train(turns: Turns, training: subprocess.Popen, per_target_token: float) -> None:
     """Continue the stopped training in turns until `NoMoreTurnsError`.
 
-    `per_target_token` is the number of source and target tokens of the corpus for each target token.
+    `per_target_token` is the number of source and target tokens of the corpus divided by its number of target
+    tokens. Marian reports target tokens only.
     """
     before = resident("VmRSS")
     done = updates(training)
@@ -94,10 +95,11 @@ def validation_loss(settings: PeerSettings) -> float:
 
 
 def start_training(settings: PeerSettings) -> subprocess.Popen:
-    """Start the training in a new process, and stop the process."""
+    """Start the training in a new process, and pause the process."""
     code = "import json, pymarian, sys; pymarian.Trainer(' '.join(json.loads(sys.argv[1]))).train()"
     command = [sys.executable, "-c", code, json.dumps(training_options(settings))]
-    # The option `--cpu-threads` sets the number of threads.
+    # Limit OpenMP and MKL to one thread, because the option `--cpu-threads` sets the number of threads of
+    # Marian.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     training = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
@@ -117,7 +119,7 @@ def main() -> None:
     try:
         train(turns, training, facts["tokens_per_target_token"])
     except NoMoreTurnsError:
-        # Marian saves the model at a SIGTERM.
+        # Marian saves the model when it receives a SIGTERM.
         training.send_signal(signal.SIGTERM)
         training.send_signal(signal.SIGCONT)
         training.communicate()

@@ -22,7 +22,7 @@ PAIRS_PER_BATCH = 128
 
 
 class CompetingTrainer(Counting, Seq2SeqTrainer):
-    """The trainer of transformers that counts its batches."""
+    """The `Seq2SeqTrainer` of transformers, which also counts the tokens of its batches."""
 
 
 def marian(shape: Shape, *, pad_token_id: int, eos_token_id: int, start_token_id: int) -> MarianMTModel:
@@ -50,7 +50,7 @@ def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTraining
     if is_grouped and "train_sampling_strategy" in Seq2SeqTrainingArguments.__dataclass_fields__:
         grouping = {"train_sampling_strategy": "group_by_length"}
     elif is_grouped:
-        # The name in older versions of transformers.
+        # Older versions of transformers have this name for the setting.
         grouping = {"group_by_length": True}
     is_recipe_on_gpu = settings.dtype == "recipe" and settings.device != "cpu"
     return Seq2SeqTrainingArguments(

@@ -1,5 +1,5 @@
-"""Prepares the inputs of all competitors: the encoded corpus, its pieces as text, vocabularies, and the FLOPs
-of a token.
+"""Prepares the inputs of all competitors: the encoded corpus, its subword pieces as text, vocabularies, and
+the FLOPs per token.
 """
 
 import json
@@ -18,10 +18,11 @@ def training_flops(shape: Shape, source: np.ndarray, target: np.ndarray) -> floa
     """The FLOPs of a training step on pairs of these lengths [N] in tokens, without padding.
 
     A product with a matrix takes 2 FLOPs per token and parameter. Scores and weighted sums take 4 * width
-    FLOPs per query and key. A backward pass takes twice the FLOPs of a forward pass.
+    FLOPs for each pair of a query and a key. A backward pass takes twice the FLOPs of a forward pass.
     """
     width = shape.width
-    # Four projections per self-attention. The cross-attention projects keys and values of the source.
+    # Self-attention has four projections per token. Cross-attention has two projections per source token (key
+    # and value) and two per target token (query and output).
     per_source = shape.layers * (6 * width**2 + 2 * width * shape.ffn)
     per_target = shape.layers * (6 * width**2 + 2 * width * shape.ffn) + shape.vocabulary * width
     source = source.astype(np.float64)
@@ -33,7 +34,7 @@ def training_flops(shape: Shape, source: np.ndarray, target: np.ndarray) -> floa
 
 
 def write_pieces(corpus: Corpus, folder: Path, vocabulary: int) -> None:
-    """Write the pieces of each sentence between spaces, and the vocabulary files of JoeyNMT and Marian."""
+    """Write the sentences as pieces separated by spaces, and the vocabulary files of JoeyNMT and Marian."""
     tokenizer = corpus.source_tokenizer
     splits: dict[str, Any] = {"train": corpus.train, "validation": corpus.validation}
     for split, pairs in splits.items():

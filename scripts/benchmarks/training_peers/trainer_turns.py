@@ -14,7 +14,7 @@ from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 
 
 class TurnsCallback(TrainerCallback):
-    """Starts the turns with the training, and counts the steps."""
+    """Starts the turns when the training begins, and counts the steps of the optimizer."""
 
     def __init__(self, turns: Turns):
         self.turns = turns
@@ -27,7 +27,7 @@ class TurnsCallback(TrainerCallback):
 
 
 class Counting:
-    """The first base class of a trainer that counts the tokens and positions of its batches."""
+    """Counts the tokens and positions of the batches of a trainer. `Counting` must be its first base class."""
 
     turns: Turns
 

@@ -1,5 +1,5 @@
-"""The turns of a competitor: it trains when it is told to, reports, and waits while the other competitors
-train.
+"""The turns of a competitor: the competitor trains on command, reports its progress, and waits while the
+other competitors train.
 
 benchmarks/training.py writes lines of JSON to the standard input of the process, {"steps": 3}, {"tokens":
 40000} or {"end": true}. The process answers with lines of JSON on its standard output. This file imports the
@@ -19,7 +19,8 @@ from typing import Any
 class Shape:
     """The sizes of a model and of its batches.
 
-    `tokens` are the positions of a batch on each side. `turn` are the source and target tokens of a turn.
+    `tokens` is the number of positions of a batch on each side. `turn` is the number of source and target
+    tokens of a turn.
     """
 
     width: int
@@ -33,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """What all competitors train: the shape, the folder of the texts, and the settings of the optimizer."""
+    """The settings of all competitors: the shape, the folder of the texts, and the settings of the optimizer."""
 
     shape: Shape
     folder: str
@@ -72,7 +73,7 @@ class Turns:
 
     def __init__(self, device: Any = None):
         self._device = device
-        # Libraries may print to the standard output, so that the answers get a descriptor of their own.
+        # Write the answers to a copy of the descriptor, because libraries may print to the standard output.
         self._answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         self._goal = 0
@@ -80,7 +81,7 @@ class Turns:
         self.tokens: Any = 0
         self.positions: Any = 0
         if device is None:
-            # Linux resets the peak of the resident size.
+            # Writing 5 to this file resets the peak of the resident size (Linux).
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         self._before = resident("VmRSS")
 
@@ -89,7 +90,7 @@ class Turns:
         self._answer({"ready": True})
 
     def start(self) -> None:
-        """Report that the first turn can begin, and wait for it."""
+        """Report that the first turn can begin, and wait for the command of the first turn."""
         self.ready()
         self._wait()
 
@@ -122,8 +123,8 @@ class Turns:
         if "steps" in command:
             self._goal = self.steps + command["steps"]
         else:
-            # Counting the tokens of each batch would force a synchronisation, so that the steps are
-            # estimated.
+            # Estimate the number of steps from the tokens so far. Reading the number of tokens after each
+            # batch would force a CUDA synchronisation.
             left = command["tokens"] - int(self.tokens)
             self._goal = self.steps + max(1, round(left / (int(self.tokens) / self.steps)))
         self._began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""This package as a competitor: a run as `vaswani train` makes it, without checkpoints."""
+"""This package as a competitor: the same training as in `vaswani train`, but without checkpoints."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def sizes(shape: Shape) -> dict[str, int]:
 
 
 def recipe_of(settings: PeerSettings) -> Recipe:
-    """The recipe of the run. Settings that the package chooses by the hardware are left out."""
+    """The recipe of the run. It leaves out the settings that the package chooses by the hardware."""
     folder = Path(settings.folder)
     shape = settings.shape
     data: dict[str, Any] = {"source_language": "source", "target_language": "target"}
@@ -72,7 +72,7 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
-    """The model of a recipe with the vocabulary of the shape, even if the texts give fewer pieces."""
+    """The model of a recipe. Its vocabulary has the size in the shape, even if the texts give fewer pieces."""
     model = build_model(recipe, corpus)
     if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:
         model.resize_token_embeddings(recipe.tokenizer.vocab_size, mean_resizing=False)
