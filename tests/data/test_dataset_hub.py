@@ -126,7 +126,7 @@ def test_a_resumed_run_keeps_its_commit_when_the_branch_has_moved_on(dataset, re
         train(recipe(f"--resume=true --dataset_revision={later}"))
     assert str(caught.value) == (
         f"`data.dataset_revision` is '{later}', but the run in '{recipe.folder}' that is to be resumed has '{commit}'; "
-        "give it the same value or choose another `--output_dir`."
+        "give `data.dataset_revision` the value of that run, or choose another `--output_dir`."
     )
     train(recipe("--resume=true --data.license=mit"))
     recorded = load_recipe(recipe.folder / "recipe.yaml").data
