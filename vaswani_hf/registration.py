@@ -1,7 +1,7 @@
 """Registers the models with the Auto classes of transformers, and the task "translation" with `pipeline`.
 
-`import vaswani_hf` imports this module. The command `vaswani` imports this module after it has read its
-arguments.
+`import vaswani_hf` imports this module. The command `vaswani` imports this module only after it has read its
+arguments, because the import is slow.
 """
 
 import logging
@@ -16,13 +16,13 @@ logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in re
 logging.getLogger("torch.utils._pytree").addFilter(
     lambda record: "register_constant" not in record.getMessage()
 )
-# Hide the warnings about invalid escape sequences in torchao. They appear at each import if Python writes no
-# bytecode.
+# Hide the warnings about invalid escape sequences in torchao. Python shows them at each import if Python
+# cannot write bytecode files.
 warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
 
 
 def _flatten_tensor_state_dict(*args: Any) -> Any:
-    """The torchao function of this name. torchao is imported when the function is called."""
+    """Call the function `flatten_tensor_state_dict` of torchao. torchao is imported only at this call."""
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
     return flatten_tensor_state_dict(*args)
@@ -31,8 +31,8 @@ def _flatten_tensor_state_dict(*args: Any) -> Any:
 def _import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
-    If torchao is installed, transformers imports it for one function of one quantizer. The import takes a
-    second and prints warnings. In this package, only int8 weights need torchao.
+    If torchao is installed, transformers imports torchao for one function of one quantizer. The import takes
+    a second and prints warnings. In this package, only int8 weights need torchao.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return
@@ -74,7 +74,7 @@ from .model.pipeline_vaswani import DIRECTION, TASK
 
 
 class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
-    """Translates texts by any encoder-decoder model that can generate.
+    """Translates texts with any encoder-decoder model that can generate.
 
     The arguments and options are those of `pipeline_vaswani.TranslationPipeline`.
 
@@ -89,7 +89,10 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
     """
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> Any:
-        """Push the model with its tokenizers and its code. A Vaswani model is pushed as by `vaswani push`."""
+        """Push the model with its tokenizers and its code.
+
+        For a Vaswani model, do the same as `vaswani push`.
+        """
         if self.model.config.model_type != "vaswani":
             return super().push_to_hub(repo_id, **kwargs)
         # Import here, because the import is slow.
@@ -103,8 +106,8 @@ class _NoDefault(dict):
 
     def __getitem__(self, key: Any) -> Any:
         raise ValueError(
-            f"`model` must be given for the task {TASK!r}, which has no default: a folder, user/name on the "
-            "Hub or a model."
+            f"`model` must be given for the task {TASK!r}, which has no default: give a folder, user/name on "
+            "the Hub or a model."
         )
 
 
@@ -114,8 +117,8 @@ def register_translation_pipeline() -> None:
     """
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # `pipeline` refuses the tasks in REMOVED_TASKS before it looks into the registry. Older versions have no
-    # such list.
+    # `pipeline` refuses the tasks in REMOVED_TASKS before it looks into the registry. Older versions of
+    # transformers do not have this list.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))

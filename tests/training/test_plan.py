@@ -353,8 +353,8 @@ def test_a_recipe_that_counts_epochs_has_no_steps_yet(capsys):
     epochs = "--max_steps=null --num_train_epochs=2.5 --encoder_layers=1 --decoder_layers=1".split()
     text = printed(capsys, NUMBERS, *epochs, "--hardware", "P100")
     assert (
-        "unknown  `training.num_train_epochs` = 2.5 counts epochs of a corpus that is not read; with `training.max_steps` "
-        "steps, tokens and hours are known\n" in text
+        "unknown  `training.num_train_epochs` = 2.5 counts epochs of a corpus that is not read; give `training.max_steps` "
+        "to plan the steps, the tokens and the hours\n" in text
     )
     assert "unknown  the number of steps is unknown" in text and "FLOPs of a step" in text
     plan = json.loads(printed(capsys, NUMBERS, *epochs, "--json"))

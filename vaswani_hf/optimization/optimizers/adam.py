@@ -21,7 +21,10 @@ class AdamSettings(Settings):
 
 
 def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
-    """PyTorch's fused AdamW. As in transformers' Trainer, biases and layer norms have no weight decay."""
+    """Build PyTorch's fused AdamW.
+
+    As in transformers' Trainer, biases and layer norms have no weight decay.
+    """
     decaying = []
     others = []
     for name, weight in model.named_parameters():
