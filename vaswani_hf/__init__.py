@@ -11,7 +11,7 @@
     vaswani_hf.export("checkpoints/run", "folder", "ctranslate2")
     vaswani_hf.push("checkpoints/run", "user/name")
 
-`__all__` is the public interface. Each name is imported when it is used first.
+`__all__` is the public interface. Each public name is imported when it is first used.
 """
 
 import sys

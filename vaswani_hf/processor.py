@@ -9,13 +9,13 @@ import torch
 # FLOPs, the conversions between the dtypes take longer than the faster products save.
 # - avx512_bf16: measured on an AMD EPYC with two threads (scripts/benchmarks/bf16.md). bfloat16 is at most 1.12 times as
 #   fast up to 3.0e9 FLOPs, and at least 1.16 times as fast from 6.4e9 FLOPs on.
-# - amx_bf16 and Arm's bf16 were not measured. The number of avx512_bf16 is used for them, too.
+# - amx_bf16 and Arm's bf16 have the number of avx512_bf16, because they were not measured.
 _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 
 def capability(name: str) -> Any:
     """The value of a processor property, such as "avx512_bf16". None if PyTorch does not report the property."""
-    # Older versions of PyTorch do not have this function.
+    # Older versions of PyTorch do not have `get_capabilities`.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get(name)
 

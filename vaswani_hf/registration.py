@@ -11,13 +11,13 @@ from typing import Any
 
 from transformers.utils import is_torchao_available
 
-# Hide torchao's log lines about CUDA parts that it cannot load. torchao writes them at each import.
+# Hide torchao's log lines about CUDA parts that it cannot load. torchao writes these lines at each import.
 logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
 logging.getLogger("torch.utils._pytree").addFilter(
     lambda record: "register_constant" not in record.getMessage()
 )
-# Hide the warnings about invalid escape sequences in torchao. Python shows them at each import if Python
-# cannot write bytecode files.
+# Hide the warnings about invalid escape sequences in torchao. Python shows these warnings at each import if
+# Python cannot write bytecode files.
 warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
 
 
@@ -102,7 +102,7 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
 
 
 class _NoDefault(dict):
-    """The default model of the task. Looking it up raises an error, because the task has no default model."""
+    """The default model of the task: a lookup raises an error, because the task has no default model."""
 
     def __getitem__(self, key: Any) -> Any:
         raise ValueError(
@@ -123,8 +123,8 @@ def register_translation_pipeline() -> None:
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))
     # Without the next line, `Pipeline.save_pretrained` would write `custom_pipelines` into the config of each
-    # translation model, for example T5. Then `pipeline` would require `trust_remote_code` for the saved
-    # checkpoint.
+    # translation model, for example T5. With `custom_pipelines` in the config, `pipeline` would require
+    # `trust_remote_code` for the saved checkpoint.
     del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
     check_task = PIPELINE_REGISTRY.check_task
 

@@ -212,8 +212,8 @@ def test_a_dataset_of_the_hub_that_one_may_not_read_is_named(hub, dataset, recip
 def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, recipe, pinned):
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "cc-by-nc-4.0")))
     assert refusal(recipe, "--publishing.license=mit") == (
-        "`publishing.license` must not permit commercial use, because the licence of the training data, cc-by-nc-4.0, does "
-        "not, but is 'mit'; leave `publishing.license` out or write 'cc-by-nc-4.0'."
+        "`publishing.license` must not permit commercial use, because the training data has the licence cc-by-nc-4.0, "
+        "but is 'mit'; leave `publishing.license` out or write 'cc-by-nc-4.0'."
     )
     # The licence that the recipe states counts.
     assert pinned("--publishing.license=mit --data.license=mit").license == "mit"

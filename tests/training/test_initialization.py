@@ -207,12 +207,14 @@ def test_a_model_of_both_directions_is_fine_tuned_on_one(run, tmp_path, capsys):
     assert also in card
     counted = "480 of 480 sentence pairs, each pair in both directions, weights of the corpora: 0.25 and 3"
     assert counted in card
-    refused = r"^`data.train_weights` is \[0.25, 2\], but the run in .* has \[0.25, 3\]; give it"
+    refused = (
+        r"^`data.train_weights` is \[0.25, 2\], but the run in .* has \[0.25, 3\]; give `data.train_weights`"
+    )
     with pytest.raises(ValueError, match=refused):
         run("base", options, "--resume=true --max_steps=3 --train_weights=0.25,2")
     next_one = run("next", f"--init_from={base} --vocab_size=290", AT_REST)
     assert same(weights(next_one), weights(base))
-    assert "which knows 100.0% of the pieces" in capsys.readouterr().out
+    assert "its vocabulary covers 100.0% of the tokens" in capsys.readouterr().out
     tokenizer, _ = load_tokenizers(next_one)
     assert list(tags_of(tokenizer)) == [">>en<<"]
     assert load_recipe(next_one / "recipe.yaml").tokenizer.vocab_size == len(tokenizer)

@@ -1,8 +1,8 @@
 """The classes of the entries in the tables OPTIMIZERS, SCHEDULES and REGULARIZERS.
 
-An entry declares its keys as the fields of a settings class. The section `training` of a recipe has all of
-these keys (see section.py). If two entries share a key, their settings classes inherit the key from a common
-class.
+An entry declares its keys as the fields of a settings class. The section `training` of a recipe has the keys
+of all entries (see section.py). If two entries share a key, their settings classes inherit the key from a
+common class.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class Optimizer:
 
 
 class Rate(Protocol):
-    """A function that computes the learning rate of a step. The first step is 1."""
+    """A function that computes the learning rate of a step. The number of the first step is 1."""
 
     def __call__(
         self, step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int
@@ -65,8 +65,8 @@ class Schedule:
         settings (type): The class with the keys of the schedule in the section `training`.
         rate_key (str): The key that scales all learning rates. If a run diverges, the error message advises
             lowering the value of this key.
-        depends_on_length (bool): True if the learning rates depend on the number of steps of the run. Then a
-            finished run cannot be continued for more steps.
+        depends_on_length (bool): True if the learning rates depend on the number of steps of the run. A
+            finished run with such a schedule cannot be continued for more steps.
     """
 
     name: str
@@ -119,9 +119,8 @@ class Regularizer:
             weights or gradients.
         needs_encoder_decoder (bool): True if only tasks with an encoder and a decoder have the keys of the
             regulariser.
-        check (Callable): A function of the sections `training` and `model` of a recipe that turns the
-            regulariser on. The function raises a ValueError if the regulariser has no effect with these
-            settings.
+        check (Callable): Called with the sections `training` and `model` of a recipe if the recipe turns the
+            regulariser on. Raises a ValueError if the regulariser has no effect with these settings.
     """
 
     name: str

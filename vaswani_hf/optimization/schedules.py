@@ -32,7 +32,7 @@ class HighestRateSettings(Settings):
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5), which is Eq. (3) of Section 5.3."""
+    """Equation 3 (Section 5.3): factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5)."""
     for name, value in (("step", step), ("warmup_steps", warmup_steps)):
         if value < 1:
             raise ValueError(f"`{name}` must be a positive integer, but is {value}.")
@@ -54,7 +54,7 @@ def _inverse_sqrt(step: int, settings: Any, *, warmup_steps: int, max_steps: int
 def _cosine(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
     """After the warm-up the rate falls like the first half of a cosine period.
 
-    The formula is Eq. (5) of Loshchilov and Hutter 2017, without restarts.
+    The formula is Equation 5 of Loshchilov and Hutter 2017, without restarts.
     """
     highest = settings.learning_rate
     if step <= warmup_steps:
@@ -83,7 +83,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def scheduled_rate(step: int, training: Any, d_model: int, max_steps: int) -> float:
-    """The learning rate of a step of a run. The first step is 1."""
+    """The learning rate of a step of a run. The number of the first step is 1."""
     schedule = SCHEDULES[training.lr_scheduler_type]
     return schedule.rate(
         step, training, warmup_steps=training.warmup_steps, max_steps=max_steps, d_model=d_model

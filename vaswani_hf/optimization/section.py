@@ -1,4 +1,4 @@
-"""The section `training` of a recipe. It includes the keys of all optimizers, schedules and regularisers."""
+"""The section `training` of a recipe, with the keys of all optimizers, schedules and regularisers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -56,7 +56,8 @@ class TrainingSettings(_EntryKeys):
     optimizer: str = "adam"
     """The name of the optimizer. The paper uses Adam (Section 5.3)."""
     lr_scheduler_type: str = "paper"
-    """The name of the learning rate schedule. "paper" is Eq. (3) of Section 5.3."""
+    """The name of the learning rate schedule. "paper" is the schedule of the paper (Equation 3 in Section
+    5.3)."""
     warmup_steps: int = Field(4000, gt=0)
     """The number of steps of the warm-up. The learning rate rises during the warm-up."""
     max_grad_norm: float = Field(0.0, ge=0)
@@ -68,9 +69,9 @@ class TrainingSettings(_EntryKeys):
     frozen: list[str] = []
     """The parts of the model that are not trained, such as `encoder` or `decoder.layers.0`."""
     bf16: bool | Literal["auto"] = "auto"
-    """Compute in bfloat16. "auto" computes in bfloat16 if the GPU multiplies bfloat16 in hardware, or if the
-    CPU does and the model is large enough that a step becomes faster. The run records the decision as true or
-    false."""
+    """Compute in bfloat16. "auto" computes in bfloat16 on a GPU with bfloat16 instructions. On a CPU with
+    bfloat16 instructions, "auto" computes in bfloat16 if the model is large enough that a step becomes
+    faster. The run records the decision as true or false."""
     torch_compile: bool = False
     """Compile the model with `torch.compile`."""
     gradient_checkpointing: bool = False
@@ -95,15 +96,15 @@ class TrainingSettings(_EntryKeys):
     """The score that decides which checkpoint is the best, for early stopping: `loss`, or another score of
     the validation, such as `bleu` with `evaluation.validation_bleu: true`."""
     dataloader_num_workers: int | None = Field(None, ge=0)
-    """The number of processes that prepare batches. Null starts no such processes for a CPU or with
-    `data.streaming: true`, and 2 processes for an accelerator."""
+    """The number of processes that prepare batches. With null, a run on an accelerator starts 2 such
+    processes. A run on a CPU or with `data.streaming: true` starts none."""
     report_to: list[str] = []
     """The tools that also receive the log, such as `tensorboard`."""
     resume: bool = False
     """Continue the earlier run in `output_dir` from its newest checkpoint."""
 
     def check_length(self) -> None:
-        """Refuse a section that sets neither `max_steps` nor `num_train_epochs`, or both."""
+        """Refuse a section that sets both `max_steps` and `num_train_epochs`, or neither."""
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise ValueError(
                 "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
@@ -115,8 +116,8 @@ class TrainingSettings(_EntryKeys):
         if self.average_checkpoints > self.save_total_limit:
             raise ValueError(
                 f"`training.average_checkpoints` is {self.average_checkpoints}, but only "
-                f"`training.save_total_limit` = {self.save_total_limit} checkpoints are kept; raise the "
-                "limit."
+                f"`training.save_total_limit` = {self.save_total_limit} checkpoints are kept; raise "
+                "`training.save_total_limit`."
             )
         if self.early_stopping_patience and self.average_checkpoints:
             raise ValueError(
@@ -228,5 +229,5 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """The class of the section `training` for a model that has these parts of an encoder-decoder."""
+    """The class of the section `training` for a model with these stacks ("encoder", "decoder" or both)."""
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

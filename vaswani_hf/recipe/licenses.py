@@ -1,11 +1,10 @@
-"""The licence of the training data, and a check that the licence of the model does not permit more."""
+"""The licence of the training data, and a check of the licence of the model."""
 
 import re
 
 from ..settings.data import DataSettings
 
-# A licence for data that may be used for research only, without any other statement. The Hub has no
-# identifier for such a licence.
+# A licence that permits only research and states nothing else. The Hub has no identifier for such a licence.
 RESEARCH_ONLY = "research-only"
 
 # Identifiers of the Hub for licences that exclude commercial use, such as cc-by-nc-4.0,
@@ -38,6 +37,6 @@ def check_license(license: str | None, of_data: str | None, key: str = "publishi
     excludes_commerce = license in _UNDECIDED or _NON_COMMERCIAL.search(license)
     if _NON_COMMERCIAL.search(of_data) and not excludes_commerce:
         raise ValueError(
-            f"`{key}` must not permit commercial use, because the licence of the training data, {of_data}, "
-            f"does not, but is '{license}'; leave `{key}` out or write '{of_data}'."
+            f"`{key}` must not permit commercial use, because the training data has the licence {of_data}, "
+            f"but is '{license}'; leave `{key}` out or write '{of_data}'."
         )

@@ -51,21 +51,21 @@ def load_recipe(
         ('translation', 500)
 
     Args:
-        path (str or Path): A YAML file. Its key `extends` can name another YAML file, relative to the first
-            file.
+        path (str or Path): A YAML file. The key `extends` of the file can name another YAML file, by a path
+            relative to the first file.
         overrides (list, optional): Keys and values that replace those of the file: `["--key", "value", …]`. A
             key is `section.key`, or `key` if only one section has the key.
         needs_data (bool): Require training data. False is for an estimate of the cost, because the estimate
             reads no data.
-        is_record (bool): The file is the record of a run. Then keys of other tasks are ignored, and the
-            tokenizer of BLEU may be missing on this machine.
+        is_record (bool): True if the file is the record of a run. In a record, keys of other tasks are
+            ignored, and the tokenizer of BLEU may be missing on this machine.
 
     Returns:
-        Recipe: The recipe. Its class depends on its task.
+        Recipe: The recipe. The class of the recipe depends on its task.
 
     Raises:
-        ValueError: If the file cannot be read, if a key is unknown, or if a value is impossible. The message
-            is one sentence.
+        ValueError: If the file cannot be read, if a key is unknown, or if a value is impossible. The error
+        message is one sentence.
     """
     content = _extended(Path(path), ())
     for key, text in _pairs(overrides or []):
@@ -127,7 +127,7 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
-        # YAML reads a section without keys as null. Such a section changes nothing.
+        # YAML reads a section without keys as null, and a section without keys changes nothing.
         own = {} if has_sections and value is None and isinstance(earlier, dict) else value
         if isinstance(earlier, dict) and isinstance(own, dict):
             own = _merged(earlier, own, has_sections=False)

@@ -99,7 +99,7 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if first["type"] == "missing":
         return f"`{place}` must be given, but is missing."
     if first["type"] == "value_error":
-        # A validator of a settings class raised this error. Its message is already a sentence.
+        # The message is already a sentence, because a validator of a settings class raised this error.
         return str(context["error"])
     types = [other for other in same if _place_of(other) == _place_of(first)]
     expected = list(dict.fromkeys(_expected(other) for other in types))

@@ -58,9 +58,9 @@ class DataSettings(Settings):
     license: str | None = None
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". With
     null, a dataset on the Hub has the licence that its card states, and a generated corpus has the licence of
-    the package. Otherwise the licence is unknown."""
+    the package. The licence of all other data is unknown."""
     attribution: str | None = None
-    """The people or projects to credit for the data. The model card names them."""
+    """The people or projects to credit for the data. The model card names these people and projects."""
 
     def listed(self, key: str) -> list[str]:
         """The files and patterns that a key such as "train_source" names.
@@ -128,7 +128,9 @@ class DataSettings(Settings):
             named = [f"`data.{split}_{kind}`" for kind in kinds]
             named += ["`data.corpus`"] if self.corpus else []
             if len(named) > 1:
-                raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")
+                raise ValueError(
+                    f"{' and '.join(named)} cannot be given together; give only one of these keys."
+                )
         return self
 
     def _sources_in_words(self) -> str:

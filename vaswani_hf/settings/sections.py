@@ -56,7 +56,7 @@ _FIELDS_OF_THE_RUN = """
     vocab_size decoder_vocab_size share_encoder_decoder_embeddings is_encoder_decoder use_cache bos_token_id
     pad_token_id eos_token_id decoder_start_token_id
 """.split()
-# All other fields of the config are keys of the section `model` of a recipe.
+# The fields of the config that are keys of the section `model` of a recipe.
 MODEL_FIELDS = tuple(
     name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN
 )
@@ -148,9 +148,9 @@ def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
 
 
 class DecodingSettings(Settings):
-    """The default search settings of the checkpoint. The run writes them to generation_config.json.
+    """The default search settings of the checkpoint. The run writes these settings to generation_config.json.
 
-    The defaults are those of Section 6.1.
+    The default values are those of the paper (Section 6.1).
     """
 
     num_beams: int = Field(4, gt=0)

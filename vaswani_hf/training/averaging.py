@@ -83,7 +83,7 @@ def numbered_checkpoints(
         kind = "numbered checkpoints" if best is None else f"validated checkpoints (by {metric})"
         lacking = "give the folder of a run"
         if best is not None:
-            lacking = f"take the last ones, or train with a validation that measures {metric}"
+            lacking = f"take the last checkpoints, or train with a validation that measures {metric}"
         remedy = "ask for fewer" if found else lacking
         raise ValueError(f"'{run}' must hold {wanted:,} {kind}, but holds {len(found):,}; {remedy}.")
     return found[-wanted:]
@@ -92,9 +92,9 @@ def numbered_checkpoints(
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
     """Write a checkpoint with the average of the weights of several checkpoints of one model.
 
-    The new folder has the recipe of the checkpoints if all have the same recipe. Otherwise the folder has the
-    first recorded recipe, and results.json names all checkpoints. If `raw` is true, the function averages the
-    weights themselves instead of their moving averages.
+    The new folder has the recipe of the checkpoints if all checkpoints have the same recipe. Otherwise the
+    folder has the first recorded recipe, and results.json names all checkpoints. If `raw` is true, the
+    function averages the weights themselves instead of their moving averages.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
@@ -121,8 +121,8 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
     """The name of the weights file of each checkpoint: the file of moving averages if the checkpoint has this
     file.
 
-    The final checkpoint of a run has only one weights file. This file holds the moving averages if the run
-    computes moving averages.
+    The final checkpoint of a run has only one weights file. The weights file of the final checkpoint holds
+    the moving averages if the run computes moving averages.
     """
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):
@@ -168,7 +168,7 @@ def _refuse_another_model(
     is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
     fault = verify_manifest(folder) if is_numbered else None
     if fault:
-        raise ValueError(f"'{name}' cannot be averaged: {fault}; leave it out.")
+        raise ValueError(f"'{name}' cannot be averaged: {fault}; leave this checkpoint out.")
     check_config(folder, name, (model.config.model_type,))
     config = type(model.config).from_pretrained(folder)
     for field in MODEL_FIELDS:

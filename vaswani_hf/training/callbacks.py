@@ -178,7 +178,7 @@ class DivergenceDetector:
         """The error message if the loss has exploded at `step`."""
         before = f"; the lowest mean loss before is {self.lowest:.2f}" if math.isfinite(self.lowest) else ""
         return (
-            f"The loss has exploded: it is too high since step {self.since:,}, and is {self._recent[-1]:.2f} nats per token at "
+            f"The loss has exploded: it has been too high since step {self.since:,}, and is {self._recent[-1]:.2f} nats per token at "
             f"step {step:,}{before}"
         )
 

@@ -49,7 +49,7 @@ def _final_files() -> list[str]:
 def write_final_record(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
     """Write the manifest of a finished run, then recipe.yaml and results.json.
 
-    The manifest also has both texts.
+    The manifest also has the texts of both files.
     """
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
@@ -112,7 +112,10 @@ def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
 
 
 def move_into_place(staging: Path, folder: Path) -> None:
-    """Move the files of `stage_model` to their places. Each file is moved completely or not at all."""
+    """Move the files that `stage_model` has written into the output folder.
+
+    Each file is moved completely or not at all.
+    """
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
         target = folder / path.relative_to(staging)
         target.parent.mkdir(parents=True, exist_ok=True)

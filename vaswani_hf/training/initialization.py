@@ -259,7 +259,10 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
 
 
 def get_stack(model: PreTrainedModel, stack: str) -> Any:
-    """The encoder or the decoder of a model. A language model has only one of them."""
+    """The encoder or the decoder of a model.
+
+    A language model consists of only an encoder or only a decoder.
+    """
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 
 

@@ -157,8 +157,8 @@ def batch_cost(
 ) -> StepCost:
     """The cost of a training step with a full batch of sentences of `length` tokens.
 
-    If one side has fewer tokens per batch than the other side, the sentences of this side are shorter.
-    `largest_part` is the largest number of positions per side if the batch is computed in parts.
+    The side with fewer tokens per batch has shorter sentences. `largest_part` is the largest number of
+    positions per side if the batch is computed in parts.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch

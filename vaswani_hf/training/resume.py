@@ -41,8 +41,8 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
         return False
     try:
         results = read_results(folder)
-        # A folder that `vaswani average` wrote has `average_of` and is not a finished run. `asked` is None if
-        # the scoring was interrupted.
+        # A folder that `vaswani average` wrote has `average_of` and is not a finished run. The value of
+        # `asked` in results.json is None if the scoring was interrupted.
         if "average_of" in results or results.get("asked", {}) is None:
             return False
         before = recorded | results.get("asked", {})

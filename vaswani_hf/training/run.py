@@ -66,7 +66,7 @@ class LostProcessError(Exception):
 
 
 class InterruptedRunError(Exception):
-    """A signal ended the training after a checkpoint was saved. The message says how to continue."""
+    """A signal ended the training after a checkpoint was saved. The error message says how to continue."""
 
 
 def train(recipe: Recipe) -> dict[str, Any]:
@@ -561,7 +561,7 @@ def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # The signal ended another process first.
+            # A signal has arrived, so the same signal has ended the other process.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so that this process ends too; find the cause, and continue with "

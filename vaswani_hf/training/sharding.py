@@ -1,4 +1,4 @@
-"""Training with FSDP2 or DeepSpeed ZeRO-2. The files in configuration/accelerate turn them on.
+"""Training with FSDP2 or DeepSpeed ZeRO-2. The files in configuration/accelerate turn on FSDP2 or ZeRO-2.
 
 With FSDP2 each process holds a share of each weight. With ZeRO-2 each process holds all weights, a share of
 the gradients and a share of the optimizer state.

@@ -2,8 +2,8 @@
 
 The step is forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
 checkpointing, autocast and the moving average of the recipe. Fake tensors have shapes, dtypes and devices but
-no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). They have the device CPU here,
-because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
+no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). The fake tensors have the
+device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
 """
 
 import contextlib
@@ -46,14 +46,14 @@ class StepCost:
     batch_flops: int
     # FLOPs of the matrix products of the optimizer; 0 for Adam.
     optimizer_flops: int
-    # Weights and their moving average.
+    # Bytes of the weights and of their moving average.
     weights: int
     gradients: int
-    # The state of the optimizer.
+    # Bytes of the state of the optimizer.
     optimizer: int
-    # Tensors that the layers keep for the backward pass, including bfloat16 copies of weights.
+    # Bytes of the tensors that the layers keep for the backward pass, including bfloat16 copies of weights.
     activations: int
-    # Memory of the loss in addition to the activations.
+    # Bytes for the loss in addition to the activations.
     loss: int
     # The largest memory at one time. The memory of PyTorch itself and unused memory of its allocator are not
     # counted.

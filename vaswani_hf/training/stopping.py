@@ -49,7 +49,7 @@ class GracefulShutdown:
     def __init__(self) -> None:
         # The number of the signal; 0 if no signal has arrived.
         self.received = 0
-        # True while a checkpoint is written. The process is not ended during that time.
+        # True while a checkpoint is written. The process is not killed while a checkpoint is written.
         self.is_saving = False
         # Gives the message that is printed if the process must be ended.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
@@ -61,7 +61,7 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def listening(self, processes: Processes) -> Iterator[None]:
-        """Receive signals inside the block. Python allows this in the main thread only."""
+        """Receive signals inside the block. Python allows signal handlers only in the main thread."""
         self._is_first = processes.is_first
         machine, own_pid = _machine(), os.getpid()
         for other_machine, pid in processes.gather((machine, own_pid)):

@@ -56,7 +56,10 @@ MAX_PART_SIZE = 2**19
 
 
 class DivergedRunError(Exception):
-    """The loss or the gradient became infinite or NaN, or exploded. The message has step and remedy."""
+    """The loss or the gradient became infinite or NaN, or exploded.
+
+    The error message names the step and a remedy.
+    """
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
@@ -218,7 +221,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """The largest number of positions per side in a part of a batch; None if batches are not cut.
 
         The value does not depend on the number of processes, because other parts would have other dropout
-        masks. DeepSpeed computes whole batches, because it would take an optimizer step after each part.
+        masks. DeepSpeed computes whole batches, because DeepSpeed would take an optimizer step after each
+        part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -227,8 +231,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _seed_batch(self) -> None:
         """Seed PyTorch with the number of the next batch among all batches of the run.
 
-        Then the random masks of dropout and SimCut depend only on the batch. They do not depend on the number
-        of processes or on an interruption.
+        Then the random masks of dropout and SimCut depend only on the batch. The masks do not depend on the
+        number of processes or on an interruption.
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
@@ -409,7 +413,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
         """The results of `compute` in all processes.
 
-        Empty if a signal arrived: then all processes save and end.
+        The list is empty if a signal arrived. In this case, all processes save a checkpoint and end.
         """
         was_training = self.model.training
         try:

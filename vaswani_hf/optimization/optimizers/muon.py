@@ -35,7 +35,7 @@ def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024): each step of a weight matrix is its orthogonalized Nesterov momentum.
+    """Muon (Jordan et al. 2024): a step changes each weight matrix by its orthogonalized Nesterov momentum.
 
     The weight decay is decoupled, as in AdamW.
 

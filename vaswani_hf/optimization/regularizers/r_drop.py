@@ -23,7 +23,7 @@ class RDropLoss(TwoPassLoss):
     """The loss of R-Drop.
 
     Differs from the paper: the loss is half of the paper's loss, because then the loss is comparable with the
-    loss of one pass. The factor does not change the steps of Adam.
+    loss of one pass. The factor 1/2 does not change the steps of Adam.
     """
 
     is_symmetric = True

@@ -3,8 +3,9 @@
 The loss includes the divergence between the probabilities of both passes.
 
 r_drop.py and simcut.py define how the second pass differs from the first pass. Both passes are computed as
-one forward pass over a batch that has each pair twice. The letters in shapes are: B pairs, S source and T
-target length, N target tokens, D model width, V target vocabulary.
+one forward pass over a batch that has each pair twice. In shapes, B is the number of pairs, S the source
+length, T the target length, N the number of target tokens, D the model width and V the size of the target
+vocabulary.
 """
 
 from collections.abc import Callable
@@ -33,13 +34,13 @@ class TwoPassLoss:
     Attributes:
         model (VaswaniForSeq2SeqLM): The model without wrappers.
         alpha (float): The weight of the divergence.
-        autocast (Callable): Returns the context manager under which the divergence is computed.
+        autocast (Callable): A function that returns the context manager in which the divergence is computed.
     """
 
     model: VaswaniForSeq2SeqLM
     alpha: float
     autocast: Callable[[], AbstractContextManager] = nullcontext
-    # True: both passes have a cross-entropy, and the divergence is computed in both directions.
+    # If true, both passes have a cross-entropy, and the divergence is computed in both directions.
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -73,8 +74,8 @@ class TwoPassLoss:
         decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
         decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
-        # The divergence needs the last states of the decoder. A hook records these states, because the output
-        # of the model does not contain them.
+        # The divergence needs the last states of the decoder. A hook records the last states, because the
+        # output of the model does not contain them.
         last_states: list[torch.Tensor] = []
         hook = decoder.register_forward_hook(
             lambda module, given, output: last_states.append(output.last_hidden_state)
@@ -171,8 +172,7 @@ def _divergence_and_gradients(
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
     difference = log_p - log_q
-    # Reading and writing the logits takes most of the time. Therefore the operations work in place if
-    # possible.
+    # The operations work in place if possible, because reading and writing the logits takes most of the time.
     p = log_p.exp_()
     q = log_q.exp_()
     p_to_q = (p * difference).sum(dim=-1, keepdim=True)
