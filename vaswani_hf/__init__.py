@@ -11,7 +11,7 @@
     vaswani_hf.export("checkpoints/run", "folder", "ctranslate2")
     vaswani_hf.push("checkpoints/run", "user/name")
 
-`__all__` is the public interface. Each name is imported when it is used first.
+`__all__` is the public interface. Each public name is imported when it is first used.
 """
 
 import sys
@@ -101,9 +101,12 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """True if this process is the command `vaswani`, which registers the models after it has read its arguments.
+    """True if this process is the command `vaswani`.
 
-    `vaswani --help` and wrong arguments then answer without the import of torch, which takes seconds.
+    The command imports registration.py after it has read its arguments.
+
+    For `vaswani --help` and for wrong arguments, the command then answers without importing torch, because
+    this import takes seconds.
     """
     module = sys.orig_argv[2:3] if sys.orig_argv[1:2] == ["-m"] else []
     return Path(sys.argv[0]).name == "vaswani" or module in (["vaswani_hf"], ["vaswani_hf.cli"])

@@ -1,4 +1,4 @@
-"""The instructions of the processor or GPU, and the decision whether training in bfloat16 is faster."""
+"""Whether a processor or GPU has bfloat16 instructions, and whether training in bfloat16 is faster."""
 
 from typing import Any
 
@@ -9,15 +9,13 @@ import torch
 # FLOPs, the conversions between the dtypes take longer than the faster products save.
 # - avx512_bf16: measured on an AMD EPYC with two threads (scripts/benchmarks/bf16.md). bfloat16 is at most 1.12 times as
 #   fast up to 3.0e9 FLOPs, and at least 1.16 times as fast from 6.4e9 FLOPs on.
-# - amx_bf16 and Arm's bf16 were not measured. They have the number of avx512_bf16.
+# - amx_bf16 and Arm's bf16 have the number of avx512_bf16, because they were not measured.
 _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 
 def capability(name: str) -> Any:
-    """A property of the processor, by PyTorch's name such as "avx512_bf16"; None if PyTorch does not report
-    it.
-    """
-    # Older versions of PyTorch do not have this function.
+    """The value of a processor property, such as "avx512_bf16". None if PyTorch does not report the property."""
+    # Older versions of PyTorch do not have `get_capabilities`.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get(name)
 
@@ -30,10 +28,10 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def bfloat16_pays(device: torch.device, flops: float) -> bool:
-    """True if a training step is expected to be at least 1.15 times as fast in bfloat16 as in float32.
+    """True if a training step in bfloat16 is expected to be faster than in float32.
 
-    `flops` is the number of FLOPs of the matrix products of a batch. On a GPU, the function returns True if
-    the GPU has bfloat16 in hardware, because no GPU was measured.
+    `flops` is the number of FLOPs of the matrix products of a batch. On a CPU, the function compares `flops`
+    with a measured minimum. On a GPU, the function only checks whether the GPU has bfloat16 instructions.
     """
     if device.type == "cpu":
         return any(capability(name) and flops >= least for name, least in _LEAST_FLOPS.items())

@@ -1,7 +1,7 @@
 """Registers the models with the Auto classes of transformers, and the task "translation" with `pipeline`.
 
-`import vaswani_hf` imports this module. The command `vaswani` imports this module after it has read its
-arguments.
+`import vaswani_hf` imports this module. The command `vaswani` imports this module only after it has read its
+arguments, because the import is slow.
 """
 
 import logging
@@ -11,18 +11,18 @@ from typing import Any
 
 from transformers.utils import is_torchao_available
 
-# Hide torchao's log lines about CUDA parts that it cannot load. torchao writes them at each import.
+# Hide torchao's log lines about CUDA parts that it cannot load. torchao writes these lines at each import.
 logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
 logging.getLogger("torch.utils._pytree").addFilter(
     lambda record: "register_constant" not in record.getMessage()
 )
-# Hide the warnings about invalid escape sequences in torchao. They appear at each import if Python writes no
-# bytecode.
+# Hide the warnings about invalid escape sequences in torchao. Python shows these warnings at each import if
+# Python cannot write bytecode files.
 warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
 
 
 def _flatten_tensor_state_dict(*args: Any) -> Any:
-    """The torchao function of this name. torchao is imported when the function is called."""
+    """Call the function `flatten_tensor_state_dict` of torchao. torchao is imported only at this call."""
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
     return flatten_tensor_state_dict(*args)
@@ -31,8 +31,8 @@ def _flatten_tensor_state_dict(*args: Any) -> Any:
 def _import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
-    If torchao is installed, transformers imports it for one function of one quantizer. The import takes a
-    second and prints warnings. In this package, only int8 weights need torchao.
+    If torchao is installed, transformers imports torchao for one function of one quantizer. The import takes
+    a second and prints warnings. In this package, only int8 weights need torchao.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return
@@ -74,7 +74,7 @@ from .model.pipeline_vaswani import DIRECTION, TASK
 
 
 class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
-    """Translates texts by any encoder-decoder model that can generate.
+    """Translates texts with any encoder-decoder model that can generate.
 
     The arguments and options are those of `pipeline_vaswani.TranslationPipeline`.
 
@@ -89,7 +89,10 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
     """
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> Any:
-        """Push the model with its tokenizers and its code. A Vaswani model is pushed as by `vaswani push`."""
+        """Push the model with its tokenizers and its code.
+
+        For a Vaswani model, do the same as `vaswani push`.
+        """
         if self.model.config.model_type != "vaswani":
             return super().push_to_hub(repo_id, **kwargs)
         # Import here, because the import is slow.
@@ -99,12 +102,12 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
 
 
 class _NoDefault(dict):
-    """The default model of the task. Looking it up raises an error, because the task has no default model."""
+    """The default model of the task: a lookup raises an error, because the task has no default model."""
 
     def __getitem__(self, key: Any) -> Any:
         raise ValueError(
-            f"`model` must be given for the task {TASK!r}, which has no default: a folder, user/name on the "
-            "Hub or a model."
+            f"`model` must be given for the task {TASK!r}, which has no default: give a folder, user/name on "
+            "the Hub or a model."
         )
 
 
@@ -114,14 +117,14 @@ def register_translation_pipeline() -> None:
     """
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # `pipeline` refuses the tasks in REMOVED_TASKS before it looks into the registry. Older versions have no
-    # such list.
+    # `pipeline` refuses the tasks in REMOVED_TASKS before it looks into the registry. Older versions of
+    # transformers do not have this list.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))
     # Without the next line, `Pipeline.save_pretrained` would write `custom_pipelines` into the config of each
-    # translation model, for example T5. Then `pipeline` would require `trust_remote_code` for the saved
-    # checkpoint.
+    # translation model, for example T5. With `custom_pipelines` in the config, `pipeline` would require
+    # `trust_remote_code` for the saved checkpoint.
     del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
     check_task = PIPELINE_REGISTRY.check_task
 

@@ -126,7 +126,7 @@ def test_a_resumed_run_keeps_its_commit_when_the_branch_has_moved_on(dataset, re
         train(recipe(f"--resume=true --dataset_revision={later}"))
     assert str(caught.value) == (
         f"`data.dataset_revision` is '{later}', but the run in '{recipe.folder}' that is to be resumed has '{commit}'; "
-        "give it the same value or choose another `--output_dir`."
+        "give `data.dataset_revision` the value of that run, or choose another `--output_dir`."
     )
     train(recipe("--resume=true --data.license=mit"))
     recorded = load_recipe(recipe.folder / "recipe.yaml").data
@@ -212,8 +212,8 @@ def test_a_dataset_of_the_hub_that_one_may_not_read_is_named(hub, dataset, recip
 def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, recipe, pinned):
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "cc-by-nc-4.0")))
     assert refusal(recipe, "--publishing.license=mit") == (
-        "`publishing.license` must not permit commercial use, because the licence of the training data, cc-by-nc-4.0, does "
-        "not, but is 'mit'; leave it out or write 'cc-by-nc-4.0'."
+        "`publishing.license` must not permit commercial use, because the training data has the licence cc-by-nc-4.0, "
+        "but is 'mit'; leave `publishing.license` out or write 'cc-by-nc-4.0'."
     )
     # The licence that the recipe states counts.
     assert pinned("--publishing.license=mit --data.license=mit").license == "mit"

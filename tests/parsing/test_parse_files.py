@@ -215,7 +215,7 @@ def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog
         ("--train_trees a.mrg", "Exactly one of `data.corpus` and `data.train_trees` must be given, but"),
         (
             "--test_trees a.mrg",
-            "`data.test_trees` and `data.corpus` cannot be given together; leave one of them out.",
+            "`data.test_trees` and `data.corpus` cannot be given together; give only one of these keys.",
         ),
         ("--trees_train_size 0", "`data.trees_train_size` must be greater than 0, but is 0."),
     ],

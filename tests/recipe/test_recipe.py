@@ -244,13 +244,13 @@ WRONG = """
 --num_train_epochs=2 | Exactly one of `training.max_steps` and `training.num_train_epochs` ... 3 and 2.0
 --source_tokens_per_batch=100 | `training.source_tokens_per_batch` must hold ... `data.max_length` = 256 ... 100
 --average_checkpoints=9 | `training.average_checkpoints` is 9 ... `training.save_total_limit` = 5
---early_stopping_patience=1 --average_checkpoints=2 | give only one of them
+--early_stopping_patience=1 --average_checkpoints=2 | give only one of these keys
 --early_stopping_patience=1 --save_steps=750 | 750 is no multiple of 500
---metric_for_best_model=bleu | what the validation measures (loss) ... section `evaluation`
+--metric_for_best_model=bleu | a score that the validation computes (loss) ... section `evaluation`
 --r_drop_alpha=1 --dropout=0 | `training.r_drop_alpha: 1.0` ... `model.dropout` is 0
 --push_to_hub=true | needs `publishing.hub_model_id`
 --hub_strategy=checkpoint | needs `publishing.push_to_hub: true`
---keep=false | `tokenizer.keep: false` is for a run with `model.init_from`
+--keep=false | `tokenizer.keep: false` needs `model.init_from`
 --target_vocab_size=300 | needs `tokenizer.shared_vocabulary: false`
 --position_embedding=learned --max_position_embeddings=20 | `model.max_position_embeddings` must be at least 256 ... 20
 --tokenize=nonsense | `evaluation.tokenize` must be one of ... 'nonsense'
@@ -275,7 +275,7 @@ TWO --train_weights=0,0.0 | `data.train_weights` must have a number above 0
 TWO --train_weights=1,2 --streaming=true | `data.train_weights: [1, 2]` cannot be given with `data.streaming: true`
 --r_drop_alpha=1 --simcut_alpha=3 | `training.r_drop_alpha: 1.0` and `training.simcut_alpha: 3.0` turn on two regularisers
 --ema_decay=1.2 | `training.ema_decay` must be less than 1, but is 1.2.
---simcut_p=0.1 | `training.simcut_p: 0.1` needs `training.simcut_alpha`, but that is 0.0; set it to a positive number, or leave
+--simcut_p=0.1 | `training.simcut_p: 0.1` needs `training.simcut_alpha`, but `simcut_alpha` is 0.0; set `simcut_alpha` to a positive number, or leave
 --r_drop_alpha=-1 | `training.r_drop_alpha` must be 0 or more, but is -1.
 --weight_decay=0.1 | `training.weight_decay` belongs to `training.optimizer: adamw or muon`, but is 0.1 with `training.optimizer: adam`
 --lr_scheduler_type=cosine | `training.learning_rate` must be given with `training.lr_scheduler_type: cosine`, but is missing.
@@ -311,8 +311,12 @@ VALIDATION = "--validation_source=b.en --validation_target=b.de"
 @pytest.mark.parametrize(
     ("option", "key", "remedy"),
     [
-        ("--early_stopping_patience=2", "training.early_stopping_patience: 2", "leave the patience out"),
-        ("--validation_bleu=true", "evaluation.validation_bleu: true", "set it to false"),
+        (
+            "--early_stopping_patience=2",
+            "training.early_stopping_patience: 2",
+            "leave `early_stopping_patience` out",
+        ),
+        ("--validation_bleu=true", "evaluation.validation_bleu: true", "set `validation_bleu` to false"),
     ],
 )
 def test_a_run_without_the_validation_that_it_needs_is_refused(loaded, option, key, remedy):
@@ -334,7 +338,7 @@ def test_what_may_be_a_mistake_is_said(loaded):
         "`data.source_language` and `data.target_language` are both 'en'; correct one of them unless the targets are paraphrases "
         "or corrections of the sources.",
         "`training.warmup_steps` is 4, but the run has 3 steps, so that the learning rate never reaches its highest value; lower "
-        "the number, or train for longer.",
+        "`training.warmup_steps`, or train for more steps.",
     ]
     assert loaded("--warmup_steps=3").check_training() == []
     assert loaded("--max_steps=null --num_train_epochs=2").check_training() == []
@@ -355,8 +359,8 @@ def replaced(old, new):
         (MINIMAL + "dropout: 0.3", "`dropout` ... 0.3; write `model.dropout`"),
         (MINIMAL + "tokenizer: 3", "`tokenizer` must be a mapping of keys to values, but is 3"),
         (replaced("en,", "no,"), "`data.source_language` must be text, but is false; put the word in quotes."),
-        (MINIMAL + "seed: 1\nseed: 2", "`seed` stands twice in line 1 and after; keep one of them."),
-        (MINIMAL + "model: {init_from: {encoder: a, encoder: b}}", "`encoder` stands twice"),
+        (MINIMAL + "seed: 1\nseed: 2", "`seed` occurs twice in the mapping that begins in line 1; give the key only once."),
+        (MINIMAL + "model: {init_from: {encoder: a, encoder: b}}", "`encoder` occurs twice"),
         ("- 1", "must be a mapping of keys to values, but is list"),
         ("a: [1", "is no YAML"),
         ("data: {source_language: en, target_language: de}", "`output_dir` must be given, but is missing."),
@@ -516,7 +520,7 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
     ("texts", "parts"),
     [
         ({"recipe": "extends: no.yaml"}, "'{0}/no.yaml' cannot be read: No such file or directory ... '{0}/recipe.yaml'"),
-        ({"recipe": "extends: ."}, "'{0}' cannot be read: Is a directory; write into '{0}/recipe.yaml'"),
+        ({"recipe": "extends: ."}, "'{0}' cannot be read: Is a directory; correct `extends` in '{0}/recipe.yaml'"),
         ({"recipe": "extends: recipe.yaml"}, "`extends: recipe.yaml` in '{0}/recipe.yaml' closes a circle"),
         ({"recipe": "extends: rows/b.yaml", "rows__b": "extends: ../recipe.yaml"},
          "circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' extends '{0}/rows/../recipe.yaml'"),
@@ -524,7 +528,7 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
          "`training` in '{0}/b.yaml' must be a mapping of keys to values, but is [1]."),
         ({"recipe": "extends: [a.yaml]"}, "`extends` must be text ... ['a.yaml']"),
         ({"recipe": "extends:"}, "`extends` must be text ... None"),
-        ({"recipe": "extends: b.yaml", "b": "seed: 1\nseed: 2"}, "`seed` stands twice ... of '{0}/b.yaml'"),
+        ({"recipe": "extends: b.yaml", "b": "seed: 1\nseed: 2"}, "`seed` occurs twice ... of '{0}/b.yaml'"),
         ({"recipe": "extends: b.yaml", "b": "- 1"}, "'{0}/b.yaml' must be a mapping of keys to values"),
         ({"recipe": MINIMAL + "extendz: b.yaml"}, "`extendz` ... 'b.yaml' ... `extends`"),
         ({"recipe": MINIMAL + "model: {extends: b.yaml}"}, "`model.extends` ... 'b.yaml' ... nearest key"),

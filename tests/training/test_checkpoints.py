@@ -35,7 +35,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, finished,
     damage(copied, name, kind)
     resumed = run("run", "--resume=true")
     said = re.search(
-        rf"'{copied}/checkpoint-8' is damaged: (.*); going on from 'checkpoint-4'", capsys.readouterr().out
+        rf"'{copied}/checkpoint-8' is damaged: (.*); continuing from 'checkpoint-4'", capsys.readouterr().out
     )
     assert said and name in said[1]
     assert same(weights(resumed), weights(finished))
@@ -149,7 +149,7 @@ def test_other_training_data_of_the_same_name_is_refused(run, tmp_path):
     write("x y")
     run("run", options, "--max_steps=2 --save_steps=2")
     write("x z")
-    sentence = r"are not those that the run .* was begun with \(65 pairs, .* now, 65 pairs, .*then"
+    sentence = r"differ from the pairs that the run .* was begun with \(65 pairs, .* now, 65 pairs, .*then"
     with pytest.raises(ValueError, match=sentence):
         run("run", options, "--resume=true --max_steps=3")
     write("x y")
@@ -179,7 +179,7 @@ STOPPING = "--learning_rate_factor=0 --metric_for_best_model=bleu --validation_b
 def test_a_run_that_stopped_early_trains_no_more_when_it_was_killed_before_its_results(run, tmp_path, capsys):
     patience = "--early_stopping_patience={}"
     folder = run("run", STOPPING, patience.format(1))
-    said = "stopped early at step 4: validation bleu has not improved 1 times; the best checkpoint"
+    said = "stopped early at step 4: validation bleu has not improved in the last 1 validation; the final weights"
     assert said in capsys.readouterr().out
     moved = unfinished(folder).rename(tmp_path / "moved")
     run("moved", STOPPING, patience.format(1), "--resume=true")
@@ -260,7 +260,7 @@ def test_a_checkpoint_before_a_damaged_later_one_stays(run, before_method, copie
         run("run", options)
     assert names(copied) == ["checkpoint-4", "checkpoint-6", "checkpoint-8"]
     run("run", options)
-    assert "going on from 'checkpoint-6'" in capsys.readouterr().out
+    assert "continuing from 'checkpoint-6'" in capsys.readouterr().out
     assert names(copied) == ["checkpoint-8"]
 
 

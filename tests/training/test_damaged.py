@@ -44,7 +44,7 @@ def test_damage_of_any_file_is_named_and_the_checkpoint_before_is_used(run, newe
         assert find_checkpoint(folder, training, 1) == folder / "checkpoint-4", (name, kind)
         said = capsys.readouterr().out
         assert said.startswith(f"'{newest}' is damaged: {name}"), said
-        assert said.endswith("; going on from 'checkpoint-4'\n")
+        assert said.endswith("; continuing from 'checkpoint-4'\n")
         assert said.count("\n") == 1
         shutil.rmtree(newest)
         shutil.copytree(sound, newest)

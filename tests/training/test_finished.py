@@ -122,7 +122,7 @@ def test_other_weights_than_those_that_a_run_has_ended_with_are_refused(train_co
     assert code == 1
     assert sentence == (
         f"The run in '{folder}' is finished, but model.safetensors is missing, and its checkpoints give other weights than "
-        "the finished run had; restore them from a copy, or delete manifest.json to end the run with the other weights."
+        "the finished run had; restore the files from a copy, or delete manifest.json to end the run with the other weights."
     )
     assert contents(folder) == before
     # Without a manifest the run ends with other weights.
@@ -154,7 +154,7 @@ def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, trai
     folder = run("run", options)
     expected, rows = contents(folder), corpus.read_text()
     resumed = f"{options} --resume=true"
-    refused = f"The training pairs are not those that the run in '{folder}' was begun with (40 pairs"
+    refused = f"The training pairs differ from the pairs that the run in '{folder}' was begun with (40 pairs"
     for is_whole in (True, False):
         corpus.write_text(rows.replace("eins", "zwei"))
         code, _, sentence = train_command(resumed)

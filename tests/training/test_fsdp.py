@@ -111,12 +111,12 @@ def zero(stage: int = 2, precision: str = "no", processes: int = 2) -> SimpleNam
 @pytest.mark.parametrize(
     ("accelerator", "has_checkpoint", "fields", "sentence"),
     [
-        (zero(stage=3), True, {}, "`zero_stage` must be at most 2, but is 3; FSDP2 shares out the weights too."),
+        (zero(stage=3), True, {}, "`zero_stage` must be at most 2, but is 3; to shard the weights too, use FSDP2."),
         (zero(precision="bf16"), True, {},
-         "The precision must be float32 with DeepSpeed, but is bf16, in which DeepSpeed would keep the weights themselves; set "
-         "`training.bf16` to false, or use FSDP2."),
+         "The precision must be float32 with DeepSpeed, but is bf16; set `training.bf16` to false, or use FSDP2, "
+         "because DeepSpeed would also keep the weights in bf16."),
         (zero(processes=3), True, {},
-         "'{}' was saved by 2 processes with DeepSpeed, but 3 are to resume it; start as many as before."),
+         "'{}' was saved by 2 processes with DeepSpeed, but 3 are to resume it; start as many processes as before."),
         (zero(), False, {"r_drop_alpha": 2.0}, "`training.r_drop_alpha` must be 0.0 with DeepSpeed, but is 2.0."),
         (sharded(1), False, {}, "`--fsdp_version` must be 2, but is 1."),
         (sharded(2), False, {"torch_compile": True}, "`training.torch_compile` must be false with FSDP, but is True."),

@@ -34,7 +34,7 @@ def test_a_run_begins_with_the_weights_and_the_tokenizers_of_a_model(run, finish
     assert same(weights(folder), weights(finished))
     assert (folder / "tokenizer.json").read_bytes() == (finished / "tokenizer.json").read_bytes()
     assert (
-        f"begins with the weights of '{finished}', which knows 100.0% of the pieces\n"
+        f"the run begins with the weights of '{finished}'; its vocabulary covers 100.0% of the tokens\n"
         in capsys.readouterr().out
     )
     recorded = load_recipe(folder / "recipe.yaml").model
@@ -142,14 +142,14 @@ def test_frozen_parts_stay_and_the_others_learn(run, finished):
 
 
 ERRORS = """
---init_from=BASE --d_model=32 | `model.d_model` is 32, but 'BASE', the model of `model.init_from`, has 16; leave it out, or
+--init_from=BASE --d_model=32 | `model.d_model` is 32, but 'BASE', the model of `model.init_from`, has 16; leave `model.d_model` out, or
 --init_from=BASE/nothing | `model.init_from` must be a checkpoint folder or user/name on the Hub, but is 'BASE/nothing'.
---init_from=BASE --vocab_size=300 | `tokenizer.vocab_size` is 300, but the tokenizers of 'BASE' ... have 280; leave it out, or
---init_from=BASE --frozen=encodr | `training.frozen` must name parts of the model, but has 'encodr'; the nearest one is 'encoder'.
---init_from=BASE --frozen=encoder,decoder,shared | `training.frozen` must leave something to train, but is ['encoder', 'decoder',
---keep=false | `tokenizer.keep: false` is for a run with `model.init_from`, but there is none; leave it out.
+--init_from=BASE --vocab_size=300 | `tokenizer.vocab_size` is 300, but the tokenizers of 'BASE' ... have 280; leave `tokenizer.vocab_size` out, or
+--init_from=BASE --frozen=encodr | `training.frozen` must name parts of the model, but has 'encodr'; the nearest part is 'encoder'.
+--init_from=BASE --frozen=encoder,decoder,shared | `training.frozen` must not name all weights of the model, but is ['encoder', 'decoder',
+--keep=false | `tokenizer.keep: false` needs `model.init_from`, but the recipe has none; leave `tokenizer.keep` out.
 --init_from=BERT | bert
---init_from=BASE --both_directions=true | `data.both_directions: true` needs the tag >>en<< in the vocabulary, but the tokenizers of 'BASE' ... have none; train new ones with `tokenizer.keep: false`.
+--init_from=BASE --both_directions=true | `data.both_directions: true` needs the tag >>en<< in the vocabulary, but the tokenizers of 'BASE' ... do not have it; train new tokenizers with `tokenizer.keep: false`.
 """
 
 
@@ -207,12 +207,14 @@ def test_a_model_of_both_directions_is_fine_tuned_on_one(run, tmp_path, capsys):
     assert also in card
     counted = "480 of 480 sentence pairs, each pair in both directions, weights of the corpora: 0.25 and 3"
     assert counted in card
-    refused = r"^`data.train_weights` is \[0.25, 2\], but the run in .* has \[0.25, 3\]; give it"
+    refused = (
+        r"^`data.train_weights` is \[0.25, 2\], but the run in .* has \[0.25, 3\]; give `data.train_weights`"
+    )
     with pytest.raises(ValueError, match=refused):
         run("base", options, "--resume=true --max_steps=3 --train_weights=0.25,2")
     next_one = run("next", f"--init_from={base} --vocab_size=290", AT_REST)
     assert same(weights(next_one), weights(base))
-    assert "which knows 100.0% of the pieces" in capsys.readouterr().out
+    assert "its vocabulary covers 100.0% of the tokens" in capsys.readouterr().out
     tokenizer, _ = load_tokenizers(next_one)
     assert list(tags_of(tokenizer)) == [">>en<<"]
     assert load_recipe(next_one / "recipe.yaml").tokenizer.vocab_size == len(tokenizer)

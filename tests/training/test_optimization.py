@@ -232,7 +232,8 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
     code, _, said = vaswani("average", first, middle, f"--output={tmp_path / 'mixed'}")
     assert code == 1
     assert said == (
-        f"'{first}' has no {averages}, but '{middle}' has; leave it out, or give `--raw` for the weights themselves."
+        f"'{first}' has no {averages}, but '{middle}' has; leave '{first}' out, or give `--raw` to average the "
+        "weights themselves."
     )
     # The average has the record of the run, so that its card says the languages and the licence of the data.
     assert (tmp_path / "last" / "recipe.yaml").read_bytes() == (folder / "recipe.yaml").read_bytes()
@@ -241,18 +242,18 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
 
 ERRORS = """
 RUN --last=9 | 'RUN' must hold 9 numbered checkpoints, but holds 2; ask for fewer.
-RUN --best=1 --metric=bleu | 'RUN' must hold 1 validated checkpoints (by bleu), but holds 0; take the last ones, or train with a
+RUN --best=1 --metric=bleu | 'RUN' must hold 1 validated checkpoints (by bleu), but holds 0; take the last checkpoints, or train with a
 DAMAGED --last=2 | trainer_state.json of 'DAMAGED/checkpoint-8' is damaged; copy the checkpoint again, or remove it.
 RUN RUN --last=1 | `--last` and `--best` choose from one run, but 2 folders are given.
 RUN | `checkpoints` must be two or more, or one run with `--last` or `--best`, but is one.
 RUN/checkpoint-4 RUN/checkpoint-8 RUN/./checkpoint-4 | `checkpoints` names RUN/./checkpoint-4 twice; name it once.
 RUN --last=2 --metric=bleu | `--metric bleu` is for `--best`, which is not given; leave it out.
-RUN/nothing --last=2 | 'RUN/nothing' must be the folder of a run, but there is none.
+RUN/nothing --last=2 | 'RUN/nothing' must be the folder of a run, but there is no such folder.
 RUN/checkpoint-4 OTHER | 'OTHER' and 'RUN/checkpoint-4' are different models: `encoder_attention_heads` is 4 and 2; average
-RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors is not as it was saved; leave it out.
+RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors is not as it was saved; leave this checkpoint out.
 RUN/checkpoint-4 RUN/nothing | `checkpoints` must be a checkpoint folder or user/name on the Hub, but is 'RUN/nothing'.
-RUN --last=2 --output=NEW/checkpoint-9 | `--output` must not be in, nor be named as, a checkpoint, but is 'NEW/checkpoint-9'; give
-RUN --last=2 --output=RUN/checkpoint-4/mean | `--output` must not be in, nor be named as, a checkpoint
+RUN --last=2 --output=NEW/checkpoint-9 | `--output` must not be inside a checkpoint or have the name of a checkpoint (checkpoint-STEP), but is 'NEW/checkpoint-9'; give
+RUN --last=2 --output=RUN/checkpoint-4/mean | `--output` must not be inside a checkpoint
 """
 
 

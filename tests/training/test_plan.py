@@ -353,8 +353,8 @@ def test_a_recipe_that_counts_epochs_has_no_steps_yet(capsys):
     epochs = "--max_steps=null --num_train_epochs=2.5 --encoder_layers=1 --decoder_layers=1".split()
     text = printed(capsys, NUMBERS, *epochs, "--hardware", "P100")
     assert (
-        "unknown  `training.num_train_epochs` = 2.5 counts epochs of a corpus that is not read; with `training.max_steps` "
-        "steps, tokens and hours are known\n" in text
+        "unknown  `training.num_train_epochs` = 2.5 counts epochs of a corpus that is not read; give `training.max_steps` "
+        "to plan the steps, the tokens and the hours\n" in text
     )
     assert "unknown  the number of steps is unknown" in text and "FLOPs of a step" in text
     plan = json.loads(printed(capsys, NUMBERS, *epochs, "--json"))
@@ -371,7 +371,7 @@ NUMBERS --mean_length=0 | `--mean_length` must be 1 or more, but is 0.
 NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_second` each give a rate; leave one of them out.
 NUMBERS --encoder_layers=100000 | at most 200 layers in both stacks together, but the model has 100,002; plan a smaller number
 NUMBERS --mean_length=100000 | `--mean_length` must be at most `data.max_length`, 64, but is 100000.
-NUMBERS --init_from=user/name | `model.init_from: user/name` would have to be read for a plan; leave it out with `--init_from null`
+NUMBERS --init_from=user/name | `model.init_from: user/name` would have to be read for a plan; leave the key out with `--init_from null`
 """
 
 

@@ -42,7 +42,7 @@ def test_a_new_optimizer_is_one_entry(trained):
     assert seen["sharded"][0] == "`training.optimizer` must be adam or adamw with FSDP, but is sgd."
     assert seen["refused"][0] == (
         "`training.sgd_momentum` belongs to `training.optimizer: sgd`, but is 0.5 with `training.optimizer: "
-        "adam`; leave one of them out."
+        "adam`; leave `training.sgd_momentum` out, or select sgd."
     )
     assert seen["refused"][4] == ("`training.sgd_momentum` must be less than 1, but is 1.")
     assert seen["refused"][5] == (
@@ -58,7 +58,7 @@ def test_a_new_schedule_is_one_entry(trained):
     assert "Try a lower `training.learning_rate`," in seen["diverged"]
     assert seen["refused"][1] == (
         "`training.lowest_rate` belongs to `training.lr_scheduler_type: linear`, but is 0.002 with "
-        "`training.lr_scheduler_type: paper`; leave one of them out."
+        "`training.lr_scheduler_type: paper`; leave `training.lowest_rate` out, or select linear."
     )
 
 
@@ -70,12 +70,12 @@ def test_a_new_regulariser_is_one_entry(trained):
     assert (recorded["z_alpha"], recorded["z_power"]) == (0.5, 1.0)
     assert seen["sharded"][1] == "`training.z_alpha` must be 0.0 with FSDP, but is 0.5."
     assert seen["refused"][2] == (
-        "`training.z_power: 1.0` needs `training.z_alpha`, but that is 0.0; set it to a positive number, or "
-        "leave `z_power` out."
+        "`training.z_power: 1.0` needs `training.z_alpha`, but `z_alpha` is 0.0; set `z_alpha` to a positive "
+        "number, or leave `z_power` out."
     )
     assert seen["refused"][3] == (
-        "`training.r_drop_alpha: 1.0` and `training.z_alpha: 1.0` turn on two regularisers, but a run has one; "
-        "set one of them to 0."
+        "`training.r_drop_alpha: 1.0` and `training.z_alpha: 1.0` turn on two regularisers, but a run can have "
+        "only one; set one of these keys to 0."
     )
     assert seen["parts"] == [1024, 1024 // 3]
     assert seen["language_model"] == 0.5

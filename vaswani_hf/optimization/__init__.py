@@ -1,4 +1,5 @@
 """The tables of optimizers, learning rate schedules and regularisers.
 
-Each entry declares its keys. The section `training` of a recipe (section.py) has the keys of all entries.
+Each entry of a table declares the recipe keys that the entry needs. The section `training` of a recipe
+(section.py) has the keys of all entries.
 """

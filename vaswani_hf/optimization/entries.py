@@ -1,8 +1,8 @@
-"""The classes of the entries of the tables of optimizers, schedules and regularisers.
+"""The classes of the entries in the tables OPTIMIZERS, SCHEDULES and REGULARIZERS.
 
-An entry declares its keys as the fields of a settings class. These fields become keys of the section
-`training` of a recipe (see section.py). If two entries share a key, their settings classes inherit the key
-from one class.
+An entry declares its keys as the fields of a settings class. The section `training` of a recipe has the keys
+of all entries (see section.py). If two entries share a key, their settings classes inherit the key from a
+common class.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class Optimizer:
 
 
 class Rate(Protocol):
-    """A function that computes the learning rate of a step. The first step is 1."""
+    """A function that computes the learning rate of a step. The number of the first step is 1."""
 
     def __call__(
         self, step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int
@@ -63,9 +63,10 @@ class Schedule:
         name (str): The value of `training.lr_scheduler_type`.
         rate (Rate): Computes the learning rate of a step.
         settings (type): The class with the keys of the schedule in the section `training`.
-        rate_key (str): The key that scales all rates. If a run diverges, its error advises to lower the key.
-        depends_on_length (bool): True if the rates depend on the number of steps of the run. Then a finished
-            run cannot be continued for more steps.
+        rate_key (str): The key that scales all learning rates. If a run diverges, the error message advises
+            lowering the value of this key.
+        depends_on_length (bool): True if the learning rates depend on the number of steps of the run. A
+            finished run with such a schedule cannot be continued for more steps.
     """
 
     name: str
@@ -78,8 +79,8 @@ class Schedule:
 class RegularizedLoss(Protocol):
     """The loss that a run computes instead of the loss of the model.
 
-    `wrapped` is the model with its wrappers for distributed training. All sums over tokens are divided by
-    `num_items_in_batch`. `batch` has `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T]
+    `wrapped` is the model with its wrappers for distributed training. The loss is a sum over tokens divided
+    by `num_items_in_batch`. `batch` has `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T]
     int64.
     """
 
@@ -91,7 +92,7 @@ class RegularizedLoss(Protocol):
 class BuildLoss(Protocol):
     """A function that makes a loss for a model.
 
-    `autocast()` is the context manager under which the model computes its own loss.
+    `autocast()` returns the autocast context in which the model computes its own loss.
     """
 
     def __call__(
@@ -100,7 +101,7 @@ class BuildLoss(Protocol):
 
 
 def accept_any_model(settings: Any, model: ModelSettings) -> None:
-    """The check of a regulariser that works with every model."""
+    """The `check` of a regulariser that works with every model: it does nothing."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,15 @@ class Regularizer:
         name (str): The name of the regulariser in messages.
         build (BuildLoss): Makes the loss for a model.
         settings (type): The class with the keys of the regulariser in the section `training`.
-        strength (str): The key that turns the regulariser on if its value is not 0.
-        num_passes (int): The number of forward passes over a batch that are computed at the same time.
+        strength (str): The key that sets the strength of the regulariser. The value 0 turns the regulariser
+            off.
+        num_passes (int): The number of forward passes that are computed at the same time for a batch.
         needs_whole_weights (bool): True if the regulariser does not work when FSDP or DeepSpeed shards
             weights or gradients.
-        needs_encoder_decoder (bool): True if only tasks with an encoder and a decoder have the keys.
-        check (Callable): Receives the sections `training` and `model` of a recipe that turns the regulariser
-            on. Raises a ValueError if the regulariser has no effect with these settings.
+        needs_encoder_decoder (bool): True if only tasks with an encoder and a decoder have the keys of the
+            regulariser.
+        check (Callable): Called with the sections `training` and `model` of a recipe if the recipe turns the
+            regulariser on. Raises a ValueError if the regulariser has no effect with these settings.
     """
 
     name: str

@@ -20,19 +20,19 @@ class PaperSettings(Settings):
     """The key of the paper's schedule (Section 5.3)."""
 
     learning_rate_factor: float = Field(1.0, ge=0)
-    """A factor for all learning rates of the paper's schedule, which follow from `d_model` and
-    `warmup_steps`."""
+    """A factor that multiplies all learning rates of the schedule "paper". Without the factor, `d_model` and
+    `warmup_steps` determine these learning rates."""
 
 
 class HighestRateSettings(Settings):
-    """The key of the schedules that rise to a given learning rate during the warm-up."""
+    """The key of the schedules whose learning rate rises to a given value during the warm-up."""
 
     learning_rate: float = Field(gt=0)
-    """The highest learning rate. It is reached at the last step of the warm-up."""
+    """The highest learning rate. The schedule reaches this rate at the last step of the warm-up."""
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5), which is Eq. (3) of Section 5.3."""
+    """Equation 3 (Section 5.3): factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5)."""
     for name, value in (("step", step), ("warmup_steps", warmup_steps)):
         if value < 1:
             raise ValueError(f"`{name}` must be a positive integer, but is {value}.")
@@ -54,12 +54,12 @@ def _inverse_sqrt(step: int, settings: Any, *, warmup_steps: int, max_steps: int
 def _cosine(step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int) -> float:
     """After the warm-up the rate falls like the first half of a cosine period.
 
-    It is Eq. (5) of Loshchilov and Hutter 2017, without restarts.
+    The formula is Equation 5 of Loshchilov and Hutter 2017, without restarts.
     """
     highest = settings.learning_rate
     if step <= warmup_steps:
         return highest * step / warmup_steps
-    # Add 1, so that the rate of the last step is above 0.
+    # Add 1 to `max_steps`, so that the rate of the last step is above 0.
     share = min(1.0, (step - warmup_steps) / (max_steps + 1 - warmup_steps))
     return highest * (1 + math.cos(math.pi * share)) / 2
 
@@ -83,7 +83,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def scheduled_rate(step: int, training: Any, d_model: int, max_steps: int) -> float:
-    """The learning rate of a step of a run. The first step is 1."""
+    """The learning rate of a step of a run. The number of the first step is 1."""
     schedule = SCHEDULES[training.lr_scheduler_type]
     return schedule.rate(
         step, training, warmup_steps=training.warmup_steps, max_steps=max_steps, d_model=d_model
@@ -96,7 +96,8 @@ def _rate_after(completed_steps: int, training: Any, d_model: int, max_steps: in
 
 def scheduler_of(optimizer: Optimizer, training: Any, d_model: int, max_steps: int) -> LambdaLR:
     """A scheduler that sets the learning rates of a run in `optimizer`."""
-    # LambdaLR multiplies the initial rate of the optimizer by our rate, so set the initial rate to 1.
+    # LambdaLR multiplies the initial rate of the optimizer by the rate of our schedule, so set the initial
+    # rate to 1.
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] = 1.0
     return LambdaLR(optimizer, partial(_rate_after, training=training, d_model=d_model, max_steps=max_steps))

@@ -1,4 +1,4 @@
-"""The section `training` of a recipe. It includes the keys of all optimizers, schedules and regularisers."""
+"""The section `training` of a recipe, with the keys of all optimizers, schedules and regularisers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -16,7 +16,7 @@ from .schedules import SCHEDULES
 def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -> Any:
     """A class with the fields of all entries.
 
-    Required fields are optional here, because another entry may be selected.
+    A field that an entry requires is optional in this class, because a recipe may select another entry.
     """
     fields: dict[str, Any] = {}
     for entry in entries:
@@ -37,14 +37,14 @@ _EncoderDecoderKeys: Any = _keys_of("_EncoderDecoderKeys", REGULARIZERS.values()
 class TrainingSettings(_EntryKeys):
     """The settings of the training.
 
-    If `TrainingArguments` of transformers has a setting, the key has its name.
+    If a setting also exists in `TrainingArguments` of transformers, its key has the same name as there.
 
-    Code outside an entry must not read the keys of the entry, because another entry may be selected.
+    Only the code of an entry may read the keys of the entry, because a recipe may select another entry.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    # The keys that set the size of a batch.
+    # The keys that set the largest number of tokens of a batch.
     batch_keys: ClassVar[tuple[str, ...]] = ()
 
     max_steps: int | None = Field(None, gt=0)
@@ -56,24 +56,27 @@ class TrainingSettings(_EntryKeys):
     optimizer: str = "adam"
     """The name of the optimizer. The paper uses Adam (Section 5.3)."""
     lr_scheduler_type: str = "paper"
-    """The name of the learning rate schedule. "paper" is Eq. (3) of Section 5.3."""
+    """The name of the learning rate schedule. "paper" is the schedule of the paper (Equation 3 in Section
+    5.3)."""
     warmup_steps: int = Field(4000, gt=0)
-    """The number of steps of the warm-up, in which the learning rate rises."""
+    """The number of steps of the warm-up. The learning rate rises during the warm-up."""
     max_grad_norm: float = Field(0.0, ge=0)
-    """The largest norm of the gradient. A larger gradient is scaled down to this norm. 0 turns this off."""
+    """The largest norm of the gradient. A gradient with a larger norm is scaled down to this norm. 0 turns
+    the scaling off."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999. The validations and the final
-    checkpoint use the average. Null computes no average."""
+    checkpoint use the average. With null, the run computes no average."""
     frozen: list[str] = []
     """The parts of the model that are not trained, such as `encoder` or `decoder.layers.0`."""
     bf16: bool | Literal["auto"] = "auto"
-    """Compute in bfloat16. "auto" computes in bfloat16 if the processor or GPU multiplies bfloat16 in
-    hardware and the model is large enough for a faster step. The run records the decision as true or
-    false."""
+    """Compute in bfloat16. "auto" computes in bfloat16 on a GPU with bfloat16 instructions. On a CPU with
+    bfloat16 instructions, "auto" computes in bfloat16 if the model is large enough that a step becomes
+    faster. The run records the decision as true or false."""
     torch_compile: bool = False
     """Compile the model with `torch.compile`."""
     gradient_checkpointing: bool = False
-    """Save memory: do not store the activations of the layers, but compute them again in the backward pass.
+    """Save memory: do not store the activations of the layers, but compute the activations again in the
+    backward pass.
     """
     logging_steps: int = Field(50, gt=0)
     """The number of steps between two lines of the log."""
@@ -84,24 +87,24 @@ class TrainingSettings(_EntryKeys):
     save_total_limit: int = Field(5, gt=0)
     """The number of checkpoints that are kept. Older checkpoints are deleted."""
     average_checkpoints: int = Field(0, ge=0)
-    """The final weights are the average of this number of last checkpoints (Section 6.1). With 0, they are
-    the weights of the last step."""
+    """The final weights are the average of this number of last checkpoints (Section 6.1). With 0, no
+    checkpoints are averaged."""
     early_stopping_patience: int | None = Field(None, gt=0)
     """Stop after this number of validations without an improvement. The final weights are those of the best
-    checkpoint. Null turns this off."""
+    checkpoint. Null turns early stopping off."""
     metric_for_best_model: str = "loss"
-    """The score that decides which checkpoint is the best: `loss`, or another score of the validation, such
-    as `bleu` with `evaluation.validation_bleu: true`."""
+    """The score that decides which checkpoint is the best, for early stopping: `loss`, or another score of
+    the validation, such as `bleu` with `evaluation.validation_bleu: true`."""
     dataloader_num_workers: int | None = Field(None, ge=0)
-    """The number of processes that prepare batches. Null uses no such process on a CPU and several for an
-    accelerator."""
+    """The number of processes that prepare batches. With null, a run on an accelerator starts 2 such
+    processes. A run on a CPU or with `data.streaming: true` starts none."""
     report_to: list[str] = []
     """The tools that also receive the log, such as `tensorboard`."""
     resume: bool = False
-    """Continue the run in `output_dir` after its last checkpoint."""
+    """Continue the earlier run in `output_dir` from its newest checkpoint."""
 
     def check_length(self) -> None:
-        """Refuse a section that sets no length of the run, or two lengths."""
+        """Refuse a section that sets both `max_steps` and `num_train_epochs`, or neither."""
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise ValueError(
                 "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
@@ -113,13 +116,13 @@ class TrainingSettings(_EntryKeys):
         if self.average_checkpoints > self.save_total_limit:
             raise ValueError(
                 f"`training.average_checkpoints` is {self.average_checkpoints}, but only "
-                f"`training.save_total_limit` = {self.save_total_limit} checkpoints are kept; raise the "
-                "limit."
+                f"`training.save_total_limit` = {self.save_total_limit} checkpoints are kept; raise "
+                "`training.save_total_limit`."
             )
         if self.early_stopping_patience and self.average_checkpoints:
             raise ValueError(
-                "`training.early_stopping_patience` ends with the best checkpoint and "
-                "`training.average_checkpoints` with an average of the last ones; give only one of them."
+                "`training.early_stopping_patience` selects the best checkpoint for the final weights, but "
+                "`training.average_checkpoints` averages the last checkpoints; give only one of these keys."
             )
         if self.early_stopping_patience and self.save_steps % self.eval_steps:
             raise ValueError(
@@ -158,7 +161,8 @@ class TrainingSettings(_EntryKeys):
                 owners = [owner for owner, other in table.items() if name in other.settings.model_fields]
                 raise ValueError(
                     f"`training.{name}` belongs to `training.{key}: {' or '.join(owners)}`, but is {value} "
-                    f"with `training.{key}: {selected}`; leave one of them out."
+                    f"with `training.{key}: {selected}`; leave `training.{name}` out, "
+                    f"or select {' or '.join(owners)}."
                 )
 
     def _check_regularizers(self) -> None:
@@ -169,15 +173,15 @@ class TrainingSettings(_EntryKeys):
             if strength and selected is not None and entry is not selected:
                 raise ValueError(
                     f"`training.{selected.strength}: {getattr(self, selected.strength)}` and "
-                    f"`training.{entry.strength}: {strength}` turn on two regularisers, but a run has one; "
-                    "set one of them to 0."
+                    f"`training.{entry.strength}: {strength}` turn on two regularisers, but a run can have only one; "
+                    "set one of these keys to 0."
                 )
             for name in entry.settings.model_fields.keys() & type(self).model_fields.keys():
                 value = getattr(self, name)
                 if not strength and value != type(self).model_fields[name].default:
                     raise ValueError(
-                        f"`training.{name}: {value}` needs `training.{entry.strength}`, but that is "
-                        f"{strength}; set it to a positive number, or leave `{name}` out."
+                        f"`training.{name}: {value}` needs `training.{entry.strength}`, but `{entry.strength}` is "
+                        f"{strength}; set `{entry.strength}` to a positive number, or leave `{name}` out."
                     )
 
 
@@ -195,7 +199,10 @@ class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
 
 
 class TextTraining(TrainingSettings):
-    """The training of a language model, whose examples have one side."""
+    """The training of a language model.
+
+    An example of a language model is one text.
+    """
 
     batch_keys = ("text_tokens_per_batch",)
 
@@ -209,12 +216,12 @@ class TextTraining(TrainingSettings):
 
     @property
     def source_tokens_per_batch(self) -> int:
-        """The largest number of source tokens of a batch. The source of a language model is the text."""
+        """The largest number of tokens of a batch. A language model has its text in the column of sources."""
         return self.text_tokens_per_batch
 
     @property
     def target_tokens_per_batch(self) -> int:
-        """The largest number of target tokens of a batch. The target of a language model is the text."""
+        """The largest number of tokens of a batch. A language model has its text in the column of targets."""
         return self.text_tokens_per_batch
 
 
@@ -222,5 +229,5 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """The class of the section `training` for a model that has these parts of an encoder-decoder."""
+    """The class of the section `training` for a model with these stacks ("encoder", "decoder" or both)."""
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

@@ -1,31 +1,31 @@
-"""The licence of the training data, and a check that the licence of the model does not permit more."""
+"""The licence of the training data, and a check of the licence of the model."""
 
 import re
 
 from ..settings.data import DataSettings
 
-# A licence for data that may be used for research only, without any other statement. The Hub has no
-# identifier for such a licence.
+# A licence that permits only research and states nothing else. The Hub has no identifier for such a licence.
 RESEARCH_ONLY = "research-only"
 
 # Identifiers of the Hub for licences that exclude commercial use, such as cc-by-nc-4.0,
 # fair-noncommercial-research-license and intel-research.
 _NON_COMMERCIAL = re.compile(r"-nc\b|noncommercial|research")
-# Licences with these identifiers may exclude commercial use.
+# These identifiers of the Hub do not say whether the licence excludes commercial use.
 _UNDECIDED = ("other", "unknown")
 
 
 def data_license(data: DataSettings) -> str | None:
     """The licence of the training data: an identifier of the Hub, "research-only", or None if unknown."""
-    # The package generates the corpora of `data.corpus`, so that they have the licence of the package.
+    # The corpora of `data.corpus` have the licence of the package, because the package generates them.
     return data.license or ("apache-2.0" if data.corpus else None)
 
 
 def check_license(license: str | None, of_data: str | None, key: str = "publishing.license") -> None:
     """Refuse a licence of the model that permits more than the licence of the training data.
 
-    Share-alike and no-derivatives licences of the data are accepted, because it is legally open whether they
-    apply to a model. `license` is the licence of the model, and `key` is its key or option in the message.
+    Share-alike and no-derivatives licences of the data are accepted, because the law does not settle whether
+    they apply to a model. `license` is the licence of the model. `key` is the name of the key or option that
+    the message shows.
     """
     if license is None or of_data is None:
         return
@@ -37,6 +37,6 @@ def check_license(license: str | None, of_data: str | None, key: str = "publishi
     excludes_commerce = license in _UNDECIDED or _NON_COMMERCIAL.search(license)
     if _NON_COMMERCIAL.search(of_data) and not excludes_commerce:
         raise ValueError(
-            f"`{key}` must not permit commercial use, because the licence of the training data, {of_data}, "
-            f"does not, but is '{license}'; leave it out or write '{of_data}'."
+            f"`{key}` must not permit commercial use, because the training data has the licence {of_data}, "
+            f"but is '{license}'; leave `{key}` out or write '{of_data}'."
         )

@@ -19,11 +19,9 @@ from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML with two differences: 7e-4 is a number (YAML 1.1 reads it as text), and repeated keys are
-    refused.
-    """
+    """Reads YAML 1.1 with two differences: 7e-4 is a number instead of text, and repeated keys are refused."""
 
-    # Names the file in the error about a repeated key, if another file extends the file.
+    # The words that name the file in the error about a repeated key; empty for the first file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -31,8 +29,8 @@ class _Loader(yaml.SafeLoader):
         for key in keys:
             if keys.count(key) > 1:
                 raise ValueError(
-                    f"`{key}` stands twice in line {node.start_mark.line + 1} and after{self.of_file}; keep "
-                    "one of them."
+                    f"`{key}` occurs twice in the mapping that begins in line {node.start_mark.line + 1}{self.of_file}; give "
+                    "the key only once."
                 )
         return super().construct_mapping(node, deep)
 
@@ -53,20 +51,21 @@ def load_recipe(
         ('translation', 500)
 
     Args:
-        path (str or Path): A YAML file. Its key `extends` can name another YAML file, relative to the first
-            file.
+        path (str or Path): A YAML file. The key `extends` of the file can name another YAML file, by a path
+            relative to the first file.
         overrides (list, optional): Keys and values that replace those of the file: `["--key", "value", …]`. A
             key is `section.key`, or `key` if only one section has the key.
-        needs_data (bool): Require training data. Only an estimate of the cost needs no data.
-        is_record (bool): The file is the record of a run. Then keys of other tasks are ignored, and the
-            tokenizer of BLEU may be missing on this machine.
+        needs_data (bool): Require training data. False is for an estimate of the cost, because the estimate
+            reads no data.
+        is_record (bool): True if the file is the record of a run. In a record, keys of other tasks are
+            ignored, and the tokenizer of BLEU may be missing on this machine.
 
     Returns:
-        Recipe: The recipe. Its class depends on its task.
+        Recipe: The recipe. The class of the recipe depends on its task.
 
     Raises:
-        ValueError: If the file cannot be read, if a key is unknown, or if a value is impossible. The message
-            is one sentence.
+        ValueError: If the file cannot be read, if a key is unknown, or if a value is impossible. The error
+        message is one sentence.
     """
     content = _extended(Path(path), ())
     for key, text in _pairs(overrides or []):
@@ -83,9 +82,9 @@ def load_recipe(
 
 
 def readable_record(path: Path | None) -> Recipe | None:
-    """The recipe that a run recorded.
+    """Read the recipe that a run recorded.
 
-    None without a file, or if this version of the package cannot read the file.
+    Return None without a file, or if this version of the package cannot read the file.
     """
     try:
         return load_recipe(path, needs_data=False, is_record=True) if path else None
@@ -96,7 +95,7 @@ def readable_record(path: Path | None) -> Recipe | None:
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     """The keys of a file, merged with the keys of the file that it extends.
 
-    `extending` are the files that led to this file. Each file in `extending` extends the next file.
+    `extending` is the chain of files that led to this file. Each file in the chain extends the next file.
     """
     content = read_mapping(path, extending[-1] if extending else None)
     for section in SECTIONS if extending else ():
@@ -109,26 +108,26 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     name = content.pop("extends")
     if not isinstance(name, str):
         raise ValueError(
-            f"`extends` must be text, the name of a recipe relative to '{path}', where it stands, but is "
+            f"`extends` in '{path}' must be text, the path of a recipe relative to '{path.parent}', but is "
             f"{name!r}."
         )
     base = path.parent / name
     files = (*extending, path)
     if base.resolve() in [file.resolve() for file in files]:
         circle = " extends ".join(f"'{file}'" for file in (*files, base))
-        raise ValueError(f"`extends: {name}` in '{path}' closes a circle, {circle}; leave one of them out.")
+        raise ValueError(f"`extends: {name}` in '{path}' closes a circle, {circle}; remove one `extends`.")
     return _merged(_extended(base, files), content)
 
 
 def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool = True) -> dict[str, Any]:
-    """Both mappings as one.
+    """Merge two mappings.
 
-    Values of `content` replace values of `base`; nested mappings are merged key by key.
+    Values of `content` replace values of `base`. Nested mappings are merged key by key.
     """
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
-        # YAML reads a section without keys as null. Such a section changes nothing.
+        # YAML reads a section without keys as null, and a section without keys changes nothing.
         own = {} if has_sections and value is None and isinstance(earlier, dict) else value
         if isinstance(earlier, dict) and isinstance(own, dict):
             own = _merged(earlier, own, has_sections=False)
@@ -137,11 +136,11 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """The content of one YAML file. `extending` is the file that extends this file, for errors."""
-    remedy = f"; write into '{extending}' what `extends` means, relative to its folder" if extending else ""
+    """The content of one YAML file. `extending` is the file that extends this file; errors name it."""
+    remedy = f"; correct `extends` in '{extending}', a path relative to this file" if extending else ""
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
-        loader.of_file = f", of '{path}'" if extending else ""
+        loader.of_file = f" of '{path}'" if extending else ""
         content = loader.get_single_data()
     except OSError as error:
         raise ValueError(f"The recipe '{path}' cannot be read: {error.strerror}{remedy}.") from error
@@ -164,9 +163,7 @@ def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
 
 
 def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
-    """The type of each key of a class of recipes, by the place of the key: `section.key`, or `key` at the
-    top.
-    """
+    """The type of each key of a class of recipes, by `section.key`, or by `key` for keys without a section."""
     sections = _sections_of(recipe)
     places = {name: field.annotation for name, field in recipe.model_fields.items() if name not in sections}
     for section, kind in sections.items():
@@ -178,12 +175,12 @@ SECTIONS = ("data", "tokenizer", "model", "training", "decoding", "evaluation", 
 
 
 def _places_of_tasks() -> dict[str, dict[str, Any]]:
-    """For each task the type of each key, by the place of the key."""
+    """For each task, the type of each key, by `section.key`."""
     return {task: _places_of(recipe) for task, recipe in recipe_classes().items()}
 
 
 def _places_of_all_tasks() -> dict[str, Any]:
-    """The type of each key of all tasks, by the place of the key."""
+    """The type of each key of all tasks, by `section.key`."""
     places: dict[str, Any] = {}
     for of_task in _places_of_tasks().values():
         places |= of_task
@@ -209,7 +206,7 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
             if not is_record and keys[key] not in (None, "", []):
                 raise ValueError(
                     f"`{place}` belongs to {owners}, but is {as_yaml(keys[key])} in a recipe of `task: "
-                    f"{task}`; leave it out."
+                    f"{task}`; leave the key out."
                 )
             del keys[key]
     for key in content.keys() - places.keys() - {*SECTIONS}:
@@ -222,7 +219,7 @@ def _unknown_key(
 ) -> str:
     """The error for an unknown key.
 
-    The error names the same key in other sections, or the nearest candidate.
+    The error names the sections that have a key of this name, or the nearest candidate.
     """
     hint = " or ".join(f"`{found}`" for found in _named(place.split(".")[-1], places))
     hint = f"write {hint}" if hint else f"the nearest key is `{nearest_name(place, candidates)}`"
@@ -230,26 +227,26 @@ def _unknown_key(
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:
-    """The places of all keys with this name."""
+    """All keys with this name, as `section.key`."""
     return [place for place in places if place.split(".")[-1] == key]
 
 
 def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
-    """The keys and values of words such as `["--key", "value"]` and `["--key=value"]`."""
+    """Split words such as `["--key", "value"]` and `["--key=value"]` into keys and values."""
     words = [part for word in overrides for part in (word.split("=", 1) if word.startswith("--") else [word])]
     for name in words[::2]:
         if not name.startswith("--"):
             raise ValueError(f"Expected `--key value`, but found '{name}' where a key should be.")
     for name in words[::2]:
         if words[::2].count(name) > 1:
-            raise ValueError(f"`{name}` is given twice; keep one of them.")
+            raise ValueError(f"`{name}` is given twice; give it only once.")
     if len(words) % 2:
         raise ValueError(f"`{words[-1]}` needs a value.")
     return [(name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True)]
 
 
 def _place_of(key: str) -> str:
-    """The place, `section.key`, of a key that the command line names with or without its section."""
+    """The full name `section.key` of a key that the command line gives with or without its section."""
     places = _places_of_all_tasks()
     found = [key] if key in places else _named(key, places)
     if not found:
@@ -264,7 +261,7 @@ def _place_of(key: str) -> str:
 
 
 def _override(content: dict[str, Any], key: str, text: str) -> None:
-    """Set a key of the content of a recipe to a value of the command line."""
+    """Set a key in the content of a recipe to a value from the command line."""
     place = _place_of(key)
     section, _, name = place.rpartition(".")
     target = content
@@ -276,7 +273,7 @@ def _override(content: dict[str, Any], key: str, text: str) -> None:
 
 
 def _value_of(key: str, text: str, kind: Any) -> Any:
-    """The value of a key of this type that a word of the command line means."""
+    """Convert a word of the command line to a value of the type `kind`."""
     is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
     options = typing.get_args(kind) if is_union else (kind,)
     is_nullable = type(None) in options
@@ -294,11 +291,12 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
 
 
 def _yaml_value(key: str, text: str) -> Any:
-    """The value of a word of the command line that is read as YAML."""
+    """Read a word of the command line as YAML."""
     try:
         return yaml.load(text, Loader=_Loader)
     except ValueError as error:
-        # Our loader's error about a repeated key is clear. PyYAML's error about an impossible date is not.
+        # Pass on our loader's error about a repeated key, because the error is clear. Replace PyYAML's error
+        # about an impossible date, because the error is not clear.
         if str(error).startswith("`"):
             raise
     except yaml.YAMLError:

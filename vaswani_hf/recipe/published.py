@@ -1,8 +1,8 @@
 """The recipe that a run recorded, and its published form.
 
-The published form names files without their folders, and no repository of its owner. The card and the
-repository show the published form. A resumed run compares the published forms of its recipe and of the
-recorded recipe, because the run may continue on another machine.
+The published form names files without their folders, and does not name the repository to push to. The model
+card and the repository contain the published form. A resumed run compares the published forms of its recipe
+and of the recorded recipe, because the run may continue on another machine.
 """
 
 import os
@@ -19,9 +19,7 @@ from .recipe import Recipe
 
 
 def is_folder_of_base(recorded: str) -> bool:
-    """True if a recorded `model.init_from` is a folder: an absolute path, or the last part of a path if
-    published.
-    """
+    """True if a recorded `model.init_from` is a folder: an absolute path, or only the name of the folder."""
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
 
@@ -34,9 +32,7 @@ def _published_base(name: str) -> str:
 
 
 def published_recipe(recipe: Recipe) -> Recipe:
-    """The recipe for publication: files and folders without the folders above them, and no repository to push
-    to.
-    """
+    """The published form of a recipe: names of files and folders only, and no repository to push to."""
     data = recipe.data
     places: dict[str, Any] = {}
     for key in data.file_keys:
@@ -59,7 +55,7 @@ def published_recipe(recipe: Recipe) -> Recipe:
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:
-    """The recipe that the run of a checkpoint recorded; None without a record."""
+    """The recipe that the run of a checkpoint recorded; None without a recorded recipe."""
     path = recipe_file(folder)
     if path is None:
         return None
@@ -70,7 +66,10 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
-    """The published form of the recorded recipe, with `license` if it is given; None without a record."""
+    """The published form of the recorded recipe as YAML; None without a recorded recipe.
+
+    If `license` is given, it replaces the recorded licence of the model.
+    """
     recorded = recorded_recipe(folder)
     if recorded is None:
         return None

@@ -1,6 +1,6 @@
 """`Recipe`: all settings of one run.
 
-Each task has its own class of recipes, because the keys of the sections depend on the task.
+Each task has its own subclass of `Recipe`, because the keys of the sections depend on the task.
 """
 
 from functools import cache
@@ -26,7 +26,7 @@ class Recipe(Settings):
     """The task that the model is trained for."""
     seed: int = Field(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
-    # `recipe_class` replaces the types of the next sections by the classes of the task.
+    # `recipe_class` replaces the types of the next fields by the section classes of the task.
     data: Any
     tokenizer: Any
     model: ModelSettings
@@ -36,16 +36,19 @@ class Recipe(Settings):
     publishing: PublishingSettings = PublishingSettings()
 
     def __reduce__(self) -> Any:
-        # pickle cannot find the class of the task's recipes, because the class is not an attribute of this
-        # module.
+        # Pickle the values instead of the object, because `recipe_class` makes the class of the object and
+        # pickle cannot import such a class.
         return make_recipe, ({name: getattr(self, name) for name in self.model_fields_set},)
 
     def to_yaml(self) -> str:
-        """The recipe with all keys of its task, as YAML for `load_recipe`."""
+        """The recipe with all keys of its task, as YAML that `load_recipe` reads."""
         return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
-        """The values of all keys by their places, `section.key`. The section `model` has only the given keys."""
+        """The values of all keys, by `section.key`.
+
+        Of the section `model`, only the given keys are included.
+        """
         return flat(self._content())
 
     def check_training(self) -> list[str]:
@@ -53,17 +56,17 @@ class Recipe(Settings):
 
         Return warnings about possible mistakes.
 
-        Only a run calls this method, because other commands need no validation.
+        Only a training run calls this method, because other commands do not need a validation split.
         """
         if not self.data.has_validation:
             patience = self.training.early_stopping_patience
             needs = f"needs a validation split, but there is none; give {self.data.validation_keys}"
             if patience:
                 raise ValueError(
-                    f"`training.early_stopping_patience: {patience}` {needs}, or leave the patience out."
+                    f"`training.early_stopping_patience: {patience}` {needs}, or leave `early_stopping_patience` out."
                 )
             if switch := self.evaluation.validation_switch:
-                raise ValueError(f"`evaluation.{switch}: true` {needs}, or set it to false.")
+                raise ValueError(f"`evaluation.{switch}: true` {needs}, or set `{switch}` to false.")
         return [*self.data.warnings(), *check_warmup(self.training, self.training.max_steps)]
 
     def _content(self) -> dict[str, Any]:
@@ -82,15 +85,15 @@ class Recipe(Settings):
         metrics = ("loss", *TASKS[self.task].validation_metrics(self.evaluation))
         if metric not in metrics:
             raise ValueError(
-                "`training.metric_for_best_model` must be what the validation measures "
-                f"({', '.join(metrics)}), but is {metric!r}; turn its scores on in the section `evaluation`, "
+                "`training.metric_for_best_model` must be a score that the validation computes "
+                f"({', '.join(metrics)}), but is {metric!r}; turn this score on in the section `evaluation`, "
                 "or choose another metric."
             )
         self.data.check_with(self.tokenizer, self.training)
         if not self.tokenizer.keep and self.model.init_from is None:
             raise ValueError(
-                "`tokenizer.keep: false` is for a run with `model.init_from`, but there is none; leave it "
-                "out."
+                "`tokenizer.keep: false` needs `model.init_from`, but the recipe has none; leave "
+                "`tokenizer.keep` out."
             )
         fields = {"max_position_embeddings": 1024, **self.model.config_fields()}
         longest = max(self.data.max_length, self.decoding.max_length or 0)
@@ -109,12 +112,12 @@ def check_warmup(training: AnyTraining, max_steps: int | None) -> list[str]:
         return []
     return [
         f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so that "
-        "the learning rate never reaches its highest value; lower the number, or train for longer."
+        "the learning rate never reaches its highest value; lower `training.warmup_steps`, or train for more steps."
     ]
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested mappings by their places, `section.key`."""
+    """The values of nested mappings, by `section.key`."""
     values: dict[str, Any] = {}
     for key, value in content.items():
         values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}

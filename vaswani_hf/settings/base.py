@@ -1,6 +1,6 @@
-"""`Settings`, the base class of all settings of a user, and the errors about wrong values.
+"""`Settings`, the base class of all settings that a user gives, and the errors about wrong values.
 
-pydantic checks the type and the range of each field. The string beneath a field is its help.
+pydantic checks the type and the range of each field. The string below a field is the help text of the field.
 """
 
 import difflib
@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-# For each type of pydantic's errors, the words that follow "must be" in our error.
+# For each error type of pydantic, the words that follow "must be" in our error message.
 _EXPECTED = {
     "bool_type": "true or false",
     "int_type": "an integer",
@@ -32,13 +32,13 @@ _EXPECTED = {
 }
 
 
-# An argument of `create_model`. A class without source code has no strings beneath its fields, and pydantic
-# would search all modules for them.
+# Options of `create_model`. A class that `create_model` makes has no source code with help strings. Without
+# this option, pydantic would search all modules for the source code.
 NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
 class Settings(BaseModel):
-    """Named values that cannot be changed. `replace` makes a copy with other values.
+    """A set of named values that cannot be changed. `replace` makes a copy with other values.
 
     Each value must have the type of its field: the text "1" is not a number, and true is not an integer. An
     integer is accepted as a float.
@@ -64,25 +64,23 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any], prefix: str = "") -> Self:
-        """Check the values and make the settings. `prefix` precedes the names of the fields in errors."""
+        """Check the values and make the settings. Error messages put `prefix` before the name of a field."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             raise ValueError(explain_invalid(error, prefix)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """A copy in which some fields have other values. The copy is checked."""
+        """Make a copy in which some fields have other values. The values of the copy are checked."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.load(given | changes)
 
 
 def explain_invalid(error: ValidationError, prefix: str = "") -> str:
-    """The first error of a set of values in one sentence: the place, the value, and the values that are
-    possible.
-    """
+    """Explain the first error in one sentence: the key, its value, and the values that are possible."""
     errors = error.errors(include_url=False)
-    # pydantic reports one error for each type of a union. Prefer an error inside a list or a mapping, because
-    # the error names the wrong entry.
+    # If a field accepts several types, pydantic reports one error for each type. Prefer an error inside a
+    # list or a mapping, because this error names the wrong entry.
     start = _place_of(errors[0])
     same = [
         other
@@ -101,7 +99,7 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if first["type"] == "missing":
         return f"`{place}` must be given, but is missing."
     if first["type"] == "value_error":
-        # A validator of a settings class raised this error. Its message is already a sentence.
+        # The message is already a sentence, because a validator of a settings class raised this error.
         return str(context["error"])
     types = [other for other in same if _place_of(other) == _place_of(first)]
     expected = list(dict.fromkeys(_expected(other) for other in types))

@@ -1,6 +1,6 @@
-"""The keys of the section `data` of a recipe that several tasks share.
+"""The keys that several tasks share in the section `data` of a recipe.
 
-Each file in tasks/ adds the keys of a task.
+Each module in tasks/ adds the keys of its task.
 """
 
 import os
@@ -14,13 +14,13 @@ from .base import Settings
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
-# Limit the weight of a corpus, because the list of the examples of an epoch is in memory and has each example
-# of the corpus that many times.
+# Limit the weight of a corpus. A weight of 1000 repeats each example 1000 times in the list of examples of an
+# epoch, and this list is in memory.
 _LARGEST_WEIGHT = 1000
 
 
 def is_on_hub(dataset: str) -> bool:
-    """True if the value of `data.dataset` is a repository of the Hub and not a local folder."""
+    """True if the value of `data.dataset` names a repository on the Hub, not a local folder."""
     try:
         validate_repo_id(dataset)
     except HFValidationError:
@@ -34,10 +34,11 @@ def last_part(path: str) -> str:
 
 
 class DataSettings(Settings):
-    """The data of a run, and limits for the examples that are used.
+    """The data of a run, and the limits of the lengths of examples.
 
-    A key that names a file also accepts a list of files. A name can be a pattern such as `train-*.parquet`.
-    The files of a pattern are read in the order of their names. Text files can be compressed (.gz).
+    A key that names a file also accepts a list of files. A file name can be a pattern such as
+    `train-*.parquet`. The files that match a pattern are read in the order of their names. Text files can be
+    compressed (.gz).
     """
 
     # For each kind in this tuple, the keys `train_<kind>`, `validation_<kind>` and `test_<kind>` name files.
@@ -49,20 +50,22 @@ class DataSettings(Settings):
     """The name of a corpus that the package generates."""
     max_length: int = Field(256, gt=0)
     """The largest number of tokens of a source or target, `</s>` included. Longer examples are not used for
-    training and validation. The test split is scored completely. If a side of an example has more than 16 *
-    `max_length` characters, the example is not used for the training of the tokenizer either."""
+    training and for the validation loss. The test split is scored completely. If the source or the target of
+    an example has more than 16 * `max_length` characters, the training of the tokenizer does not use the
+    example either."""
     num_proc: int = Field(1, gt=0)
     """The number of processes that tokenize the corpus."""
     license: str | None = None
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". With
-    null, the licence is that of the card of a dataset on the Hub, or unknown."""
+    null, a dataset on the Hub has the licence that its card states, and a generated corpus has the licence of
+    the package. The licence of all other data is unknown."""
     attribution: str | None = None
-    """The people or projects to credit for the data. The model card names them."""
+    """The people or projects to credit for the data. The model card names these people and projects."""
 
     def listed(self, key: str) -> list[str]:
-        """The files and patterns of a key such as "train_source".
+        """The files and patterns that a key such as "train_source" names.
 
-        Empty if the recipe or the task does not have the key.
+        The list is empty if the recipe does not give the key or the task does not have the key.
         """
         given = getattr(self, key, None) or []
         return [given] if isinstance(given, str) else given
@@ -73,7 +76,7 @@ class DataSettings(Settings):
         return [f"{split}_{kind}" for split in SPLITS for kind in self.file_kinds]
 
     def files(self, split: str) -> list[str]:
-        """The files and patterns of a split. Source files precede target files."""
+        """The files and patterns of a split. The list has the source files before the target files."""
         return [path for kind in self.file_kinds for path in self.listed(f"{split}_{kind}")]
 
     @property
@@ -83,7 +86,7 @@ class DataSettings(Settings):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of target languages that the vocabulary needs, such as `>>en<<`."""
+        """The tags of target languages, such as `>>en<<`, that the vocabulary must have."""
         return ()
 
     @property
@@ -125,7 +128,9 @@ class DataSettings(Settings):
             named = [f"`data.{split}_{kind}`" for kind in kinds]
             named += ["`data.corpus`"] if self.corpus else []
             if len(named) > 1:
-                raise ValueError(f"{' and '.join(named)} cannot be given together; leave one of them out.")
+                raise ValueError(
+                    f"{' and '.join(named)} cannot be given together; give only one of these keys."
+                )
         return self
 
     def _sources_in_words(self) -> str:
@@ -137,26 +142,27 @@ class CorpusData(DataSettings):
     """Data from text files or from the splits of a dataset."""
 
     corpus: Literal["numbers"] | None = None
-    """The name of a corpus that the package generates. "numbers" has number words in English and German."""
+    """The name of a corpus that the package generates. The corpus "numbers" has number words in English and
+    German."""
     numbers_train_size: int = Field(30000, gt=0)
     """The number of training examples of `corpus: numbers`."""
     dataset: str | None = None
-    """A dataset on the Hub, or a local folder, that the library `datasets` can load."""
+    """A dataset that the library `datasets` can load: a dataset on the Hub, or a local folder."""
     dataset_config: str | None = None
-    """The name of the configuration of the dataset, if it has several."""
+    """The name of the configuration of the dataset. Datasets with several configurations need this key."""
     dataset_revision: str | None = None
-    """The commit or branch of the dataset on the Hub. A run records the commit."""
+    """The commit, tag or branch of the dataset on the Hub. A run records the commit."""
     train_split: str = "train"
     """The name of the dataset's split for training."""
     validation_split: str | None = "validation"
     """The name of the dataset's split for validation. Null means no validation."""
     test_split: str | None = "test"
-    """The name of the dataset's split for the scores at the end. Null means no scores."""
+    """The name of the dataset's split for the scores at the end of the run. Null means no scores."""
     train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = []
-    """A weight for each entry of the list of training files: the number of times that an epoch has each
-    example of that corpus, on average. With 0.25, each epoch has a random quarter of the corpus. With 2.5,
-    each epoch has the corpus twice, and a random half of the corpus a third time. The tokenizer is trained on
-    each corpus once."""
+    """One weight for each corpus, that is, for each entry in the list of training files. The weight is the
+    average number of times that an epoch has each example of the corpus. With 0.25, each epoch has a random
+    quarter of the corpus. With 2.5, each epoch has the corpus twice, and a random half of the corpus a third
+    time. The training of the tokenizer uses each corpus once."""
     streaming: bool = False
     """Read and tokenize the training data during the training, instead of before the training."""
 
@@ -193,13 +199,13 @@ class CorpusData(DataSettings):
         if not given:
             names = " or ".join(f"`data.{key}`" for key in keys)
             raise ValueError(
-                f"`data.train_weights: {weights}` needs files in {names}, but there are none; name the "
-                "corpora there, or leave the weights out."
+                f"`data.train_weights: {weights}` needs files in {names}, but there are none; name a file for "
+                "each weight, or leave `data.train_weights` out."
             )
         if self.streaming:
             raise ValueError(
                 f"`data.train_weights: {weights}` cannot be given with `data.streaming: true`, because the "
-                "size of a stream is unknown; leave one of them out."
+                "size of a stream is unknown; leave one of the two keys out."
             )
         if not any(weights):
             raise ValueError(f"`data.train_weights` must have a number above 0, but is {weights}.")
@@ -207,7 +213,7 @@ class CorpusData(DataSettings):
             if len(self.listed(key)) != len(weights):
                 raise ValueError(
                     f"`data.train_weights` must have a number for each entry of `data.{key}`, which has "
-                    f"{len(self.listed(key))}, but is {weights}; give a file or pattern and a weight for "
+                    f"{len(self.listed(key))} entries, but is {weights}; give a file or pattern and a weight for "
                     "each corpus."
                 )
         return self

@@ -9,24 +9,26 @@ from pydantic import Field, create_model, model_validator
 from ..model.configuration_vaswani import VaswaniConfig
 from .base import NO_DOCSTRINGS, Settings
 
-# The smallest vocabulary of byte-level BPE: 256 bytes and 4 special tokens.
+# The number of tokens in the smallest vocabulary of byte-level BPE: 256 bytes and 4 special tokens.
 SMALLEST_VOCABULARY = 260
 
 
 class TokenizerSettings(Settings):
     """The byte-level BPE tokenizers.
 
-    A run trains the tokenizers on the training text, or keeps the tokenizers of `model.init_from`.
+    A run trains the tokenizers on the training text, or keeps the tokenizers of the model in
+    `model.init_from`.
     """
 
     vocab_size: int = Field(37000, ge=SMALLEST_VOCABULARY)
-    """The largest number of tokens of the vocabulary. A small corpus may give fewer tokens."""
+    """The largest number of tokens in the vocabulary. A small corpus may give a smaller vocabulary."""
     lowercase: bool = False
     """Convert all text to lowercase."""
     normalization: Literal["NFC", "NFKC"] | None = None
-    """The Unicode normalization of all text. Null changes no text."""
+    """The Unicode normalization of all text. With null, text is not normalized."""
     keep: bool = True
-    """Keep the tokenizers of the model that `model.init_from` names. False trains new tokenizers."""
+    """Keep the tokenizers of the model that `model.init_from` names. With false, the run trains new
+    tokenizers."""
 
     @property
     def planned_target_size(self) -> int:
@@ -35,12 +37,13 @@ class TokenizerSettings(Settings):
 
     @property
     def has_one_vocabulary(self) -> bool:
-        """True if source and target have one vocabulary."""
+        """True if source and target share a vocabulary."""
         return True
 
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
-        """The settings of a run that keeps the tokenizers of an earlier run, which recorded the settings
-        `recorded`.
+        """The settings of a run that keeps the tokenizers of an earlier run.
+
+        `recorded` are the settings that the earlier run recorded.
         """
         return recorded
 
@@ -53,11 +56,11 @@ _FIELDS_OF_THE_RUN = """
     vocab_size decoder_vocab_size share_encoder_decoder_embeddings is_encoder_decoder use_cache bos_token_id
     pad_token_id eos_token_id decoder_start_token_id
 """.split()
-# All other fields of the config are keys of the section `model` of a recipe.
+# The fields of the config that are keys of the section `model` of a recipe.
 MODEL_FIELDS = tuple(
     name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN
 )
-# Fields that change the training and not the outputs of a trained model.
+# Fields that change the training, but not the outputs of a trained model.
 FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing label_smoothing_form".split()
 
 
@@ -65,9 +68,9 @@ class InitFrom(Settings):
     """The models from whose weights the encoder and the decoder start."""
 
     encoder: str | None = None
-    """The model whose encoder weights the encoder starts from."""
+    """The model that gives the initial weights of the encoder."""
     decoder: str | None = None
-    """The model whose decoder weights the decoder starts from."""
+    """The model that gives the initial weights of the decoder."""
 
     @model_validator(mode="after")
     def _check_any(self) -> Self:
@@ -88,8 +91,8 @@ class ModelSettings(Settings):
 
     init_from: str | InitFrom | None = None
     """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
-    or `user/name@revision`. `{encoder: …, decoder: …}` names a model for each part. Null starts from random
-    weights."""
+    or `user/name@revision`. `{encoder: …, decoder: …}` names a model for each part. With null, the training
+    starts from random weights."""
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of the config that the recipe sets."""
@@ -114,9 +117,9 @@ class ModelSettings(Settings):
 
 
 def _with_config_fields(name: str, excluded: str) -> Any:
-    """A class of model settings with the fields of the config.
+    """Make a class of model settings with the fields of the config.
 
-    `excluded` is a pattern of names that are left out.
+    `excluded` is a regular expression for the names of fields that the class does not have.
     """
     docs = inspect.getdoc(VaswaniConfig) or ""
     defaults = VaswaniConfig()
@@ -140,35 +143,38 @@ _MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, 
 
 
 def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
-    """The class of the section `model` for a model that has these parts of an encoder-decoder."""
+    """The class of the section `model` for a model that has these stacks."""
     return _MODEL_SETTINGS[stacks]
 
 
 class DecodingSettings(Settings):
-    """The default search of the checkpoint, for its generation_config.json.
+    """The default search settings of the checkpoint. The run writes these settings to generation_config.json.
 
-    The defaults are those of Section 6.1.
+    The default values are those of the paper (Section 6.1).
     """
 
     num_beams: int = Field(4, gt=0)
-    """The number of beams. 1 is greedy search."""
+    """The number of beams. 1 means greedy search."""
     length_penalty: float = 0.6
-    """The exponent alpha of the length penalty."""
+    """The exponent alpha in the formula of the length penalty."""
     length_penalty_type: Literal["gnmt", "power"] = "gnmt"
-    """The length penalty of a translation with n tokens: "gnmt" is ((5 + n) / 6)^alpha, "power" is n^alpha.
-    """
+    """The formula of the length penalty of a translation with n tokens: ((5 + n) / 6)^alpha for "gnmt", n^alpha
+    for "power"."""
     max_length_a: float = Field(1.0, ge=0)
     """The factor a of the length limit: a translation of n source tokens has at most a * n + b new tokens."""
     max_length_b: int = Field(50, ge=0)
     """The number b of the length limit: a translation of n source tokens has at most a * n + b new tokens."""
     max_length: int | None = Field(None, gt=0)
-    """The largest number of tokens of a translation, the start token included. Null sets no limit on the
-    number of tokens."""
+    """The largest number of tokens of a translation, the start token included. With null, only `max_length_a`
+    and `max_length_b` limit the length."""
     early_stopping: bool = False
     """Stop the search of a sentence as soon as it has `num_beams` complete translations."""
 
     def settings(self) -> dict[str, Any]:
-        """The fields for the GenerationConfig. With one beam, the fields of beam search are left out."""
+        """The fields for the GenerationConfig.
+
+        With one beam, the fields that only beam search uses are left out.
+        """
         settings = self.model_dump(exclude_none=True)
         if self.num_beams == 1:
             # transformers refuses these fields with one beam.
@@ -190,12 +196,12 @@ class EvaluationSettings(Settings):
     """The scores of the validations, and of the test split at the end of the run."""
 
     tokens_per_batch: int = Field(4096, gt=0)
-    """The largest number of tokens of a side of a batch in validations and on the test split, padding
-    included."""
+    """The largest number of source tokens and of target tokens of a batch in validations and on the test
+    split, padding included."""
 
     @property
     def validation_switch(self) -> str | None:
-        """The key of this section that is true and makes each validation score outputs; None if no key does."""
+        """The key that turns on the scoring of outputs in validations; None if no such key is true."""
         return None
 
     def check_dependencies(self) -> None:
@@ -208,15 +214,16 @@ class PublishingSettings(Settings):
     push_to_hub: bool = False
     """Push the final checkpoint to the Hub when the run ends."""
     hub_strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "end"
-    """What is also pushed each time the run saves a checkpoint: "end": nothing; "every_save": the model;
-    "checkpoint": the model and the newest checkpoint, from which a run can be resumed; "all_checkpoints": the
+    """What the run pushes each time it saves a checkpoint. "end": nothing. "every_save": the model.
+    "checkpoint": the model and the newest checkpoint, so that the run can be resumed. "all_checkpoints": the
     model and all checkpoints."""
     hub_model_id: str | None = None
     """The name of the repository, such as user/name."""
     hub_private_repo: bool = False
-    """Create the repository as private, if it does not exist."""
+    """If the repository does not exist, create a private repository."""
     license: str | None = None
-    """The licence of the model, such as cc-by-4.0. Null uses the licence of the training data."""
+    """The licence of the model, such as cc-by-4.0. With null, the model has the licence of the training
+    data."""
 
     @model_validator(mode="after")
     def _check_push(self) -> Self:

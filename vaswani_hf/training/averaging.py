@@ -1,4 +1,5 @@
-"""The average of the weights of several checkpoints. checkpoints.py selects the checkpoints of a run.
+"""Average the weights of several checkpoints. checkpoints.py selects the checkpoints that a run averages at
+its end.
 
 Section 6.1: the paper averages the last 5 checkpoints of base models, and the last 20 of big models.
 """
@@ -59,9 +60,12 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
 def numbered_checkpoints(
     run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
 ) -> list[Path]:
-    """The last or the best scheduled checkpoints of a run. `raw` uses scores without moving average."""
+    """The last or the best scheduled checkpoints of a run.
+
+    `raw` ranks the checkpoints by the scores of their weights, not by the scores of the moving averages.
+    """
     if not run.is_dir():
-        raise ValueError(f"'{run}' must be the folder of a run, but there is none.")
+        raise ValueError(f"'{run}' must be the folder of a run, but there is no such folder.")
     found = checkpoints_in(run)
     if found:
         state = read_state(found[-1])
@@ -79,7 +83,7 @@ def numbered_checkpoints(
         kind = "numbered checkpoints" if best is None else f"validated checkpoints (by {metric})"
         lacking = "give the folder of a run"
         if best is not None:
-            lacking = f"take the last ones, or train with a validation that measures {metric}"
+            lacking = f"take the last checkpoints, or train with a validation that measures {metric}"
         remedy = "ask for fewer" if found else lacking
         raise ValueError(f"'{run}' must hold {wanted:,} {kind}, but holds {len(found):,}; {remedy}.")
     return found[-wanted:]
@@ -88,9 +92,9 @@ def numbered_checkpoints(
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
     """Write a checkpoint with the average of the weights of several checkpoints of one model.
 
-    The new folder has the recipe of the checkpoints if all have the same recipe. Otherwise the folder has the
-    first recorded recipe, and results.json names all checkpoints. `raw` averages the weights instead of the
-    moving averages.
+    The new folder has the recipe of the checkpoints if all checkpoints have the same recipe. Otherwise the
+    folder has the first recorded recipe, and results.json names all checkpoints. If `raw` is true, the
+    function averages the weights themselves instead of their moving averages.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
@@ -98,7 +102,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
         folder.resolve() in place.parents for folder in folders
     ):
         raise ValueError(
-            f"`--output` must not be in, nor be named as, a checkpoint, but is '{output}'; give another name."
+            f"`--output` must not be inside a checkpoint or have the name of a checkpoint (checkpoint-STEP), but is '{output}'; "
+            "give another folder."
         )
     files = [WEIGHTS_FILE] * len(folders) if raw else _averaged_files(folders, names)
     with new_folder(place) as folder:
@@ -113,22 +118,28 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """The file of weights of each checkpoint: the moving average if the checkpoint has one.
+    """The name of the weights file of each checkpoint: the file of moving averages if the checkpoint has this
+    file.
 
-    The final checkpoint of a run has only one file. This file holds the moving average if the run has one.
+    The final checkpoint of a run has only one weights file. The weights file of the final checkpoint holds
+    the moving averages if the run computes moving averages.
     """
     have = [(folder / AVERAGED_WEIGHTS_FILE).is_file() for folder in folders]
     for folder, name, has in zip(folders, names, have, strict=True):
         if any(have) and not has and (folder / STATE_FILE).is_file():
             other = names[have.index(True)]
             raise ValueError(
-                f"'{name}' has no {AVERAGED_WEIGHTS_FILE}, but '{other}' has; leave it out, or give `--raw` for the weights themselves."
+                f"'{name}' has no {AVERAGED_WEIGHTS_FILE}, but '{other}' has; leave '{name}' out, or give `--raw` to average the weights "
+                "themselves."
             )
     return [AVERAGED_WEIGHTS_FILE if has else WEIGHTS_FILE for has in have]
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
-    """Write the common recipe of the checkpoints, or the first recipe and the names of all checkpoints."""
+    """If all checkpoints have the same recipe, write the recipe.
+
+    Otherwise write the first recipe and the names of all checkpoints.
+    """
     paths = [recipe_file(folder) for folder in folders]
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
         (output / RECIPE_FILE).write_bytes(cast(Path, paths[0]).read_bytes())
@@ -157,7 +168,7 @@ def _refuse_another_model(
     is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
     fault = verify_manifest(folder) if is_numbered else None
     if fault:
-        raise ValueError(f"'{name}' cannot be averaged: {fault}; leave it out.")
+        raise ValueError(f"'{name}' cannot be averaged: {fault}; leave this checkpoint out.")
     check_config(folder, name, (model.config.model_type,))
     config = type(model.config).from_pretrained(folder)
     for field in MODEL_FIELDS:

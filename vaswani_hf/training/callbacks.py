@@ -21,14 +21,14 @@ from .checkpoints import delete_between, has_lost_patience, refuse_vanished_fold
 from .processes import say
 from .trainer import VaswaniTrainer
 
-# The number of steps over which the loss is averaged, and the number of consecutive high losses that end an
-# untrained run.
+# The loss is averaged over this number of steps. If the model has learned nothing yet, the run ends after
+# this number of consecutive steps with a loss that is too high.
 NUM_STEPS = 10
-# If the loss of a trained run is too high, the run has a tenth of its steps to recover, but at most this many
-# steps.
+# If the loss becomes too high after the model has learned something, the loss may stay too high for a tenth
+# of the steps of the run, but at most for this number of steps.
 MOST_STEPS = 100
-# A model has learned something if its loss is at least this much below the loss of a uniform guess (nats per
-# token).
+# A model has learned something if its lowest loss is more than this number of nats per token below the loss
+# of a uniform guess.
 LEARNED = 1.0
 
 
@@ -40,7 +40,7 @@ class RunLogCallback(TrainerCallback):
         self.path = Path(trainer.args.output_dir) / METRICS_FILE
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        # Remove the rows after the checkpoint, because the resumed run logs these steps again.
+        # Remove the rows of the steps after the checkpoint, because the resumed run logs these steps again.
         rows = [row for row in read_metrics(self.path) if row["step"] <= state.global_step]
         self.seconds_before = max((row.get("seconds", 0.0) for row in rows), default=0.0)
         self.first_step = self.last_step = state.global_step
@@ -63,7 +63,7 @@ class RunLogCallback(TrainerCallback):
             self.last_tokens = tokens
             self.last_time = now
         else:
-            # The speed does not include the time of the validation.
+            # Do not count the time of the validation in the tokens per second.
             self.last_time += logs.get("eval_seconds", 0.0)
         self._write(row)
         steps = state.global_step - self.first_step
@@ -71,7 +71,8 @@ class RunLogCallback(TrainerCallback):
         say(_log_line(row, state.max_steps, left))
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        # A resumed run reads the numbers of tokens and seconds from the last row.
+        # Write a row for each checkpoint, because a resumed run reads the number of seconds from the last
+        # row.
         if state.is_world_process_zero and state.global_step != self.last_step:
             self._write({"step": state.global_step, **self._progress(args, state)})
 
@@ -109,7 +110,7 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl without damaged lines; empty if the file is missing."""
+    """The rows of a metrics.jsonl, without damaged lines. The list is empty if the file is missing."""
     if not path.exists():
         return []
     rows = []
@@ -124,20 +125,22 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class DivergenceDetector:
-    """Decides from the loss of each step whether the loss of a run has exploded. All processes decide alike.
+    """Decides from the loss of each step whether the loss of a run has exploded.
+
+    All processes make the same decision.
 
     The loss of a uniform guess is log V nats per token for V classes, with and without label smoothing.
 
     - If the model has learned something, the limit is the middle between its lowest loss and the loss of a
       uniform guess. The loss has exploded if it is above the limit for a tenth of the steps of the run in a
-      row.
-    - Otherwise the limit is twice the larger of the loss of a uniform guess and the first loss, because the
-      first loss may be high after a bad initialization. The loss has exploded if it is above the limit for 10
-      steps in a row.
+      row (at least 10 and at most 100 steps).
+    - A second limit holds for all models: twice the larger of the loss of a uniform guess and the first loss,
+      because the first loss may be high after a bad initialization. The loss has exploded if it is above the
+      second limit for 10 steps in a row.
 
-    Warm-up, small batches, single spikes and a change of the text stay below these limits. `uniform` is the
-    loss of a uniform guess. `earlier` are the mean losses that the run has logged before it was resumed,
-    oldest first.
+    A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
+    `uniform` is the loss of a uniform guess. `earlier` is the list of the mean losses that the run logged
+    before it was resumed, oldest first.
     """
 
     def __init__(self, uniform: float, max_steps: int, earlier: list[float]):
@@ -146,7 +149,8 @@ class DivergenceDetector:
         self.first = earlier[0] if earlier else None
         # The lowest mean loss of 10 steps in a row.
         self.lowest = min(earlier, default=math.inf)
-        # The first of the latest steps above the limit; None if the latest step is below the limit.
+        # The first step of the latest series of losses above the limit; None if the latest loss is not above
+        # the limit.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
@@ -171,10 +175,10 @@ class DivergenceDetector:
         return step - self.since + 1 >= patience
 
     def message(self, step: int) -> str:
-        """The error message after the loss has exploded at `step`."""
-        before = f", after {self.lowest:.2f} before" if math.isfinite(self.lowest) else ""
+        """The error message if the loss has exploded at `step`."""
+        before = f"; the lowest mean loss before is {self.lowest:.2f}" if math.isfinite(self.lowest) else ""
         return (
-            f"The loss has exploded: it is too high since step {self.since:,}, and {self._recent[-1]:.2f} nats per token at "
+            f"The loss has exploded: it has been too high since step {self.since:,}, and is {self._recent[-1]:.2f} nats per token at "
             f"step {step:,}{before}"
         )
 
@@ -184,21 +188,22 @@ class NoStepsLeftError(Exception):
 
 
 class StopCallback(TrainerCallback):
-    """End the training after a SIGINT or SIGTERM, or after a loss that is not finite or explodes.
+    """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
-    All processes decide alike, because the losses and signals are summed over all processes. The sums of a
-    step are read after the next step, so that a GPU does not wait, but always before a save.
+    All processes make the same decision, because the losses and signals are summed over all processes. The
+    sums of a step are read after the next step, so that the GPU does not wait. Before a save, a validation or
+    a log line, all sums are read.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
         self.trainer = trainer
         self.checkpoint = checkpoint
-        # For each step whose sums are not read yet: the step, the sums [3], and the event of their copy to
-        # the CPU.
+        # For each step whose sums are not read yet: the step, the sums [3], and the CUDA event after the copy
+        # of the sums to the CPU (None without CUDA).
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Create the detector, and validate if a signal prevented the validation of the checkpoint."""
+        """Create the detector. If a signal prevented the validation of the checkpoint, validate now."""
         logged = [row["loss"] for row in state.log_history if "loss" in row]
         uniform = math.log(
             self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size
@@ -243,7 +248,7 @@ class StopCallback(TrainerCallback):
         raise self.trainer.divergence(what, step, first_bad - 1)
 
     def _can_be_read(self) -> bool:
-        """True if reading the oldest sums does not make the device wait."""
+        """True if the oldest sums can be read without waiting for the device."""
         _, _, arrival = self.pending[0]
         return len(self.pending) > 1 or arrival is None
 
@@ -271,7 +276,7 @@ class StopCallback(TrainerCallback):
 
 
 class EarlyStoppingCallback(TrainerCallback):
-    """End the training at a scheduled checkpoint after too many validations without progress.
+    """End the training at a scheduled checkpoint after too many validations without an improvement.
 
     Differs from transformers' callback: the validations are counted in the log, so that a resumed run has the
     same count.
@@ -286,7 +291,8 @@ class EarlyStoppingCallback(TrainerCallback):
             control.should_training_stop = True
             if state.is_world_process_zero and state.global_step < state.max_steps:
                 training = self.training
+                count = training.early_stopping_patience or 0
                 say(
-                    f"stopped early at step {state.global_step:,}: validation {training.metric_for_best_model} has not improved "
-                    f"{training.early_stopping_patience:,} times; the best checkpoint gives the final weights"
+                    f"stopped early at step {state.global_step:,}: validation {training.metric_for_best_model} has not improved in the last "
+                    f"{count:,} validation{'' if count == 1 else 's'}; the final weights are those of the best checkpoint"
                 )

@@ -1,7 +1,7 @@
 """The numbered checkpoints of a run: writing, selecting and deleting.
 
-A checkpoint is written into the staging folder `.saving` of the output folder, and moved to its place when it
-is complete.
+A checkpoint is written into the staging folder `.saving` of the output folder, and moved into the output
+folder when the checkpoint is complete.
 """
 
 import contextlib
@@ -59,19 +59,22 @@ def naming_a_vanished_folder(folder: Path) -> Iterator[None]:
 
 
 def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> None:
-    """Write the manifest of a staged checkpoint, and move the checkpoint to its place in the run."""
+    """Write the manifest of a staged checkpoint, and move the checkpoint into the output folder."""
     open_to_readers(staged)
     write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # An earlier checkpoint of this step is damaged, or its validation was interrupted.
+        # The output folder already has a checkpoint of this step. A run saves a step again if the earlier
+        # checkpoint is damaged or its validation was interrupted.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
 def put_back_replaced(folder: Path) -> None:
-    """Move a checkpoint back to its place if the run was killed while it replaced the checkpoint."""
+    """Move a checkpoint back into the output folder if the run was killed while the run replaced the
+    checkpoint.
+    """
     for replaced in (folder / STAGING_FOLDER).glob(f"*{_REPLACED}"):
         place = folder / replaced.name.removesuffix(_REPLACED)
         if not place.exists():
@@ -81,7 +84,7 @@ def put_back_replaced(folder: Path) -> None:
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
     """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best one.
 
-    A checkpoint that was saved because of a signal stays in addition, until the next save. `state` is the
+    In addition, keep a checkpoint that was saved because of a signal until the next save. `state` is the
     state of the newest checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
@@ -91,7 +94,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # The best checkpoint takes the place of the oldest one.
+        # Keep the best checkpoint instead of the oldest kept checkpoint.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
@@ -115,7 +118,8 @@ def delete_between(folder: Path, first: int, last: int) -> None:
 def _delete(folder: Path, checkpoints: list[Path]) -> None:
     staging = folder / STAGING_FOLDER
     for checkpoint in checkpoints:
-        # Move the checkpoint first, so that a kill never leaves half a checkpoint in its place.
+        # Move the checkpoint into the staging folder before the deletion, so that a killed run never leaves
+        # an incomplete checkpoint in the output folder.
         staging.mkdir(exist_ok=True)
         os.replace(checkpoint, staging / f"{checkpoint.name}.deleted")
     shutil.rmtree(staging, ignore_errors=True)
@@ -147,7 +151,7 @@ def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[in
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """The checkpoints that an uninterrupted run also saves, according to their manifests."""
+    """The checkpoints whose manifests say that an uninterrupted run of any length also saves them."""
     found = []
     for checkpoint in checkpoints:
         try:
@@ -159,12 +163,15 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
 
 
 def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
-    """The checkpoints for the final weights: the last ones (averaging), the best, or the last one.
+    """The checkpoints for the final weights: several last checkpoints, the best one, or the last one.
 
-    `step` is the last step of the run. A damaged checkpoint is left out, and a line reports it.
+    `average_checkpoints` selects several last checkpoints, and `early_stopping_patience` selects the best
+    one. `step` is the last step of the run. The function leaves out damaged checkpoints, and prints a line
+    for each.
     """
     last = folder / f"checkpoint-{step}"
-    # The manifest states whether a checkpoint was scheduled.
+    # Leave out checkpoints with a damaged manifest, because the manifest states whether a checkpoint was
+    # scheduled.
     until = [
         checkpoint for checkpoint in checkpoints_until(folder, step - 1) if not _is_damaged(checkpoint, [])
     ]
@@ -184,14 +191,16 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     if not whole:
         names = ", ".join(f"'{checkpoint}'" for checkpoint in chosen)
         raise ValueError(
-            f"The final weights must come from {names}, but no whole checkpoint of them is left; continue with `--resume true`, "
-            "which trains what is missing."
+            f"The final weights must come from {names}, but all of these checkpoints are damaged or missing; continue with `--resume true` "
+            "to train the missing steps again."
         )
     return whole
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """The file of a checkpoint from which the final weights come: moving averages if the run has them."""
+    """The name of the file with the weights that the final checkpoint uses: the moving averages if the run
+    has them.
+    """
     return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 
 

@@ -37,17 +37,20 @@ FINAL_STAGING_FOLDER = ".staging"
 
 
 def _outputs_files() -> list[str]:
-    """The names of the files for outputs on a test set, of all tasks."""
+    """The names of the files with the outputs on the test split, for all tasks that write outputs."""
     return [task.outputs_file for task in TASKS.values() if task.outputs_file]
 
 
 def _final_files() -> list[str]:
-    """Patterns of the files that the end of a run writes. A user may have other files in the folder."""
+    """Patterns of the files that a run writes at its end. The folder may also have files of the user."""
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 
 def write_final_record(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
-    """Write the manifest of a finished run, and then recipe.yaml and results.json, which it contains."""
+    """Write the manifest of a finished run, then recipe.yaml and results.json.
+
+    The manifest also has the texts of both files.
+    """
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
     files |= {RECIPE_FILE: recipe.encode(), RESULTS_FILE: results.encode()}
@@ -82,7 +85,9 @@ def restore_records(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str:
-    """What is damaged or missing in the files of a finished run, in words; empty if nothing is."""
+    """A text that names the damaged and missing files of a finished run; empty if no file is damaged or
+    missing.
+    """
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
         return fault
@@ -107,7 +112,10 @@ def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
 
 
 def move_into_place(staging: Path, folder: Path) -> None:
-    """Move the files of `stage_model` to their places. Each file is moved completely or not at all."""
+    """Move the files that `stage_model` has written into the output folder.
+
+    Each file is moved completely or not at all.
+    """
     for path in sorted(path for path in staging.rglob("*") if path.is_file()):
         target = folder / path.relative_to(staging)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -118,14 +126,17 @@ def move_into_place(staging: Path, folder: Path) -> None:
 def repair_run(
     folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: dict[str, Any], score: Callable[[], Any]
 ) -> None:
-    """Make the damaged and missing files of a finished run again. Its weights and its results stay equal."""
+    """Write the damaged and missing files of a finished run again.
+
+    The weights and the results do not change.
+    """
     staging = stage_model(model, corpus, folder)
     faults = faults_of(folder)
     if WEIGHTS_FILE in faults and describe(staging / WEIGHTS_FILE) != recorded["files"][WEIGHTS_FILE]:
         shutil.rmtree(staging)
         raise ValueError(
             f"The run in '{folder}' is finished, but {'; '.join(faults.values())}, and its checkpoints give other weights than "
-            f"the finished run had; restore them from a copy, or delete {MANIFEST_FILE} to end the run with the other weights."
+            f"the finished run had; restore the files from a copy, or delete {MANIFEST_FILE} to end the run with the other weights."
         )
     for name in faults:
         if (staging / name).is_file():
@@ -136,5 +147,5 @@ def repair_run(
         score()
     others = faults_of(folder)
     if others:
-        say(f"made again, but with different bytes: {', '.join(others)}")
+        say(f"these files were made again, but with different bytes: {', '.join(others)}")
     write_final_record(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])

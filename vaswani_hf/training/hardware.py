@@ -1,4 +1,4 @@
-"""The hardware of a run: its name, and the settings that suit it."""
+"""The name of the hardware of a run, and the default settings for this hardware."""
 
 import os
 import platform
@@ -13,18 +13,19 @@ from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16
 from .trainer import MAX_PART_SIZE
 
-# The number of processes that prepare batches for an accelerator. A CPU run has none, because they would take
-# its cores.
+# The number of processes that prepare batches for an accelerator. A run on a CPU starts no such processes,
+# because they would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
-# Limit the data workers per core, because a larger number is a mistake and would take all of the memory.
+# Limit the data workers per core, because a larger number is probably a mistake, and so many processes would
+# use all of the memory.
 WORKERS_OF_A_CORE = 16
 
 
 def resolve_defaults(
     training: AnyTraining, earlier: AnyTraining | None, model: nn.Module, *, streams: bool
 ) -> AnyTraining:
-    """The section `training` with the decisions for this machine: `bf16` and `dataloader_num_workers`."""
-    # A PyTorch build for GPUs names an accelerator even on a machine without one.
+    """The section `training`, with `bf16` and `dataloader_num_workers` decided for this machine."""
+    # A PyTorch build for GPUs returns a current accelerator even if the machine has no accelerator.
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = accelerator or torch.device("cpu")
     bf16, workers = training.bf16, training.dataloader_num_workers
@@ -49,10 +50,10 @@ def _uses_deepspeed() -> bool:
 
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
-    """The FLOPs of the matrix products of a part of a batch, forward and backward.
+    """The FLOPs of the matrix products for one part of a batch, in the forward and the backward pass.
 
-    Each weight has 6 FLOPs per position: a multiplication and an addition in the forward pass, for the
-    gradient of the input, and for the gradient of the weight.
+    Each weight needs 6 FLOPs per position: one multiplication and one addition in the forward pass, the same
+    for the gradient of the input, and the same for the gradient of the weight.
     """
     num_weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
     positions = num_passes(training) * max(training.source_tokens_per_batch, training.target_tokens_per_batch)
@@ -60,7 +61,7 @@ def _flops_at_once(training: AnyTraining, model: Any) -> float:
 
 
 def describe_computation(training: AnyTraining, device: torch.device) -> str:
-    """The precision, the compilation and the data workers of a run, for its first line."""
+    """Describe precision, compilation and data workers, for the first line that a run prints."""
     if training.bf16:
         parts = ["computing in bfloat16 (to compute in float32: `--bf16 false`)"]
     elif not has_bfloat16(device):
@@ -92,7 +93,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _cpu_name() -> str:
-    # On Linux `platform` gives only the architecture.
+    # Read /proc/cpuinfo, because on Linux the module `platform` gives only the architecture.
     path = Path("/proc/cpuinfo")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         key, _, value = line.partition(":")

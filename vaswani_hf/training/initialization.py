@@ -1,4 +1,4 @@
-"""Start a run from the weights of other models (`model.init_from`, here called bases); freeze parts."""
+"""Start a run from the weights of other models, and freeze parts of the model."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
-# Fields that the config of one stack does not decide for an encoder and a decoder.
+# Fields of an encoder-decoder that are copied only if both stacks start from encoder-decoders.
 _OF_WHOLE_MODELS = ("cross_attention_score", "tie_word_embeddings")
 
 
@@ -39,7 +39,10 @@ class Base(NamedTuple):
 
 
 def find_bases(model: ModelSettings) -> dict[str, Base]:
-    """The bases by stack ("encoder", "decoder"), downloaded if needed; empty without `init_from`."""
+    """The models that the stacks start from, by "encoder" and "decoder"; empty without `init_from`.
+
+    Models on the Hub are downloaded.
+    """
     given = model.init_from
     if given is None:
         return {}
@@ -81,7 +84,7 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
 
 
 def _is_same(name: str, recorded: str) -> bool:
-    """True if `name` in a recipe means the base that a run has recorded. A folder may have been moved."""
+    """True if `name` in a recipe means the base that a run has recorded, even if a folder has been moved."""
     if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
     repo_id, _, revision = name.partition("@")
@@ -97,7 +100,7 @@ def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelS
 
 
 def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
-    """The section `model` with the config fields of the bases, and with their commits."""
+    """The section `model` with the config fields of the bases, and with the commits of bases on the Hub."""
     is_whole = all(base.model_type == TRANSLATION for base in bases.values()) and len(bases) == len(STACKS)
     given = model.config_fields()
     fields: dict[str, Any] = {}
@@ -118,7 +121,7 @@ def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSe
             if not is_free and field in given and given[field] != value:
                 raise ValueError(
                     f"`model.{field}` is {given[field]!r}, but '{base.name}', the model of `model.init_from`, has "
-                    f"{value!r}; leave it out, or choose another model."
+                    f"{value!r}; leave `model.{field}` out, or choose another model."
                 )
             if field in type(model).model_fields:
                 fields[field] = value
@@ -144,7 +147,7 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
         if own != [_without_mask(tokenizer) for tokenizer in load_tokenizers(other.folder, other.name)]:
             raise ValueError(
                 f"'{first.name}' and '{other.name}', the models of `model.init_from`, have different vocabularies; "
-                "train a new one with `tokenizer.keep: false`."
+                "train new tokenizers with `tokenizer.keep: false`."
             )
     return first
 
@@ -157,7 +160,7 @@ def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 def with_kept_tokenizers(
     section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]
 ) -> TokenizerSettings:
-    """The section `tokenizer` with the values of the tokenizers of the base."""
+    """The section `tokenizer` with the values that describe the tokenizers of the base."""
     base = _base_of_tokenizers(bases)
     name = base.name
     source, target = _tokenizers_for(task, base)
@@ -165,7 +168,7 @@ def with_kept_tokenizers(
     if missing:
         raise ValueError(
             f"`data.both_directions: true` needs the tag {missing[0]} in the vocabulary, but the tokenizers of '{name}', the model "
-            "of `model.init_from`, have none; train new ones with `tokenizer.keep: false`."
+            "of `model.init_from`, do not have it; train new tokenizers with `tokenizer.keep: false`."
         )
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
@@ -178,8 +181,9 @@ def with_kept_tokenizers(
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # Accept the `vocab_size` of the recipe of the base, because a recipe that extends it repeats the value.
-    # The tokenizer may have fewer tokens (small corpus) or one more (`<mask>`).
+    # Accept the `vocab_size` that the base's own recipe has, because a recipe that extends the base's recipe
+    # repeats this value. The tokenizer may have fewer tokens than `vocab_size` (small corpus) or one token
+    # more (`<mask>`).
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
@@ -191,7 +195,7 @@ def with_kept_tokenizers(
         if asked not in accepted[key]:
             raise ValueError(
                 f"`tokenizer.{key}` is {asked!r}, but the tokenizers of '{name}', the model of `model.init_from`, "
-                f"have {value!r}; leave it out, or train new ones with `tokenizer.keep: false`."
+                f"have {value!r}; leave `tokenizer.{key}` out, or train new tokenizers with `tokenizer.keep: false`."
             )
     return section.replace(**found)
 
@@ -204,7 +208,7 @@ def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, Pr
     except ValueError as error:
         raise ValueError(
             f"'{base.name}', the model of `model.init_from`, {error}; its tokenizers cannot be used for "
-            f"`task: {task.name}`, so train new ones with `tokenizer.keep: false`."
+            f"`task: {task.name}`, so train new tokenizers with `tokenizer.keep: false`."
         ) from None
 
 
@@ -217,7 +221,7 @@ def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> N
 def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
     """Copy the weights of the bases into an untrained model, and return a message.
 
-    Embeddings of tokens that the bases do not know keep their random values.
+    The embedding of a token that is not in the vocabulary of the base keeps its random values.
     """
     loaded: dict[str, Any] = {}
     num_known = num_pieces = 0
@@ -245,16 +249,20 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
     last = list(bases)[-1]
     has_both = model.config.is_encoder_decoder
     part = f" in the {last}" if has_both and len(bases) == 1 else ""
-    verb = "knows" if len(loaded) == 1 else "know"
+    coverage = "its vocabulary covers" if len(loaded) == 1 else "their vocabularies cover"
     is_shared = len(loaded) == 2 and model.config.share_encoder_decoder_embeddings
     shared = (
-        f"; the embedding that encoder and decoder share is that of '{bases[last].name}'" if is_shared else ""
+        f"; the shared embedding of encoder and decoder comes from '{bases[last].name}'" if is_shared else ""
     )
-    return f"begins with the weights of {names}{part}, which {verb} {num_known / num_pieces:.1%} of the pieces{shared}"
+    share = f"{coverage} {num_known / num_pieces:.1%} of the tokens"
+    return f"the run begins with the weights of {names}{part}; {share}{shared}"
 
 
 def get_stack(model: PreTrainedModel, stack: str) -> Any:
-    """The encoder or the decoder of a model. A language model has only one of them."""
+    """The encoder or the decoder of a model.
+
+    A language model consists of only an encoder or only a decoder.
+    """
     return getattr(model.model, stack) if model.config.is_encoder_decoder else model.model
 
 
@@ -274,9 +282,9 @@ def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
         if full not in known:
             nearest = nearest_name(name, sorted(part.removeprefix("model.") for part in known))
             raise ValueError(
-                f"`training.frozen` must name parts of the model, but has {name!r}; the nearest one is {nearest!r}."
+                f"`training.frozen` must name parts of the model, but has {name!r}; the nearest part is {nearest!r}."
             )
         found |= {id(weight): weight for key, weight in weights.items() if f"{key}.".startswith(f"{full}.")}
     if names and all(id(weight) in found for weight in weights.values()):
-        raise ValueError(f"`training.frozen` must leave something to train, but is {names}.")
+        raise ValueError(f"`training.frozen` must not name all weights of the model, but is {names}.")
     return [*found.values()]

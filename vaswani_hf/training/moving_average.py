@@ -1,4 +1,7 @@
-"""The exponential moving average of the weights. A run validates the average and ends with it."""
+"""The exponential moving average of the weights.
+
+A run validates the average and uses it as its final weights.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +16,7 @@ from ..checkpoint.files import AVERAGED_WEIGHTS_FILE
 
 
 class MovingAverage(TrainerCallback):
-    """The moving average after step t = 1, 2, …: d * average + (1 - d) * weights.
+    """The moving average of the weights. Step t = 1, 2, … sets it to d * average + (1 - d) * weights.
 
     d is the smaller of `decay` and (1 + t) / (10 + t), as in tf.train.ExponentialMovingAverage, so that the
     random initial weights soon lose their influence.

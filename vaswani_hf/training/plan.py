@@ -1,4 +1,4 @@
-"""The cost of a run before data are read or models downloaded: parameters, FLOPs, memory, tokens, hours.
+"""Plan the cost of a run without its data: parameters, FLOPs, memory, tokens and hours.
 
 step_cost.py counts FLOPs and memory: it runs the training step of the real model without data. The paper
 estimates FLOPs in another way (Section 5.2, Table 2): training time times number of GPUs times "an estimate
@@ -28,7 +28,8 @@ MEAN_LENGTH = 32
 # Limit the layers, because a plan runs each layer: an encoder layer and a decoder layer take about 50 ms
 # together.
 MAX_LAYERS = 200
-# Sustained FLOPs per second of a GPU (footnote 5), and the number of P100 GPUs of a training (Section 5.2).
+# The sustained FLOPs per second of GPUs (footnote 5 of the paper), and the number of P100 GPUs on which the
+# paper trains a model (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
 # Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
@@ -55,8 +56,8 @@ def plan_run(
 
     `hardware` is one of the paper's GPUs. `tokens_per_second` is a measured rate of target tokens.
     `mean_length` is the assumed mean length of a sentence (tokens). Values that depend on the number of steps
-    are None if the recipe counts epochs. Several processes that share each batch compute the same FLOPs
-    together.
+    are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several processes share each
+    batch, the FLOPs are the sum over all processes.
     """
     model_class = TASKS[task].model_class
     config = planned_config(model, tokenizer)
@@ -75,7 +76,7 @@ def plan_run(
     on_accelerator = batch_cost(config, training, model_class, length)
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # A sentence is never divided between parts.
+        # A part can hold the longest sentence, because a sentence is never divided between parts.
         largest = max(largest, longest)
     on_processor = batch_cost(
         config, training, model_class, length, on_accelerator=False, largest_part=largest
@@ -116,8 +117,8 @@ def plan_run(
 def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
     if names := model.bases():
         raise ValueError(
-            f"`model.init_from: {' and '.join(names)}` would have to be read for a plan; leave it out with `--init_from null`, and give the "
-            "fields of that model."
+            f"`model.init_from: {' and '.join(names)}` would have to be read for a plan; leave the key out with `--init_from null`, and give the "
+            "config fields of the model instead."
         )
     layers = config.encoder_layers + config.decoder_layers
     if layers > MAX_LAYERS:
@@ -154,9 +155,10 @@ def batch_cost(
     on_accelerator: bool = True,
     largest_part: int | None = None,
 ) -> StepCost:
-    """The cost of a step with a full batch. The sentences of the longer side have `length` tokens.
+    """The cost of a training step with a full batch of sentences of `length` tokens.
 
-    `largest_part` is the largest number of positions per side if the batch is computed in parts.
+    The side with fewer tokens per batch has shorter sentences. `largest_part` is the largest number of
+    positions per side if the batch is computed in parts.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -183,7 +185,9 @@ def planned_flops(
     length: int,
     cost: StepCost,
 ) -> dict[str, Any]:
-    """The FLOPs of a step and of the run for sentences of `length` tokens, counted and as in the paper."""
+    """The FLOPs of a step and of the run for sentences of `length` tokens: counted, and estimated as in the
+    paper.
+    """
     in_paper = cost
     if training.gradient_checkpointing:
         # The paper did not use gradient checkpointing.
@@ -220,8 +224,8 @@ def _memory(cost: StepCost, training: AnyTraining) -> dict[str, Any]:
 def paper_seconds(flops: float, length: int) -> float:
     """The estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0 s).
 
-    The estimate uses the FLOPs per second of the paper's model whose counted FLOPs are nearer to `flops`.
-    `length` is the length of the counted sentences (tokens).
+    The estimate uses the speed of the base model or of the big model: the model whose counted FLOPs are
+    nearer to `flops`. `length` is the length of the counted sentences (tokens).
     """
     reference, seconds = min(_paper_steps(length), key=lambda step: abs(math.log(step[0] / flops)))
     return seconds * flops / reference
@@ -246,12 +250,12 @@ def _paper_flops(config: VaswaniConfig, length: int) -> int:
 
 
 def gpu_rate(name: str) -> float:
-    """The sustained FLOPs per second of a GPU of the paper (footnote 5). Upper and lower case are equal."""
+    """The sustained FLOPs per second of a GPU of the paper (footnote 5). The case of `name` is ignored."""
     if name.upper() not in PAPER_GPUS:
         raise ValueError(
             f"`--hardware` must be one of {', '.join(PAPER_GPUS)}, whose rates the paper gives, but is {name!r}; the nearest "
-            f"name is {nearest_name(name.upper(), PAPER_GPUS)}. For other hardware measure a rate, such as the one that the "
-            "lines of a run show, and give it as `--tokens_per_second`."
+            f"name is {nearest_name(name.upper(), PAPER_GPUS)}. For other hardware, give `--tokens_per_second`: the target tokens "
+            "per second that the log lines of a run on this hardware show."
         )
     return PAPER_GPUS[name.upper()]
 
@@ -261,7 +265,7 @@ def plan_as_text(plan: dict[str, Any]) -> str:
     parameters = plan["parameters"]
     classes = " and ".join(f"{size:,}" for size in sorted({plan["vocab_size"], plan["decoder_vocab_size"]}))
     lines = [
-        f"parameters        {parameters['total']:>15,}  with {classes} classes, which a small corpus may not fill",
+        f"parameters        {parameters['total']:>15,}  with vocabularies of {classes} tokens; a small corpus may give fewer tokens",
         f"  embeddings      {parameters['embeddings']:>15,}  with the output projection",
     ]
     for stack in ("encoder", "decoder"):
@@ -280,7 +284,7 @@ def _length_lines(plan: dict[str, Any]) -> list[str]:
     if plan["steps"] is None:
         return [
             f"steps                     unknown  `training.num_train_epochs` = {plan['num_train_epochs']:g} counts epochs of a "
-            "corpus that is not read; with `training.max_steps` steps, tokens and hours are known"
+            "corpus that is not read; give `training.max_steps` to plan the steps, the tokens and the hours"
         ]
     lines = [f"steps             {plan['steps']:>15,}"]
     for side in ("source", "target"):

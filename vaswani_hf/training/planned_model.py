@@ -1,4 +1,4 @@
-"""The model of a recipe on the meta device, before data are read and tokenizers trained."""
+"""The model of a recipe on the meta device, built without data and without trained tokenizers."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..settings.sections import ModelSettings, TokenizerSettings
 
 
 def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> VaswaniConfig:
-    """The config of the model of a recipe, with `tokenizer.vocab_size` classes."""
+    """The config of the model of a recipe, with `tokenizer.vocab_size` as the size of the vocabulary."""
     return VaswaniConfig(
         **model.config_fields(),
         vocab_size=tokenizer.vocab_size,

@@ -1,8 +1,8 @@
-"""Several processes of one run: messages, functions that one process calls first, and printing.
+"""Communication between the processes of a run, functions that one process calls first, and printing.
 
-The messages use a separate process group on the CPU, because the default group may support only a GPU and has
-a timeout of some minutes. Other processes may wait for hours while the first process encodes a corpus or
-scores a test set.
+The messages use a separate process group on the CPU, because the default group may support only GPU tensors
+and has a timeout of some minutes. Other processes may wait for hours while the first process encodes a corpus
+or scores a test set.
 """
 
 import os
@@ -62,7 +62,7 @@ class Processes:
     """All processes of a run. Every process creates this object and calls its methods in the same order."""
 
     def __init__(self, longest_wait: timedelta = LONGEST_WAIT):
-        # Without an accelerator transformers starts a process group only if `cpu` is given.
+        # On a machine without an accelerator, PartialState starts a process group only if `cpu` is true.
         self._state = PartialState(cpu=not torch.accelerator.is_available())
         self.count = self._state.num_processes
         self.is_first = self._state.is_main_process
@@ -72,7 +72,10 @@ class Processes:
             self._group = dist.new_group(backend="gloo", timeout=longest_wait)
 
     def gather(self, item: _T) -> list[_T]:
-        """The items of all processes, in the order of the processes. An item must be picklable."""
+        """Collect an item from each process.
+
+        Return all items in the order of the processes. Items must be picklable.
+        """
         if self._group is None:
             return [item]
         items = [item] * self.count
@@ -87,10 +90,11 @@ class Processes:
         return self._after_first(function, share=True)[0]
 
     def main_process_first(self, function: Callable[[], _T]) -> _T:
-        """Call a function in the first process, and then in all others, which find the files of the first.
+        """Call a function in the first process, and then in all other processes.
 
-        Other machines may not see these files. On each other machine one process calls the function before
-        the others.
+        The other processes can read the files that the function wrote in the first process. Because other
+        machines may not see these files, one process of each other machine calls the function before the
+        other processes of this machine.
         """
         results = self._after_first(function, share=False)
         if not results:
@@ -100,7 +104,10 @@ class Processes:
         return results[0] if results else function()
 
     def run_all_or_exit(self, function: Callable[[], _T]) -> _T:
-        """Call a function in all processes at once. If it fails in one process, all processes end."""
+        """Call a function in all processes at once.
+
+        If the function fails in one process, all processes end.
+        """
         try:
             result = function()
         except Exception:
@@ -112,7 +119,10 @@ class Processes:
         return result
 
     def _after_first(self, function: Callable[[], _T], *, share: bool) -> list[_T]:
-        """The result of the first process in a list. Other processes get [] unless `share` is true."""
+        """Call a function in the first process and return its result in a list; [] in other processes.
+
+        If `share` is true, the other processes also get the result.
+        """
         results: list[_T] = []
         error = None
         if self.is_first:

@@ -34,10 +34,10 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
-    """The values that a user may change after a run is finished: its length, its final weights, its scores.
+    """The settings that a user may change after a run is finished: for its length, final weights and scores.
 
-    `values` are the values of the published recipe by `section.key`. Published recipes have no paths of data,
-    because the data may have moved.
+    `values` are the values of the published recipe by `section.key`. Published recipes name data files
+    without their folders, because the data may have been moved.
     """
     training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
     names = {f"training.{key}" for key in training}
@@ -67,7 +67,9 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
 
 
 def recorded_cost(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
-    """The recorded cost of the training if no step was trained since then; empty otherwise."""
+    """The recorded cost of the training, if no step was trained after the record was written; empty
+    otherwise.
+    """
     try:
         facts = dict(read_results(folder)["training"])
     except (OSError, ValueError, TypeError, KeyError):
@@ -86,8 +88,8 @@ def results_of_run(
 ) -> str:
     """Score the saved checkpoint, draw the training curve, and return the text of results.json.
 
-    `steps` are the averaged checkpoints, and `before` is the cost that an earlier end of this run has
-    recorded.
+    `steps` are the steps of the averaged checkpoints. `before` is the cost of the training that this run
+    recorded when it was finished before; empty if the run was not finished before.
     """
     folder = Path(trainer.args.output_dir)
     corpus = trainer.corpus
@@ -103,7 +105,8 @@ def results_of_run(
     results["asked"] = asked
     results["data"] = data_facts(data)
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
-        # The counts of a stream change while the stream is read, and count each epoch.
+        # Print the counts of a stream now, because they change while the stream is read. The counts of a
+        # stream include all epochs.
         say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)
@@ -135,7 +138,7 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "epochs": last.get("epoch"),
         "target_tokens": int(trainer.target_tokens_seen),
         "seconds": last.get("seconds", 0.0),
-        # A resumed run records the machine and the versions of its last part.
+        # A resumed run records the machine and the versions that it used after it was resumed.
         "resumed_at_step": trainer.start_step or None,
         "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
         "processes": trainer.args.world_size,
@@ -152,7 +155,7 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
 
 
 def draw_curve(folder: Path, step: int) -> None:
-    """Draw the log of a run up to a step into a PNG in its folder."""
+    """Draw the training curve of a run up to a step, and save it as a PNG in the folder of the run."""
     plot_training_curve(_metrics_until(folder, step), folder / CURVE_FILE)
 
 
@@ -161,7 +164,7 @@ def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
-    """Draw the losses, and the first validation score of the task, over the steps into a PNG."""
+    """Draw the losses and the first validation score of the task over the steps, and save the plot as a PNG."""
     # Import here, because a run needs matplotlib only at its end.
     from matplotlib.figure import Figure
 

@@ -22,9 +22,9 @@ from .checkpoints import has_lost_patience
 from .processes import say
 from .results import read_results
 
-# The keys that a resumed run may change, because they do not change what the run computes.
+# The keys that a resumed run may change, because they do not change what a training step computes.
 # `gradient_accumulation_steps` may change together with the number of processes; `_refuse_other_batches`
-# checks the product.
+# checks that the product of both numbers stays the same.
 FREE_TO_CHANGE = """
     output_dir data.test_split data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
@@ -41,14 +41,15 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
         return False
     try:
         results = read_results(folder)
-        # The average of several runs is no finished run. `asked` is None if the scoring was interrupted.
+        # A folder that `vaswani average` wrote has `average_of` and is not a finished run. The value of
+        # `asked` in results.json is None if the scoring was interrupted.
         if "average_of" in results or results.get("asked", {}) is None:
             return False
         before = recorded | results.get("asked", {})
     except (ValueError, AttributeError, TypeError):
-        # Damaged results are made again from the checkpoints.
+        # If results.json is damaged, the run computes the results again from the checkpoints.
         return False
-    # A recipe without a test split asks for no scores.
+    # Ignore null keys of the test split, because a recipe without a test split asks for no scores.
     wanted = {
         key: value for key, value in asked.items() if not (key.startswith("data.test_") and value is None)
     }
@@ -87,18 +88,21 @@ def check_earlier_run(
         if not is_free and values.get(key) != earlier.get(key):
             raise ValueError(
                 f"`{key}` is {values.get(key)!r}, but the run in '{folder}' that is to be resumed has "
-                f"{earlier.get(key)!r}; give it the same value or choose another `--output_dir`."
+                f"{earlier.get(key)!r}; give `{key}` the value of that run, or choose another `--output_dir`."
             )
 
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """The newest undamaged checkpoint of a run; None without checkpoints. Damaged ones are reported."""
+    """The newest undamaged checkpoint of a run; None without checkpoints.
+
+    Damaged checkpoints are reported.
+    """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
         fault = verify_manifest(checkpoint)
         if fault is None:
             for sentence in faults:
-                say(f"{sentence}; going on from '{checkpoint.name}'")
+                say(f"{sentence}; continuing from '{checkpoint.name}'")
             _refuse_other_batches(folder, training, checkpoint, num_processes)
             return checkpoint
         faults.append(f"'{checkpoint}' is damaged: {fault}")
@@ -124,22 +128,25 @@ def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
-    """Refuse training pairs that differ from the pairs of the run in a folder. `pairs` is a digest."""
+    """Refuse training pairs that differ from those of the run in a folder.
+
+    `pairs` is the digest of the pairs.
+    """
     before = metadata_of(checkpoint).get("training_pairs", pairs)
     if before != pairs:
         raise ValueError(
-            f"The training pairs are not those that the run in '{folder}' was begun with ({_pairs_in_words(pairs)} now, "
+            f"The training pairs differ from the pairs that the run in '{folder}' was begun with ({_pairs_in_words(pairs)} now, "
             f"{_pairs_in_words(before)} then); restore the data, or choose another `--output_dir`."
         )
 
 
 def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, max_steps: int) -> None:
-    """Refuse a last step `max_steps` before the step of the checkpoint that the run continues from."""
+    """Refuse `max_steps` if the checkpoint that the run continues from is already after this step."""
     key = "num_train_epochs" if training.max_steps is None else "max_steps"
     if max_steps < step_of(checkpoint):
         raise ValueError(
-            f"`training.{key}` is {getattr(training, key)}, {max_steps:,} steps, but the run in '{folder}' has come to "
-            f"step {step_of(checkpoint):,}; ask for at least as many, or choose another `--output_dir`."
+            f"`training.{key}` is {getattr(training, key)}, so that the last step is {max_steps:,}, but the run in '{folder}' is already at "
+            f"step {step_of(checkpoint):,}; give a larger number, or choose another `--output_dir`."
         )
 
 
@@ -156,10 +163,10 @@ def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path,
         return
     remedy = f"start {before // accumulation:,} processes" if before % accumulation == 0 else ""
     if before % num_processes == 0:
-        remedy = f"set it to {before // num_processes}"
+        remedy = f"set the key to {before // num_processes}"
     raise ValueError(
-        f"`training.gradient_accumulation_steps` is {accumulation} in {_processes(num_processes)}, which makes "
-        f"{num_processes * accumulation:,} batches per step, but the run in '{folder}' that is to be resumed has "
+        f"`training.gradient_accumulation_steps` is {accumulation} with {_processes(num_processes)}, so that a step has "
+        f"{num_processes * accumulation:,} batches, but a step of the run in '{folder}' that is to be resumed has "
         f"{before:,}; {remedy or 'start as many processes as before'}."
     )
 

@@ -3,10 +3,10 @@
 `_train` lists the steps of a run, and the functions of the steps follow in that order. Only this module
 receives the whole recipe. Other modules receive sections of the recipe.
 
-From a corpus file to the loss: `load_corpus` in tasks/translation.py, data/corpus.py (text -> token ids),
-data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read these files
-to understand the training: resume.py (earlier runs), initialization.py (weights of other models), finished.py
-and results.py (the end of a run), stopping.py and processes.py (signals, several processes).
+The path from a corpus file to the loss is: `load_corpus` in tasks/translation.py, data/corpus.py (text ->
+token ids), data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read
+these files to understand the training: resume.py (earlier runs), initialization.py (weights of other models),
+finished.py and results.py (the end of a run), stopping.py and processes.py (signals, several processes).
 """
 
 import contextlib
@@ -57,7 +57,7 @@ from .processes import Processes, say
 from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
-# Messages of gloo and NCCL if another process of the run has ended.
+# A pattern for the error messages of gloo and NCCL after another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 
@@ -66,7 +66,7 @@ class LostProcessError(Exception):
 
 
 class InterruptedRunError(Exception):
-    """A signal ended the training after a checkpoint was saved. The message says how to continue."""
+    """A signal ended the training after a checkpoint was saved. The error message says how to continue."""
 
 
 def train(recipe: Recipe) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
     uninterrupted run.
 
     Args:
-        recipe (Recipe): The run.
+        recipe (Recipe): All settings of the run.
 
     Returns:
         dict: The content of results.json.
@@ -158,17 +158,17 @@ def _restored_recipe(folder: Path) -> Recipe | None:
 
 
 def earlier_recipe(folder: Path) -> Recipe | None:
-    """The recipe that an earlier run has recorded in its output folder; None if there is none."""
+    """The recipe that an earlier run has recorded in its output folder; None without a recorded recipe."""
     path = folder / RECIPE_FILE
     return load_recipe(path, is_record=True) if path.is_file() else None
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """A recipe with facts about its data and its initial model, and with decisions for this machine.
+    """The recipe with added facts about its data and its initial model, and with decisions for this machine.
 
-    `earlier` is the recorded recipe of the run to be resumed. It already has these facts.
+    `earlier` is the recorded recipe of the run to be resumed. The recorded recipe already has these facts.
     """
-    # The card of a dataset of the Hub may state a licence.
+    # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
     recipe = recipe.replace(data=TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None))
     model = recipe.model
     tokenizer = recipe.tokenizer
@@ -198,7 +198,10 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
-    """Refuse an output folder if the recipe does not continue its earlier run with the recipe `earlier`."""
+    """Refuse a recipe that does not continue the earlier run in its output folder.
+
+    `earlier` is the recorded recipe of the earlier run.
+    """
     before = None if earlier is None else published_recipe(earlier).values()
     now = published_recipe(recipe).values()
     resume.check_earlier_run(Path(recipe.output_dir), recipe.training, recipe.data, now, before)
@@ -228,7 +231,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
     folder = Path(recipe.output_dir)
     say(f"the run in '{folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and recorded is not None:
-        # The licences of a finished run may change.
+        # A user may change the licences of a finished run.
         data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
         end = finished.read_final_record(folder)
@@ -242,7 +245,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
 def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | None:
     """Check the recipe, prepare the folder, and find the checkpoint to continue from.
 
-    `fault` says what is damaged in the files of a finished run.
+    `fault` names the damaged files of a finished run; it is empty otherwise.
     """
     folder = Path(recipe.output_dir)
     _warn(processes.run_on_main(recipe.check_training), processes)
@@ -250,7 +253,7 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
         say(
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
         )
-    # Refuse names of parts that the model does not have.
+    # `frozen_weights` refuses names in `training.frozen` that are not parts of the model.
     initialization.frozen_weights(_planned_model(recipe), recipe.training.frozen)
 
     def newest_checkpoint() -> Path | None:
@@ -281,7 +284,7 @@ def _check_reporters(report_to: list[str]) -> None:
     for name in report_to:
         if name not in available:
             raise ValueError(
-                f"`training.report_to` must name what is installed ({', '.join(available) or 'nothing is'}), but has {name!r}."
+                f"`training.report_to` must name installed tools ({', '.join(available) or 'none is installed'}), but has {name!r}."
             )
 
 
@@ -313,7 +316,7 @@ def _initial_model(
 ) -> PreTrainedModel:
     """The initial model of a run: random weights or weights of other models, with frozen parts.
 
-    The trainer loads the weights of a checkpoint.
+    If the run continues from a checkpoint, the trainer loads the weights of the checkpoint.
     """
     model = build_model(recipe, corpus)
 
@@ -331,7 +334,7 @@ def _initial_model(
 
 
 def build_model(recipe: Recipe, corpus: Corpus) -> Any:
-    """The untrained model of a run on the CPU, with the search settings of the recipe, from its seed."""
+    """Build the untrained model of a run on the CPU, with the seed and the search settings of the recipe."""
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     config = VaswaniConfig(
@@ -349,7 +352,7 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     if not search:
         return model
     model.generation_config = GenerationConfig.from_model_config(config)
-    # Without `allow_custom_entries` transformers leaves out fields that it does not know.
+    # Without `allow_custom_entries`, transformers ignores fields that are unknown to transformers.
     model.generation_config.update(allow_custom_entries=True, **search)
     return model
 
@@ -377,14 +380,15 @@ def _build_trainer(
     )
     trainer.stop = stop
     if training.max_steps is None:
-        # The number of steps of an epoch is known only now.
+        # Check the warm-up now, because the trainer has just computed the number of steps from the number of
+        # epochs.
         _warn(check_warmup(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, recipe.publishing)
     return trainer
 
 
 def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> None:
-    """Replace the trainer's printer by the callbacks of a run."""
+    """Remove the PrinterCallback of transformers, and add the callbacks of a run."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(RunLogCallback(trainer))
     if publishing.push_to_hub and publishing.hub_strategy != "end":
@@ -402,11 +406,13 @@ def _record_beginning(
         resume.refuse_fewer_steps(folder, recipe.training, checkpoint, trainer.args.max_steps)
     with naming_the_folder(folder):
         if not (is_mended and finished.read_final_record(folder)):
-            # The manifest of an earlier end does not describe the run that continues.
+            # Delete the manifest of the finished run, because the run continues and will write other final
+            # files.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
             results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
-            # The earlier run may have been killed between a save and the deletion of old checkpoints.
+            # Delete old checkpoints, because the earlier run may have been killed after a save and before
+            # this deletion.
             state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
             checkpoints.rotate_checkpoints(folder, recipe.training, state)
 
@@ -421,7 +427,7 @@ def _is_trained(checkpoint: Path | None, trainer: VaswaniTrainer) -> bool:
 
 
 def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
-    """Train from the checkpoint, if there is one, to the last step or to the first signal."""
+    """Train from the checkpoint or the initial weights to the last step or to the first signal."""
     folder = Path(trainer.args.output_dir)
     trainer.add_callback(StopCallback(trainer, checkpoint))
     if trainer.is_world_process_zero():
@@ -429,7 +435,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         device = trainer.args.device
         means = describe_computation(trainer.training, device)
         if trainer.max_part_positions is not None:
-            means += f", batches of more than {trainer.max_part_positions:,} positions per side in parts"
+            means += f", batches of more than {trainer.max_part_positions:,} positions per side are computed in parts"
         say(f"{parameters:,} parameters, {trainer.args.max_steps:,} steps on {device.type}, {means}")
     keep_free_memory()
     try:
@@ -503,10 +509,11 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
     """Write model and tokenizers into a folder. Each file is written completely or not at all.
 
-    `before` is the cost of the training, which is kept if the scoring is interrupted.
+    `before` is the cost of the training. The function records the cost before the scoring, so that an
+    interrupted scoring does not lose it.
     """
     staging = finished.stage_model(model, corpus, folder)
-    # Remove the scores of an earlier end, which had other weights.
+    # Remove the scores in results.json, because they belong to earlier final weights.
     if before:
         facts = {key: value for key, value in before.items() if key != "averaged_steps"}
         write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
@@ -554,10 +561,10 @@ def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # The signal ended another process first.
+            # A signal has arrived, so the same signal has ended the other process.
             raise ShutdownRequested from error
         raise LostProcessError(
-            f"Another process of the run in '{folder}' has ended, so that this process ends, too; find the cause, and continue with "
+            f"Another process of the run in '{folder}' has ended, so that this process ends too; find the cause, and continue with "
             "`--resume true`."
         ) from error
 

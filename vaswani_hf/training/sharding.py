@@ -1,7 +1,7 @@
-"""Training with FSDP2 or DeepSpeed ZeRO-2, which the files of configuration/accelerate select.
+"""Training with FSDP2 or DeepSpeed ZeRO-2. The files in configuration/accelerate turn on FSDP2 or ZeRO-2.
 
-With FSDP2 each process holds a share of each weight. With ZeRO-2 each process holds all weights and a share
-of the optimizer state.
+With FSDP2 each process holds a share of each weight. With ZeRO-2 each process holds all weights, a share of
+the gradients and a share of the optimizer state.
 """
 
 import os
@@ -45,9 +45,9 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
     # dict type first, because `set_state_dict_type` would keep them.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
-    # Without a policy `training.bf16` is autocast with float32 weights and gradients, as in a run of one
-    # process. The policy of accelerate would also round the weights of layer norms and the sums of gradients
-    # to bfloat16.
+    # Remove accelerate's mixed-precision policy of FSDP2, because the policy would also round the weights of
+    # layer norms and the sums of gradients to bfloat16. Without the policy, a run with `training.bf16` uses
+    # autocast, and the weights and gradients stay in float32, as in a run with one process.
     plugin.mixed_precision_policy = None
 
 
@@ -76,23 +76,26 @@ def _refuse_other_sharding(checkpoint: Path, file: str, name: str, *, is_on: boo
 def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) -> None:
     if zero.zero_stage > 2:
         raise ValueError(
-            f"`zero_stage` must be at most 2, but is {zero.zero_stage}; FSDP2 shares out the weights too."
+            f"`zero_stage` must be at most 2, but is {zero.zero_stage}; to shard the weights too, use FSDP2."
         )
     if accelerator.mixed_precision != "no":
         raise ValueError(
-            f"The precision must be float32 with DeepSpeed, but is {accelerator.mixed_precision}, in which DeepSpeed would keep the "
-            "weights themselves; set `training.bf16` to false, or use FSDP2."
+            f"The precision must be float32 with DeepSpeed, but is {accelerator.mixed_precision}; set `training.bf16` to false, or use "
+            f"FSDP2, because DeepSpeed would also keep the weights in {accelerator.mixed_precision}."
         )
     before = len(list(checkpoint.glob("*/*_optim_states.pt"))) if checkpoint else accelerator.num_processes
     if before != accelerator.num_processes:
         raise ValueError(
             f"'{checkpoint}' was saved by {before:,} processes with DeepSpeed, but {accelerator.num_processes:,} are to "
-            "resume it; start as many as before."
+            "resume it; start as many processes as before."
         )
 
 
 def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
-    """Autocast for a model that FSDP2 has sharded; accelerate wraps the `forward` of other models."""
+    """Autocast for a model that FSDP2 has sharded; no autocast for other models.
+
+    accelerate already wraps the `forward` of other models in autocast.
+    """
     return accelerator.autocast() if accelerator.is_fsdp2 else nullcontext()
 
 
@@ -101,7 +104,8 @@ def unsharded_model(model: Any) -> Any:
     if not hasattr(model, "unshard"):
         return model
     state = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}
-    # The meta device draws no initial weights. Drawing them would change all later random numbers.
+    # Create the model on the meta device, because random initial weights would change all later random
+    # numbers.
     with torch.device("meta"):
         whole = KINDS[model.config.model_type].model_class(model.config)
     whole.load_state_dict(state, assign=True)

@@ -2,8 +2,8 @@
 
 The step is forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
 checkpointing, autocast and the moving average of the recipe. Fake tensors have shapes, dtypes and devices but
-no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). They have the device CPU here,
-because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
+no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). The fake tensors have the
+device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
 """
 
 import contextlib
@@ -42,20 +42,21 @@ class StepCost:
     # Positions of each side (tokens with padding); 0 source positions for a language model.
     source_positions: int
     target_positions: int
-    # Forward and backward pass.
+    # FLOPs of the forward and the backward pass.
     batch_flops: int
-    # Matrix products of the optimizer; Adam has none.
+    # FLOPs of the matrix products of the optimizer; 0 for Adam.
     optimizer_flops: int
-    # Weights and their moving average.
+    # Bytes of the weights and of their moving average.
     weights: int
     gradients: int
-    # The state of the optimizer.
+    # Bytes of the state of the optimizer.
     optimizer: int
-    # Tensors that the layers keep for the backward pass, with copies of weights in bfloat16.
+    # Bytes of the tensors that the layers keep for the backward pass, including bfloat16 copies of weights.
     activations: int
-    # Memory of the loss in addition to the activations.
+    # Bytes for the loss in addition to the activations.
     loss: int
-    # The largest memory at one time, without PyTorch itself and without unused memory of an allocator.
+    # The largest memory at one time. The memory of PyTorch itself and unused memory of its allocator are not
+    # counted.
     peak: int
 
 
@@ -157,7 +158,8 @@ def step_cost(
     )
 
 
-# The formulas of PyTorch, and formulas that PyTorch lacks: `addmm_`, and the attention kernel of a CPU.
+# PyTorch's FLOP formulas, and formulas for operators that have none in PyTorch: `addmm_`, and the attention
+# kernels of a CPU.
 _FORMULAS = flop_registry | {
     aten.addmm_: flop_registry[aten.addmm],
     aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
@@ -168,7 +170,7 @@ _FORMULAS = flop_registry | {
 
 
 class _Counter(TorchDispatchMode):
-    """Counts FLOPs and the bytes of all existing storages. A storage counts once.
+    """Counts FLOPs and the bytes of all existing storages. A storage that several tensors share counts once.
 
     `FlopCounterMode` is not used, because its hooks keep tensors that gradient checkpointing discards.
     """
@@ -208,14 +210,14 @@ class _Counter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Replace what differs between a CPU and a GPU: attention, dropout, and the chunks of the loss.
+    """Use the attention, the dropout and the loss chunks of a GPU instead of those of a CPU.
 
     The functions are patched, because a `TorchFunctionMode` is not active while the backward pass computes
     checkpointed layers again.
     """
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **kwargs):
-        # Autocast of a CPU leaves attention in float32.
+        # Convert to `dtype` here, because autocast on a CPU leaves attention in float32.
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         bias = attn_mask
         if attn_mask is not None and attn_mask.dtype == torch.bool:

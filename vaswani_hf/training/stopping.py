@@ -22,29 +22,34 @@ import multiprocess
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Signals within this time count as one request, because a scheduler signals all processes and a launcher
-# forwards the signal.
+# Signals within this time (seconds) count as one request, because a scheduler signals all processes and a
+# launcher forwards the signal.
 SECONDS_OF_ONE_SIGNAL = 2.0
 SECONDS_TO_FORWARD = 1.0
-# End the process after this time, because Python cannot raise an exception while C code or a wait for a
-# process blocks.
+# If the process has not ended after this time, kill the process, because Python cannot raise an exception
+# while C code runs or while the process waits for another process.
 SECONDS_TO_END = 5.0
-# The time for the current step and the start of a save. A save that has begun is always finished.
+# If no save has begun after this time, kill the process. A save that has begun is always finished.
 SECONDS_TO_SAVE = 22.0
 INTERRUPTED = 130
 
 
 class ShutdownRequested(BaseException):
-    """A signal arrived where nothing has to be saved. No `except Exception` of a library catches it."""
+    """A signal arrived while nothing has to be saved.
+
+    The class is no Exception, so that an `except Exception` in a library does not catch it.
+    """
 
 
 class GracefulShutdown:
-    """Receives the signals of a process, forwards them, and ends the process if it does not end in time."""
+    """Receives and forwards the signals of a process, and kills the process if the process does not end in
+    time.
+    """
 
     def __init__(self) -> None:
         # The number of the signal; 0 if no signal has arrived.
         self.received = 0
-        # True while a checkpoint is written. The process is not ended during that time.
+        # True while a checkpoint is written. The process is not killed while a checkpoint is written.
         self.is_saving = False
         # Gives the message that is printed if the process must be ended.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
@@ -56,7 +61,7 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def listening(self, processes: Processes) -> Iterator[None]:
-        """Receive signals inside the block. Python allows this in the main thread only."""
+        """Receive signals inside the block. Python allows signal handlers only in the main thread."""
         self._is_first = processes.is_first
         machine, own_pid = _machine(), os.getpid()
         for other_machine, pid in processes.gather((machine, own_pid)):
@@ -112,7 +117,9 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def saving_first(self) -> Iterator[None]:
-        """Let the trainer inside the block react to a signal."""
+        """Do not raise ShutdownRequested inside the block, because the trainer saves a checkpoint after a
+        signal.
+        """
         earlier = self._raises
         self._raises = False
         try:
@@ -139,10 +146,10 @@ class GracefulShutdown:
             name = signal.Signals(number).name
             # Python raises RuntimeError if the signal arrived while a line was being printed.
             with contextlib.suppress(RuntimeError):
-                say(f"{name}: saving a checkpoint after this step … (once more ends at once)")
+                say(f"{name}: saving a checkpoint after this step … (a second signal ends the run at once)")
 
     def _watch(self, reader: socket.socket) -> None:
-        """Forward the first signal, and end the process if it is late, even if the main thread is blocked."""
+        """Forward the first signal. If the main thread does not end the process in time, kill the process."""
         while (numbers := reader.recv(1)) and numbers[0] not in SIGNALS:
             pass
         if not numbers:
@@ -177,7 +184,7 @@ class GracefulShutdown:
 
 
 def _machine() -> str:
-    """A name for the machine or the container. Host names alone may be equal."""
+    """A name for the machine or the container. Two machines can have equal host names, so add other names."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))

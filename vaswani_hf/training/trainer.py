@@ -1,8 +1,8 @@
 """`VaswaniTrainer`: transformers' Seq2SeqTrainer with token-budget batches and the paper's schedule.
 
-run.py builds the trainer. From the encoded corpus to the loss: `_train_batches` and `get_train_dataloader`
-make batches with data/batching.py, `training_step` computes a batch, and `compute_loss` calls the model,
-whose `forward` returns the loss (model/modeling_vaswani.py).
+run.py builds the trainer. The path from the encoded corpus to the loss is: `_train_batches` and
+`get_train_dataloader` make batches with data/batching.py, `training_step` computes a batch, and
+`compute_loss` calls the model, whose `forward` returns the loss (model/modeling_vaswani.py).
 """
 
 import contextlib
@@ -63,7 +63,10 @@ torch.serialization.register_package(
 
 
 class DivergedRunError(Exception):
-    """The loss or the gradient became infinite or NaN, or exploded. The message has step and remedy."""
+    """The loss or the gradient became infinite or NaN, or exploded.
+
+    The error message names the step and a remedy.
+    """
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
@@ -75,8 +78,8 @@ def largest_part(training: AnyTraining, d_model: int) -> int | None:
 
 
 def _ignore_signals(worker: int) -> None:
-    # Ctrl-C and launchers signal all processes. Without its data workers the trainer could not finish its
-    # step.
+    # Ignore signals in data workers, because Ctrl-C and launchers signal all processes, and the trainer needs
+    # its data workers to finish the current step.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
@@ -116,8 +119,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.finite_if_finite: Any = 0.0
-        # The first of the latest steps whose losses are too high; None if the loss of the last step is
-        # normal.
+        # The first step of the latest series of losses that are too high; None if the loss of the last step
+        # is not too high.
         self.suspect_since: int | None = None
         self.stop = GracefulShutdown()
         # True if a signal prevented the validation of this step.
@@ -147,7 +150,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return self.training.gradient_accumulation_steps * self.args.world_size
 
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
-        """The batches of this process from the checkpoint on: of a corpus on disk, or of a stream."""
+        """The batches of this process after the checkpoint, from a corpus on disk or from a stream."""
         pairs = self.corpus.train
         weighted = self.corpus.weighted
         source_tokens = self.training.source_tokens_per_batch
@@ -170,7 +173,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
 
     def get_train_dataloader(self) -> DataLoader:
-        """The endless loader of training batches. It has no length, so that only the recipe counts epochs."""
+        """The endless loader of training batches.
+
+        The loader has no length, because the recipe sets the length of a run.
+        """
         options: dict[str, Any] = {
             "collate_fn": self.corpus.train_collator,
             "pin_memory": torch.cuda.is_available(),
@@ -193,7 +199,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return super()._prepare_input(data)
 
     def get_batch_samples(self, *args, **kwargs):
-        """The batches of one optimizer step. `target_tokens_seen` grows by their target tokens."""
+        """The batches of one optimizer step. The method adds their target tokens to `target_tokens_seen`."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         if num_items is not None:
             self.target_tokens_seen = self.target_tokens_seen + torch.as_tensor(num_items).max()
@@ -204,7 +210,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self._seed_batch()
         step = super().training_step
         parts = [inputs]
-        # Parts need the number of tokens of the whole batch, because the loss is a mean over all tokens.
+        # Compute parts only if the number of tokens of the whole step is known, because the loss is a mean
+        # over all of these tokens.
         if self.max_part_positions is not None and num_items_in_batch is not None:
             parts = cut_into_parts(inputs, self.max_part_positions, are_texts=self.corpus.are_texts)
         loss = 0.0
@@ -220,8 +227,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def max_part_positions(self) -> int | None:
         """The largest number of positions per side in a part of a batch; None if batches are not cut.
 
-        The value does not depend on the number of processes, because the parts decide the dropout masks.
-        DeepSpeed computes whole batches, because it would take an optimizer step after each part.
+        The value does not depend on the number of processes, because other parts would have other dropout
+        masks. DeepSpeed computes whole batches, because DeepSpeed would take an optimizer step after each
+        part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -230,8 +238,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _seed_batch(self) -> None:
         """Seed PyTorch with the number of the next batch among all batches of the run.
 
-        The masks of dropout and SimCut then depend on the batch only, not on the number of processes or on an
-        interruption.
+        Then the random masks of dropout and SimCut depend only on the batch. The masks do not depend on the
+        number of processes or on an interruption.
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
@@ -240,7 +248,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         torch.manual_seed(int(seed))
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        """The loss of a batch: the loss of the model, or the loss of the regulariser that calls the model."""
+        """The loss of a batch: the loss of the model, or the loss of the regulariser during training."""
         if self.regularized_loss is not None and self.model.training:
             model = partial(self.regularized_loss, model)
         return super().compute_loss(model, inputs, *args, **kwargs)
@@ -270,13 +278,15 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None:
-            # Sharded gradients have a sharded norm.
+            # The norm of sharded gradients is sharded, so gather its shards.
             whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self.finite_if_finite = self.finite_if_finite + whole
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """Since the last call, [2] on the device: 1.0 if a loss or gradient was not finite, and the loss."""
+        """The losses since the last call, [2] on the device: 1.0 if a loss or gradient was not finite, and
+        the summed loss.
+        """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.finite_if_finite).float()
         self.loss_of_step = self.finite_if_finite = 0.0
@@ -308,8 +318,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Put back the complete checkpoint that was being replaced, then delete the incomplete one,
-            # because it would fill the disk. If this fails, delete nothing and raise the first error.
+            # Put back the complete checkpoint that the run was replacing. Then delete the incomplete
+            # checkpoint, because it may fill the disk. If the folder has vanished, delete nothing. In all
+            # cases, raise the first error.
             with contextlib.suppress(OSError):
                 # Do not touch the folder of another run.
                 refuse_vanished_folder(folder)
@@ -345,14 +356,15 @@ class VaswaniTrainer(Seq2SeqTrainer):
         }
         publish_checkpoint(staged, folder, facts)
         if self.suspect_since is None:
-            # Delete no good checkpoint while the latest losses are too high.
+            # Delete old checkpoints only if the latest losses are not too high, because a new checkpoint may
+            # be useless.
             rotate_checkpoints(folder, self.training, self.state)
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
         """The scores on the validation split: unsmoothed loss per token, perplexity, scores of the task.
 
-        With a moving average of the weights, the scores are those of the average. The scores of the weights
-        themselves have the names `eval_raw_loss` and so on.
+        If the run has a moving average of the weights, the scores are those of the average, and the scores of
+        the weights themselves have names such as `eval_raw_loss`.
         """
         start = time.perf_counter()
         metrics = self._validate()
@@ -406,7 +418,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
         )
 
     def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
-        """The results of `compute` in all processes; empty if a signal arrived, so that all save and end."""
+        """The results of `compute` in all processes.
+
+        The list is empty if a signal arrived. In this case, all processes save a checkpoint and end.
+        """
         was_training = self.model.training
         try:
             with self.stop.ending_at_once(self.stop.sentence):
@@ -448,7 +463,8 @@ def training_arguments(
         save_strategy="steps",
         # Log infinite and NaN losses, because they end the run.
         logging_nan_inf_filter=False,
-        # The loader of a resumed run already begins after the batches of the checkpoint.
+        # Do not let the Trainer skip batches, because our loader already begins after the batches of the
+        # checkpoint.
         ignore_data_skip=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,

@@ -8,5 +8,5 @@ from .adam import ADAM as ADAM
 from .adamw import ADAMW as ADAMW
 from .muon import MUON as MUON
 
-# The table has all entries that this module imports.
+# The table OPTIMIZERS has all entries that this module imports.
 OPTIMIZERS = {entry.name: entry for entry in [*globals().values()] if isinstance(entry, Optimizer)}

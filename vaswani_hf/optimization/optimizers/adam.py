@@ -9,7 +9,7 @@ from ..entries import Optimizer
 
 
 class AdamSettings(Settings):
-    """The keys of Adam. The defaults are those of Section 5.3."""
+    """The keys of Adam. The default values are those of the paper (Section 5.3)."""
 
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     """The decay rate of the mean of the gradients."""
@@ -21,7 +21,10 @@ class AdamSettings(Settings):
 
 
 def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
-    """PyTorch's fused AdamW. As in transformers' Trainer, biases and layer norms have no weight decay."""
+    """Build PyTorch's fused AdamW.
+
+    As in transformers' Trainer, biases and layer norms have no weight decay.
+    """
     decaying = []
     others = []
     for name, weight in model.named_parameters():

@@ -16,13 +16,13 @@ MOMENTUM = 0.95
 # The coefficients and the number of iterations of the Newton-Schulz iteration (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
-# If the smaller side of a matrix has at least this size, bfloat16 is faster than float32 for the iteration. Measured
-# with AVX512-BF16 (scripts/benchmarks/bf16.md); AMX, Arm and GPUs were not measured.
+# If both sides of a matrix have at least this size, the Newton-Schulz iteration is faster in bfloat16 than in
+# float32. Measured with AVX512-BF16 (scripts/benchmarks/bf16.md); AMX, Arm and GPUs were not measured.
 LEAST_SIDE_IN_BFLOAT16 = 128
 
 
 def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
-    """The matrix with singular values near 1 instead of its own, computed by the Newton-Schulz iteration."""
+    """Replace the singular values of a matrix by values near 1, with the Newton-Schulz iteration."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
     x = x.to(torch.bfloat16 if in_bfloat16 else torch.float32)
@@ -35,9 +35,9 @@ def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024): the orthogonalized Nesterov momentum of a matrix is its step.
+    """Muon (Jordan et al. 2024): a step changes each weight matrix by its orthogonalized Nesterov momentum.
 
-    Decay is decoupled.
+    The weight decay is decoupled, as in AdamW.
 
     The root mean square of a step is 0.2 times the learning rate, as for AdamW (Liu et al. 2025, Section
     2.2).
@@ -46,7 +46,7 @@ class Muon(torch.optim.Optimizer):
         matrices (list): The weights [rows, columns].
         weight_decay (float): A step reduces each weight by the fraction `weight_decay` * learning rate.
         bf16 (bool): Orthogonalize the larger matrices in bfloat16. The value is the recorded `training.bf16`
-            of the run, so that a resumed run computes the same on another processor.
+            of the run, so that a run that is resumed on another processor computes in the same precision.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
@@ -93,7 +93,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
     ):
         super().__init__([*matrices, *others], {})
         self.parts: list[torch.optim.Optimizer] = []
-        # If all weights of one kind are frozen, one of the lists is empty.
+        # A list is empty if all of its weights are frozen.
         if matrices:
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:
@@ -121,7 +121,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the states that `state_dict` returned."""
+        """Load the states of both parts from a result of `state_dict`."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self._take_parts()

@@ -9,7 +9,7 @@ from ..entries import Regularizer
 from .r_drop import R_DROP as R_DROP
 from .simcut import SIMCUT as SIMCUT
 
-# The table has all entries that this module imports.
+# The table REGULARIZERS has all entries that this module imports.
 REGULARIZERS = {entry.name: entry for entry in [*globals().values()] if isinstance(entry, Regularizer)}
 
 
@@ -23,6 +23,6 @@ def regularizer_of(training: Any) -> Regularizer | None:
 
 
 def num_passes(training: Any) -> int:
-    """The number of forward passes over a batch that a run computes at the same time."""
+    """The number of forward passes that a run computes at the same time for a batch."""
     regularizer = regularizer_of(training)
     return 1 if regularizer is None else regularizer.num_passes

@@ -22,8 +22,8 @@ class RDropSettings(Settings):
 class RDropLoss(TwoPassLoss):
     """The loss of R-Drop.
 
-    Differs from the paper: the sum of both passes is halved, because then the loss is comparable with the
-    loss of one pass. Adam's steps do not depend on a constant factor of the loss.
+    Differs from the paper: the loss is half of the paper's loss, because then the loss is comparable with the
+    loss of one pass. The factor 1/2 does not change the steps of Adam.
     """
 
     is_symmetric = True
@@ -43,8 +43,8 @@ def _check(settings: RDropSettings, model: ModelSettings) -> None:
         and not given.get("activation_dropout")
     ):
         raise ValueError(
-            f"`training.r_drop_alpha: {settings.r_drop_alpha}` compares two passes with other dropout, but "
-            "`model.dropout` is 0, so that both are the same; raise it, or leave `r_drop_alpha` out."
+            f"`training.r_drop_alpha: {settings.r_drop_alpha}` compares two passes with different dropout, but "
+            "`model.dropout` is 0, so that both passes are equal; raise `model.dropout`, or leave `r_drop_alpha` out."
         )
 
 

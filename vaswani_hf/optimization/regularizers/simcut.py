@@ -24,7 +24,7 @@ class SimCutSettings(Settings):
 
 @dataclass
 class SimCutLoss(TwoPassLoss):
-    """The loss of SimCut. The second pass has no cross-entropy.
+    """The loss of SimCut. Only the first pass has a cross-entropy.
 
     Attributes:
         cut_rate (float): The probability with which the second pass leaves out a token.
@@ -36,7 +36,8 @@ class SimCutLoss(TwoPassLoss):
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """The embeddings of the first pass, with zeros for the tokens that are left out."""
         kept = torch.rand(ids.shape, device=ids.device) >= self.cut_rate
-        # Keep the end of the source and the start of the target, because they are not words.
+        # Keep the end token of the source and the start token of the target, because these tokens are not
+        # text.
         kept |= (ids == self.model.config.eos_token_id) | (ids == self.model.config.decoder_start_token_id)
         return states * kept[..., None]
 

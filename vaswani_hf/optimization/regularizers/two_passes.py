@@ -1,8 +1,11 @@
-"""The loss of two passes over the same pairs. The loss grows if the probabilities of the two passes differ.
+"""The loss of two passes over the same pairs.
 
-r_drop.py and simcut.py define how the second pass differs from the first. Both passes are one forward pass
-over a batch that has each pair twice. Letters of shapes: B pairs, S source and T target length, N target
-tokens, D model width, V target vocabulary.
+The loss includes the divergence between the probabilities of both passes.
+
+r_drop.py and simcut.py define how the second pass differs from the first pass. Both passes are computed as
+one forward pass over a batch that has each pair twice. In shapes, B is the number of pairs, S the source
+length, T the target length, N the number of target tokens, D the model width and V the size of the target
+vocabulary.
 """
 
 from collections.abc import Callable
@@ -31,28 +34,30 @@ class TwoPassLoss:
     Attributes:
         model (VaswaniForSeq2SeqLM): The model without wrappers.
         alpha (float): The weight of the divergence.
-        autocast (Callable): Returns the context manager under which the divergence is computed.
+        autocast (Callable): A function that returns the context manager in which the divergence is computed.
     """
 
     model: VaswaniForSeq2SeqLM
     alpha: float
     autocast: Callable[[], AbstractContextManager] = nullcontext
-    # True: both passes have a cross-entropy, and the divergence is computed in both directions.
+    # If true, both passes have a cross-entropy, and the divergence is computed in both directions.
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B, S or T, D] of the second pass, made from those of the first pass and the token
-        ids.
+        """The embeddings [B, S or T, D] of the second pass, computed from `states`, the embeddings of the
+        first pass.
         """
         return states
 
     def __call__(
         self, wrapped: Any, num_items_in_batch: torch.Tensor | int | None = None, **batch: Any
     ) -> Seq2SeqLMOutput:
-        """The output of the model for a batch. Its loss, in nats per token, includes the divergence.
+        """The output of the model for a batch.
 
-        The arguments are those of `RegularizedLoss`. `num_items_in_batch` is the number of target tokens by
-        default.
+        The loss in the output includes the divergence (nats per token).
+
+        The arguments are those of `RegularizedLoss`. If `num_items_in_batch` is None, the sums are divided by
+        the number of target tokens.
         """
         labels = batch["labels"]
         num_items = num_items_in_batch
@@ -69,8 +74,8 @@ class TwoPassLoss:
         decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
         decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
-        # The divergence needs the last states of the decoder. The output of the model does not have them, so
-        # a hook records them.
+        # The divergence needs the last states of the decoder. A hook records the last states, because the
+        # output of the model does not contain them.
         last_states: list[torch.Tensor] = []
         hook = decoder.register_forward_hook(
             lambda module, given, output: last_states.append(output.last_hidden_state)
@@ -98,8 +103,8 @@ class TwoPassLoss:
         valid = (labels != IGNORED_LABEL).flatten()
         first, second = (half.flatten(0, -2) for half in states.chunk(2))  # [B * T, D]
         if needs_sync(states) or is_tracing(states):
-            # Set the states of padding to 0, because two equal states have no divergence and no gradient.
-            # Selecting rows by a mask would force a CUDA synchronisation.
+            # Set the states of padding to 0 in both passes, because the divergence and the gradient of two
+            # equal states are 0. Selecting rows by a mask would force a CUDA synchronisation.
             first = first.masked_fill(~valid[:, None], 0.0)
             second = second.masked_fill(~valid[:, None], 0.0)
         else:
@@ -113,11 +118,10 @@ class TwoPassLoss:
 
 
 class _ChunkedDivergence(torch.autograd.Function):
-    """The divergence of the probabilities p and q, which follow from two states of each of N tokens, summed
-    over tokens.
+    """The divergence between the probabilities p and q of the two passes, summed over N tokens.
 
-    To save memory, the logits of only some tokens exist at a time. The forward pass also computes the
-    gradients, and the backward pass only scales them.
+    To save memory, the logits are computed for only some tokens at a time. The forward pass also computes the
+    gradients, and the backward pass only scales the gradients.
     """
 
     @staticmethod
@@ -163,13 +167,12 @@ def _divergence_and_gradients(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The sum of KL(p || q), or of a quarter of KL(p || q) + KL(q || p), and its gradients.
 
-    The gradients are those for the logits [N, V] of p and of q.
+    The gradients are derivatives with respect to the logits [N, V] of p and of q.
     """
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
     difference = log_p - log_q
-    # Reading and writing the logits takes most of the time. Therefore the operations work in place where
-    # possible.
+    # The operations work in place if possible, because reading and writing the logits takes most of the time.
     p = log_p.exp_()
     q = log_q.exp_()
     p_to_q = (p * difference).sum(dim=-1, keepdim=True)
