@@ -1,4 +1,4 @@
-"""`vaswani translate`: translates standard input, a file or `--text` to lines of text or JSON lines."""
+"""`vaswani translate`: translates standard input, a file or `--text`, and writes text or JSON lines."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -45,9 +45,10 @@ class TextOptions(WorkerOptions, EnsembleOptions):
     output: str | None = None
     """write to this new file instead of standard output"""
     resume: bool = False
-    """continue an existing --output after its last complete line"""
+    """continue an existing --output file after the last complete line"""
     as_json: bool = on_command_line(False, option="json")
-    """print JSON lines with the score, the tokens, the words, their confidences and the word alignment"""
+    """print JSON lines with the score, the tokens, the words, the confidences of the words and the word
+    alignment"""
 
     @model_validator(mode="after")
     def _check_places(self) -> Self:
@@ -56,9 +57,11 @@ class TextOptions(WorkerOptions, EnsembleOptions):
         if self.input is not None:
             check_file("--input", self.input)
         if self.resume and not self.output:
-            raise ValueError("`--resume` must come with `--output`, the file that is continued.")
+            raise ValueError(
+                "`--resume` must be given together with `--output`, because it continues the output file."
+            )
         if self.resume and self.text is not None:
-            raise ValueError("`--resume` continues a file and must come without `--text`.")
+            raise ValueError("`--resume` continues a file and cannot be given together with `--text`.")
         refuse_lone_surrogates(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()
@@ -69,12 +72,12 @@ class TextOptions(WorkerOptions, EnsembleOptions):
 
     @property
     def writes_json(self) -> bool:
-        """True if JSON lines are written."""
+        """True if the command writes JSON lines."""
         return self.as_json
 
     @property
     def place(self) -> str:
-        """The name of the input in errors."""
+        """The name of the input in error messages."""
         return "`--text`" if self.text is not None else self.input or "standard input"
 
 
@@ -82,16 +85,17 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     """The options of `vaswani translate`."""
 
     input_format: Literal["text", "json"] = "text"
-    """the format of the input lines; json: each line is an object like {"text": …, "target_prefix": …,
-    "must_contain": [phrase, …]}"""
+    """the format of the input lines; with json, each line is an object such as {"text": …, "target_prefix":
+    …, "must_contain": [phrase, …]}"""
     stream: bool = False
-    """show each translation word by word while the model computes it, by greedy search"""
+    """show each translation word by word while greedy search computes the translation"""
 
     @model_validator(mode="after")
     def _check_formats(self) -> Self:
         if self.text is not None and self.input_format == "json":
             raise ValueError(
-                "`--input_format json` must come with a file or standard input, not with `--text`."
+                "`--input_format json` is for a file or standard input, and cannot be given together with "
+                "`--text`."
             )
         return self
 
@@ -101,30 +105,32 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
             return self
         if self.writes_json or self.output is not None or self.workers > 1:
             raise ValueError(
-                "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a "
-                "time."
+                "`--stream` cannot be given together with `--json`, `--output` or `--workers`, because it "
+                "shows one text at a time."
             )
         if self.engine == "ctranslate2":
             raise ValueError(
-                "`--stream` must come without `--engine ctranslate2`, which gives translations when they are "
-                "whole."
+                "`--stream` cannot be given together with `--engine ctranslate2`, because CTranslate2 "
+                "returns only complete translations."
             )
         if self.ensemble or self.repetition_guard:
             raise ValueError(
-                "`--stream` shows the search of one model while it goes on; it must come without "
-                "`--ensemble` and `--repetition_guard`."
+                "`--stream` shows the running search of one model, and cannot be given together with "
+                "`--ensemble` or `--repetition_guard`."
             )
         if (self.num_beams or 1) > 1:
             raise ValueError(
-                "`--stream` shows greedy search; it must come without more beams or translations of a text."
+                "`--stream` shows greedy search, and cannot be given together with `--num_beams` or "
+                "`--num_return_sequences` above 1."
             )
         return self
 
     @property
     def writes_json(self) -> bool:
-        """True if JSON lines are written.
+        """True if the command writes JSON lines.
 
-        Several translations of a text need JSON, because a line of text has one.
+        JSON is also written if each text has several translations, because a line of text has room for one
+        translation only.
         """
         return self.as_json or (self.num_return_sequences or 1) > 1
 
@@ -141,12 +147,12 @@ def run(options: TranslateOptions) -> None:
 
 
 def settings_of(options: Any, **more: Any) -> TranslationOptions:
-    """The options of a translation.
+    """Create the translation options. If the user types the texts and does not give `--window`, each text is
+    translated at once.
 
-    A user who types texts sees each translation at once, unless `--window` is given.
 
-    Other input is read in windows of many lines, because a window is translated in batches of similar
-    lengths, which is faster.
+    Other input is read in windows of many lines. This is faster, because the lines of a window are sorted
+    into batches of similar length.
     """
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):
@@ -177,7 +183,8 @@ def translate_texts(
             )
         if requests.num_read < done:
             raise ValueError(_more_lines(options, done))
-        # If the file is complete except for an incomplete last line, this deletes the incomplete line.
+        # If an earlier run wrote all complete lines and an incomplete last line, this write deletes the
+        # incomplete line.
         file.write(b"")
 
 
@@ -191,12 +198,12 @@ def _requests(options: TextOptions, read: ReadRequest) -> Iterator[Request | Inv
 
 
 def text_request(line: bytes, number: int, place: str) -> Request:
-    """The request that a line of text makes."""
+    """Convert a line of text to a request."""
     return Request(decode_line(line, number, place))
 
 
 def _json_request(line: bytes, number: int, place: str) -> Request:
-    """The request that a JSON line makes."""
+    """Convert a JSON line to a request."""
     text = decode_line(line, number, place)
     if not text.strip():
         return Request(text)
@@ -205,16 +212,21 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
     for key in row:
         if key not in _REQUEST_KEYS:
             raise ValueError(
-                f"{place} must have no other keys than {', '.join(_REQUEST_KEYS)}, but has {key!r}."
+                f"{place} must have only the keys {', '.join(_REQUEST_KEYS)}, but has the key {key!r}."
             )
     phrases = row.get("must_contain") or []
     prefix = row.get("target_prefix") or ""
     if not isinstance(row.get("text"), str) or not isinstance(prefix, str):
-        raise ValueError(f"{place} must have a string as `text`, and as `target_prefix` if there is one.")
+        raise ValueError(
+            f"{place} must have a string as the value of `text`, and as the value of `target_prefix` if it "
+            "is given."
+        )
     if not isinstance(phrases, list) or not all(
         isinstance(phrase, str) and phrase.strip() for phrase in phrases
     ):
-        raise ValueError(f"{place} must have a list of phrases as `must_contain`, none of them empty.")
+        raise ValueError(
+            f"{place} must have a list of phrases as the value of `must_contain`, and no phrase may be empty."
+        )
     for part in (row["text"], prefix, *phrases):
         refuse_lone_surrogates(part, place)
     return Request(row["text"], prefix, tuple(phrases))
@@ -222,7 +234,8 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
 
 def _as_line(translation: str | Translation, options: TextOptions) -> bytes:
     line = translation if isinstance(translation, str) else translation.text
-    # The text of a JSON line may have line breaks, but the output has one line for each line of the input.
+    # Replace line breaks, because the text of a JSON line may have line breaks but the output must have one
+    # line for each input line.
     line = line if options.text is not None else line.replace("\n", " ")
     return line.encode("utf-8", errors="replace") + b"\n"
 
@@ -246,8 +259,8 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
 def _more_lines(options: TextOptions, lines: int) -> str:
     place = options.input or "standard input"
     return (
-        f"{options.output} must not have more lines than {place} to be continued, but has {lines:,}; give "
-        "another name."
+        f"{options.output} cannot be continued, because it has {lines:,} lines, which is more than {place} "
+        "has; give another name."
     )
 
 
@@ -264,7 +277,7 @@ def _complete_lines(path: str) -> tuple[int, int]:
 
 
 def _check_form(path: str, as_json: bool) -> None:
-    """Refuse to continue plain text with JSON lines, or JSON lines with plain text."""
+    """Raise an error if plain text would be continued with JSON lines, or JSON lines with plain text."""
     with open(path, "rb") as file:
         line = file.readline()
     try:
@@ -273,11 +286,13 @@ def _check_form(path: str, as_json: bool) -> None:
         is_json = False
     if is_json != as_json:
         form, remedy = ("JSON lines", "with") if is_json else ("plain text", "without")
-        raise ValueError(f"{path} holds {form}; continue it {remedy} `--json`, or give another name.")
+        raise ValueError(
+            f"{path} contains {form}; continue the file {remedy} `--json`, or give another name."
+        )
 
 
 class _TerminalStreamer(TextStreamer):
-    """Shows words as soon as they are complete. It writes no line break at the end."""
+    """Shows each word as soon as the word is complete. Writes no line break at the end of a translation."""
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         _show(text.replace("\n", " "))
@@ -306,7 +321,7 @@ def _stream(
 def _stream_one(
     translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
 ) -> str:
-    """Show the translation of one request during its search."""
+    """Translate one request, and show the words of the translation during the search."""
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     layouts = translator.layouts([unwrap(request)], [number], chosen)
     if chosen.seed is not None:
