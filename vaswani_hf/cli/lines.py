@@ -171,8 +171,7 @@ def check_equally_many(what: str, path: str, number: int, other: str, other_numb
     """Raise an error if two files have different numbers of lines or trees."""
     if number != other_number:
         raise ValueError(
-            f"{path} and {other} must have the same number of {what}, but have {number:,} and "
-            f"{other_number:,}."
+            f"{path} and {other} must have equally many {what}, but have {number:,} and {other_number:,}."
         )
 
 

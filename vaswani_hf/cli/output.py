@@ -111,8 +111,8 @@ def _check_new(path: str, resume: bool | None, option: str) -> None:
     if os.path.lexists(path) and not resume:
         way = "give another name"
         if resume is not None:
-            way = "continue the file with `--resume`, or give another name"
-        raise ValueError(f"`{option}` must be a new file, but {path} already exists; {way}.")
+            way = "continue it with `--resume` or give another name"
+        raise ValueError(f"`{option}` must be a new file, but {path} exists; {way}.")
 
 
 def _identity(file: Any) -> tuple[int, int] | None:
