@@ -109,8 +109,8 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
         # read and published.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
-                f"{place} must name .safetensors files in the same folder, but names {shard!r}; take the "
-                "files of one checkpoint."
+                f"{place} must name .safetensors files beside it, but names {shard!r}; take the files of "
+                "one checkpoint."
             )
     return [*names, INDEX_FILE]
 
@@ -234,8 +234,7 @@ def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> 
         if reason in (os.strerror(errno.EROFS), os.strerror(errno.EIO)):
             # Suggest another disk, because more free space would not help.
             raise WriteError(
-                f"'{folder}' could not be written: {reason}; repair the disk, or choose a folder on another "
-                "disk."
+                f"'{folder}' could not be written: {reason}; mend the disk, or take another folder."
             ) from error
         free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.is_dir())).free
         raise WriteError(

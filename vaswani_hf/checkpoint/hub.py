@@ -63,7 +63,7 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
             seconds = _seconds_until_retry(error, pause)
             if seconds is None:
                 raise
-        line = f"the Hub is overloaded or has an internal error; trying again in {seconds:g} s"
+        line = f"the Hub is overloaded or has an error; trying again in {seconds:g} s"
         print(line, file=sys.stderr, flush=True)
         sleep(seconds)
     return call(*args, **kwargs)
@@ -180,7 +180,7 @@ def _refusal(error: BaseException) -> str | None:
     # For a read request, mention a local folder, because the command accepts a folder instead of a
     # repository.
     is_read = response.request.method in ("GET", "HEAD")
-    folder = " and no local folder of that name" if is_read else ""
+    folder = " and no folder of that name here" if is_read else ""
     return (
         f"There is no {word} '{name}' on {constants.ENDPOINT}{folder}, or it is private and {hidden}; check "
         "the name, or log in with `hf auth login` or set HF_TOKEN."

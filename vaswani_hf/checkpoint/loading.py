@@ -35,7 +35,7 @@ _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class Kind(NamedTuple):
-    """A kind of model: the class, the name in error messages, and the pipeline that uses models of this kind."""
+    """A kind of model: the class, the name in error messages, and the pipeline for models of this kind."""
 
     model_class: Any
     words: str
@@ -63,7 +63,7 @@ def checkpoint_folder(
     path = str(name).rpartition("@")[0]
     if path and os.path.isdir(path):
         raise ValueError(
-            f"`revision` is for a repository on the Hub, but '{path}' is a folder; leave `revision` out."
+            f"`revision` is for a repository on the Hub, but '{path}' is a folder; leave it out."
         )
     found = _REPOSITORY.fullmatch(str(name))
     if found is None:
@@ -99,9 +99,9 @@ def verify_download(folder: Path, repo_id: str, patterns: Iterable[str]) -> None
         expected = Path(os.readlink(path)).name if path.is_symlink() else ""
         if _FILE_HASH.fullmatch(expected) and expected != _hash(path, len(expected)):
             raise HubError(
-                f"{path.relative_to(folder)} of '{repo_id}' differs from the file on the Hub, because it "
-                f"was damaged during the download or changed on disk; delete '{path.resolve()}' and run the "
-                "command again to download the file."
+                f"{path.relative_to(folder)} of '{repo_id}' is not the file that the Hub has: it was "
+                f"damaged or changed on its way or on disk; delete '{path.resolve()}' and run it again, "
+                "which downloads it anew."
             )
 
 
@@ -148,7 +148,7 @@ def load_model(
     ]
     if faults:
         raise ValueError(
-            f"'{name}' does not have the weights that its config.json describes: {', '.join(faults)}; take "
+            f"'{name}' does not hold the weights that its config.json describes: {', '.join(faults)}; take "
             "both files from one checkpoint."
         )
     return model.eval()
@@ -159,7 +159,7 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
-    """A list with one phrase about the weights that have a fault; an empty list if no weight has the fault."""
+    """A list with one phrase about the weights that have a fault, or an empty list if there are none."""
     found = sorted(keys)
     if not found:
         return []
@@ -184,12 +184,12 @@ def check_config(
         # Refuse adapters, because transformers would silently add the adapter to the model if PEFT is
         # installed.
         raise ValueError(
-            f"'{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load the adapter in Python with "
+            f"'{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load it in Python with "
             "`PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the merged model in a "
-            "new folder."
+            "folder of its own."
         )
     if not path.is_file():
-        raise ValueError(f"'{name}' holds no checkpoint, because it has no config.json.")
+        raise ValueError(f"'{name}' holds no checkpoint: it has no config.json.")
     try:
         model_type = json.loads(path.read_text(encoding="utf-8"))["model_type"]
     except (ValueError, TypeError, KeyError):
@@ -203,9 +203,11 @@ def _check_kind(model_type: Any, name: str | os.PathLike, kinds: tuple[str, ...]
         return
     if model_type in KINDS:
         found, needed = KINDS[model_type], needed or " or ".join(KINDS[kind].words for kind in kinds)
-        raise ValueError(f"`model` must be {needed}, but '{name}' is {found.words}; use {found.use} for it.")
+        raise ValueError(
+            f"`model` must be {needed}, but '{name}' is {found.words}; it is used by {found.use}."
+        )
     raise ValueError(
-        f"`model` must be a checkpoint of this package, but '{name}' has the model type {model_type!r}; "
+        f"`model` must be a checkpoint of this package, but '{name}' is one of model type {model_type!r}; "
         "load it with transformers."
     )
 
@@ -215,12 +217,12 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
         if file == INDEX_FILE:
             continue
         if not (folder / file).is_file():
-            raise ValueError(f"'{name}' holds no complete checkpoint, because it has no {file}.")
+            raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}.")
         try:
             # Open the file, because opening compares the length in the header with the length of the file.
             with safe_open(folder / file, "pt"):
                 pass
         except (SafetensorError, OSError, ValueError) as error:
             raise ValueError(
-                f"{file} of '{name}' is damaged or incomplete ({error}); copy or download it again."
+                f"{file} of '{name}' is damaged or not all there ({error}); copy or download it again."
             ) from None

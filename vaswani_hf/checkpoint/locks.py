@@ -72,7 +72,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Create the folder and take the lock. Try again if another process deletes the empty folder in between."""
+    """Create the folder and take the lock. Repeat this if another process deletes the empty folder."""
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
 
 
 def _acquire(path: Path, sentence: str) -> int | None:
-    """Open and lock a lock file. Return None if the file system has no locks or the folder is not writable."""
+    """Open and lock a lock file. None if the file system has no locks or the folder is not writable."""
     # Open the lock file for reading first, because a file that is open for writing prevents a read-only
     # remount of the disk. On NFS, open it for writing, because NFS locks only such files.
     access, end = os.O_RDONLY, time.monotonic() + SECONDS_TO_WAIT
@@ -186,7 +186,7 @@ def _open(path: Path, access: int) -> int | None:
 
 
 def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
-    reason = f"files in '{path.parent}' cannot be locked ({error.strerror}); make sure that no other process writes there"
+    reason = f"'{path.parent}' has no locks ({error.strerror}): make sure that no other process writes there"
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
         # Delete only an empty lock file, because the lock file of another process is not empty.

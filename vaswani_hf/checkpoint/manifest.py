@@ -83,7 +83,7 @@ def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str
         wanted = {name: (int(expected[name]["size"]), str(expected[name]["sha256"])) for name in chosen}
     except FileNotFoundError:
         return {
-            MANIFEST_FILE: f"{MANIFEST_FILE}, which is written last, is missing, so the folder is incomplete"
+            MANIFEST_FILE: f"{MANIFEST_FILE}, which is written last, is missing: the folder was not completed"
         }
     except (OSError, ValueError, TypeError, KeyError):
         return {MANIFEST_FILE: f"{MANIFEST_FILE} is damaged"}
@@ -99,7 +99,7 @@ def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str
             continue
         try:
             if describe(folder / name)["sha256"] != sha256:
-                faults[name] = f"{name} differs from the saved file"
+                faults[name] = f"{name} is not as it was saved"
         except OSError as error:
             faults[name] = f"{name} cannot be read ({error.strerror})"
     return faults

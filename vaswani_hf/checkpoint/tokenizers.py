@@ -24,7 +24,7 @@ def save_tokenizers(
     target_tokenizer: PreTrainedTokenizerFast,
     folder: str | os.PathLike,
 ) -> None:
-    """Save the source and target tokenizers in a folder, so that `load_tokenizers` can load the tokenizers."""
+    """Save the source and target tokenizers in a folder, so that `load_tokenizers` can load them."""
     # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The presence of the subfolder
     # would not be reliable, because a request to the Hub may fail, and the subfolder may be left from an
     # earlier save.
@@ -100,12 +100,12 @@ def _file_to_blame(folder: Path) -> str:
 
 
 def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[str, Any]:
-    """Read a JSON object from a file of a checkpoint. Raise a ValueError if the file is missing or damaged."""
+    """Read a JSON object from a file of a checkpoint. Raise a ValueError if it is missing or damaged."""
     content = read_json(folder, file, name)
     if not isinstance(content, dict):
         raise ValueError(
-            f"{file} of '{name}' must contain a JSON object, but does not, so it is damaged; copy or "
-            "download it again."
+            f"{file} of '{name}' must hold a JSON object, but does not: it is damaged; copy or download it "
+            "again."
         )
     return content
 

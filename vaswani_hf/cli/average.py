@@ -41,8 +41,7 @@ class AverageOptions(Options):
         if self.last or self.best:
             if len(chosen) != 1:
                 raise ValueError(
-                    f"`--last` and `--best` choose checkpoints from one run, but {len(chosen):,} folders "
-                    "are given."
+                    f"`--last` and `--best` choose from one run, but {len(chosen):,} folders are given."
                 )
         elif len(chosen) < 2:
             raise ValueError(

@@ -125,7 +125,7 @@ def _languages_of(recipe: Any) -> tuple[str, str]:
 
     if not isinstance(recipe.data, TranslationData):
         raise ValueError(
-            f"`vaswani distill` is for recipes with `task: translation`, but `task` is {recipe.task}; give "
+            f"`vaswani distill` is for recipes of `task: translation`, but `task` is {recipe.task}; give "
             "another recipe."
         )
     languages = (recipe.data.source_language, recipe.data.target_language)
@@ -271,8 +271,8 @@ def _translated(
             yield number, pair, translation
     if counted.num_read < done:
         raise ValueError(
-            f"{options.output} must not have more training pairs than the recipe, but has {done + 1:,}; "
-            "give another name for the output."
+            f"{options.output} must not have more training pairs than the recipe to be continued, but has "
+            f"{done + 1:,}; give another name."
         )
 
 

@@ -113,7 +113,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             raise ValueError(f"`--{name}` is for {owner}, but {chosen}; leave one of the two options out.")
 
     def _given_of_models(self) -> list[str]:
-        """The given options that have an effect only on a model, and not on a file of translations or trees."""
+        """The given options that affect only a model, and not a file of translations or trees."""
         return [name for name in _OF_MODELS if name in self.model_fields_set]
 
     def _check_trees(self, trees: str) -> None:
@@ -149,8 +149,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             check_file(f"--{name}", path)
         if self.revision is not None and self.model is None:
             raise ValueError(
-                "`--revision` is the revision of MODEL, but no MODEL is given; write the systems of "
-                "`--compare` as user/name@revision."
+                "`--revision` is of the model before `--compare`; write others as user/name@revision."
             )
         if self.revision is not None and _is_file(str(self.model)):
             raise ValueError(
@@ -160,13 +159,13 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
         systems = self.systems
         if not systems:
             raise ValueError(
-                "`vaswani evaluate` needs a model or a file of translations, or several models and files "
-                "as `--compare A B`."
+                "`vaswani evaluate` needs a model, a file of translations, or several of them as "
+                "`--compare A B`."
             )
         if self.compare and len(systems) < 2:
             raise ValueError(
                 f"`--compare` must have two systems or more, but there is only {systems[0]}; name another "
-                "system, or leave `--compare` out."
+                "one, or leave out `--compare`."
             )
         check_different("--compare", systems)
         unused = [name for name in self._given_of_models() if name != "device" or not self.comet]
@@ -180,20 +179,17 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
         systems = self.systems
         if self.compare and self.output is not None:
             raise ValueError(
-                "`--output` is for the translations of one model and cannot be used with `--compare`; "
-                "write the translations of each model with `vaswani translate --output`, and compare the "
-                "files."
+                "`--output` is for the translations of one model; with `--compare` write those of each by "
+                "`vaswani translate --output`, and compare the files."
             )
         if self.output is not None and _is_file(systems[0]):
             raise ValueError(
-                f"`--output` is for the translations of a model, but {systems[0]} is a file of "
-                "translations; leave `--output` out."
+                f"`--output` is for translations of a model, but {systems[0]} is a file of translations; "
+                "leave it out."
             )
         if self.picture is not None:
             if not self.compare:
-                raise ValueError(
-                    "`--picture` shows a comparison and must be given together with `--compare`."
-                )
+                raise ValueError("`--picture` shows a comparison and must come with `--compare`.")
             if not self.picture.lower().endswith(".png"):
                 raise ValueError(f"`--picture` must end in .png, but is {self.picture}.")
             from ..evaluation.comparison import COLORS

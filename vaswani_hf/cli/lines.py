@@ -96,7 +96,7 @@ def report_bad_lines(
                 print(f"vaswani: skipped: {sentence}", file=sys.stderr)
         yield translation
     if num_skipped and not done and num_skipped == (requests.num_texts if requests else number):
-        blank = "" if num_skipped == number else ", and the other lines are blank"
+        blank = "" if num_skipped == number else ", and the others are blank"
         raise ValueError(
             f"All lines were skipped, {num_skipped:,} of {number:,}{blank}; the first error: {first}"
         )

@@ -53,9 +53,7 @@ class LineOutput:
 def standard_input() -> BinaryIO:
     """Standard input. Raises a ValueError if standard input is closed."""
     if sys.stdin is None:
-        raise ValueError(
-            "Standard input is closed; open standard input, or give the texts with `--input` or `--text`."
-        )
+        raise ValueError("Standard input is closed; open it, or give the texts by `--input` or `--text`.")
     return sys.stdin.buffer
 
 
@@ -63,8 +61,7 @@ def standard_output() -> LineOutput:
     """Standard output. Raises a ValueError if standard output is closed."""
     if sys.stdout is None:
         raise ValueError(
-            "Standard output is closed, so that results would be lost; open standard output, or redirect "
-            "it to a file."
+            "Standard output is closed, so that results would be lost; open it, or send it to a file."
         )
     return LineOutput(sys.stdout.buffer, "Standard output", "free space, or redirect it to another place")
 
@@ -104,7 +101,7 @@ def check_output(
         check_not_in_use(path, f"`{option}` {path}")
     _check_new(path, resume, option)
     if path.endswith(".gz"):
-        raise ValueError(f"`{option}` is written without compression and must not end in .gz, but is {path}.")
+        raise ValueError(f"`{option}` is written as it is and must not end in .gz, but is {path}.")
 
 
 def _check_new(path: str, resume: bool | None, option: str) -> None:

@@ -57,11 +57,9 @@ class TextOptions(WorkerOptions, EnsembleOptions):
         if self.input is not None:
             check_file("--input", self.input)
         if self.resume and not self.output:
-            raise ValueError(
-                "`--resume` must be given together with `--output`, because it continues the output file."
-            )
+            raise ValueError("`--resume` must come with `--output`, the file that is continued.")
         if self.resume and self.text is not None:
-            raise ValueError("`--resume` continues a file and cannot be given together with `--text`.")
+            raise ValueError("`--resume` continues a file and must come without `--text`.")
         refuse_lone_surrogates(self.text or "", "`--text`")
         if self.text is None and self.input is None:
             standard_input()
@@ -94,8 +92,7 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     def _check_formats(self) -> Self:
         if self.text is not None and self.input_format == "json":
             raise ValueError(
-                "`--input_format json` is for a file or standard input, and cannot be given together with "
-                "`--text`."
+                "`--input_format json` must come with a file or standard input, not with `--text`."
             )
         return self
 
@@ -105,23 +102,22 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
             return self
         if self.writes_json or self.output is not None or self.workers > 1:
             raise ValueError(
-                "`--stream` cannot be given together with `--json`, `--output` or `--workers`, because it "
-                "shows one text at a time."
+                "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a "
+                "time."
             )
         if self.engine == "ctranslate2":
             raise ValueError(
-                "`--stream` cannot be given together with `--engine ctranslate2`, because CTranslate2 "
-                "returns only complete translations."
+                "`--stream` must come without `--engine ctranslate2`, which gives translations when they "
+                "are whole."
             )
         if self.ensemble or self.repetition_guard:
             raise ValueError(
-                "`--stream` shows the running search of one model, and cannot be given together with "
-                "`--ensemble` or `--repetition_guard`."
+                "`--stream` shows the search of one model while it goes on; it must come without "
+                "`--ensemble` and `--repetition_guard`."
             )
         if (self.num_beams or 1) > 1:
             raise ValueError(
-                "`--stream` shows greedy search, and cannot be given together with `--num_beams` or "
-                "`--num_return_sequences` above 1."
+                "`--stream` shows greedy search; it must come without more beams or translations of a text."
             )
         return self
 
@@ -212,21 +208,16 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
     for key in row:
         if key not in _REQUEST_KEYS:
             raise ValueError(
-                f"{place} must have only the keys {', '.join(_REQUEST_KEYS)}, but has the key {key!r}."
+                f"{place} must have no other keys than {', '.join(_REQUEST_KEYS)}, but has {key!r}."
             )
     phrases = row.get("must_contain") or []
     prefix = row.get("target_prefix") or ""
     if not isinstance(row.get("text"), str) or not isinstance(prefix, str):
-        raise ValueError(
-            f"{place} must have a string as the value of `text`, and as the value of `target_prefix` if it "
-            "is given."
-        )
+        raise ValueError(f"{place} must have a string as `text`, and as `target_prefix` if there is one.")
     if not isinstance(phrases, list) or not all(
         isinstance(phrase, str) and phrase.strip() for phrase in phrases
     ):
-        raise ValueError(
-            f"{place} must have a list of phrases as the value of `must_contain`, and no phrase may be empty."
-        )
+        raise ValueError(f"{place} must have a list of phrases as `must_contain`, none of them empty.")
     for part in (row["text"], prefix, *phrases):
         refuse_lone_surrogates(part, place)
     return Request(row["text"], prefix, tuple(phrases))
@@ -259,8 +250,8 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
 def _more_lines(options: TextOptions, lines: int) -> str:
     place = options.input or "standard input"
     return (
-        f"{options.output} cannot be continued, because it has {lines:,} lines, which is more than {place} "
-        "has; give another name."
+        f"{options.output} must not have more lines than {place} to be continued, but has {lines:,}; give "
+        "another name."
     )
 
 

@@ -93,7 +93,7 @@ class CTranslate2Backend:
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
-        device (str): "cpu", "cuda", "cuda:1" …, or "auto", which uses a GPU if CTranslate2 finds a GPU, else
+        device (str): "cpu", "cuda", "cuda:1" …, or "auto", which is a GPU if CTranslate2 finds a GPU, else
             the CPU.
         num_threads (int, optional): The number of CPU threads. By default the number of threads that torch
             uses.
@@ -145,7 +145,7 @@ class CTranslate2Backend:
         except RuntimeError as error:
             reason = str(error).split(". ")[0].rstrip(".")
             raise ValueError(
-                f"CTranslate2 cannot load '{self._folder}' ({reason}); copy or export the folder again."
+                f"CTranslate2 cannot load '{self._folder}' ({reason}); copy or export it again."
             ) from error
 
     def _warn_of_unknown_settings(self) -> None:
@@ -158,8 +158,7 @@ class CTranslate2Backend:
             )
             if not is_harmless and value != defaults.get(name):
                 logger.warning(
-                    f"The engine ctranslate2 ignores `{name}`, which is {value!r} in the generation config "
-                    "of this checkpoint."
+                    f"The engine ctranslate2 does not know `{name}`, which is {value!r} in this checkpoint."
                 )
 
     def seed(self, seed: int) -> None:
@@ -258,7 +257,7 @@ class CTranslate2Backend:
         for name in settings:
             if name not in _KNOWN_SETTINGS:
                 raise ValueError(
-                    f"`{name}` is not a setting of the engine ctranslate2; the settings are "
+                    f"`{name}` is no setting of the engine ctranslate2, which has "
                     f"{', '.join(_KNOWN_SETTINGS)}."
                 )
         chosen = {}
@@ -281,8 +280,8 @@ class CTranslate2Backend:
         prefix_length = len(segment.prefix)
         if prefix_length >= self._num_positions:
             raise ValueError(
-                f"`target_prefix` must have fewer tokens than the {self._num_positions:,} positions of the "
-                f"exported model, but has {prefix_length:,}; shorten it."
+                "`target_prefix` must have fewer tokens than the exported model has positions, "
+                "{self._num_positions:,}, but has {prefix_length:,}; shorten it."
             )
         limits = [self._num_positions]
         own = max_tokens_by_source(config, len(segment.token_ids))

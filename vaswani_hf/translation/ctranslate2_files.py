@@ -42,8 +42,8 @@ class CTranslate2Files:
         """
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise ValueError(
-                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but has no "
-                "CTranslate2 model."
+                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds "
+                "no such model."
             )
         shapes = _shapes(folder)
         tokenizers = load_tokenizers(folder)
@@ -61,7 +61,7 @@ class CTranslate2Files:
 
 
 def _refuse(folder: Path, file: str, fault: str) -> NoReturn:
-    raise ValueError(f"{file} of '{folder}' {fault}; copy or export the folder again.")
+    raise ValueError(f"{file} of '{folder}' {fault}; copy or export it again.")
 
 
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -81,7 +81,7 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
             (count,) = _unpack(file, "I")
             aliases = {_text(file): _text(file) for _ in range(count)}
         except (struct.error, UnicodeDecodeError):
-            _refuse(folder, MODEL_FILE, "is damaged or incomplete")
+            _refuse(folder, MODEL_FILE, "is damaged or not all there")
         if file.read(1) or not set(aliases.values()) <= shapes.keys():
             _refuse(folder, MODEL_FILE, "is damaged")
     return shapes | {alias: shapes[name] for alias, name in aliases.items()}

@@ -135,7 +135,7 @@ def checked_device(name: str) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(
-            f"`device` must be a device of this machine, such as cpu or cuda, but is {name!r}."
+            f"`device` must be one of this machine, such as cpu or cuda, but is {name!r}."
         ) from None
     return device
 
@@ -143,13 +143,13 @@ def checked_device(name: str) -> torch.device:
 def _check_trees(name: str, makes_trees: bool, is_asked_for_trees: bool) -> None:
     if makes_trees and not is_asked_for_trees:
         raise ValueError(
-            f"`model` must be a translation model, but '{name}' is a parser; use `vaswani parse` or "
-            "`Parser` of vaswani_hf.parsing for it."
+            f"`model` must be a translation model, but '{name}' is a parser; it is used by `vaswani parse`, "
+            "and by `Parser` of vaswani_hf.parsing."
         )
     if is_asked_for_trees and not makes_trees:
         raise ValueError(
-            f"`model` must be a parser, but '{name}' is a translation model; use `vaswani translate` or "
-            "`Translator` of vaswani_hf.translation for it."
+            f"`model` must be a parser, but '{name}' is a translation model; it is used by `vaswani "
+            "translate`, and by `Translator` of vaswani_hf.translation."
         )
 
 
@@ -157,6 +157,6 @@ def _check_vocabularies(name: str, tokenizers: tuple, other_name: str, others: t
     for tokenizer, other in zip(tokenizers, others, strict=True):
         if tokenizer.get_vocab() != other.get_vocab():
             raise ValueError(
-                f"`ensemble` must name checkpoints with the same vocabulary as '{name}', but the vocabulary "
-                f"of '{other_name}' is different ({len(tokenizer):,} and {len(other):,} entries)."
+                f"`ensemble` must hold checkpoints with the vocabulary of '{name}', but '{other_name}' has "
+                f"another one ({len(tokenizer):,} and {len(other):,} entries)."
             )
