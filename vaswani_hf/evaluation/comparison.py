@@ -192,8 +192,9 @@ def _notes(rows: list[dict[str, Any]], num_sentences: int, is_split: bool) -> li
                 f"translations, but a p-value needs at least {FEWEST_SENTENCES} different translations."
             )
     if num_sentences < FEWEST_SENTENCES:
-        notes.append(f"Confidence intervals need {FEWEST_SENTENCES} sentences, but there are
-        {num_sentences:,}.")
+        notes.append(
+            f"Confidence intervals need {FEWEST_SENTENCES} sentences, but there are {num_sentences:,}."
+        )
     if len(rows) > 2:
         notes.append("The p-values are not corrected for the number of comparisons with the baseline.")
     return notes
