@@ -30,7 +30,7 @@ CHANGES = {
     **{"training.gradient_accumulation_steps": 1, "training.save_steps": 20, "training.eval_steps": 100},
     "decoding": {"max_length_b": 10},
 }
-OTHERS = "`--teacher` '{}' translates from 'en' to 'de', but the recipe is for {} to {}; take another teacher, or {}."
+OTHERS = "`--teacher` '{}' translates from 'en' to 'de', but the recipe is for {} to {}; give another teacher, or {}."
 
 
 @pytest.fixture(scope="module")
@@ -198,16 +198,14 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
     assert out == f"2 more pairs from 1 more sentences are in '{output}'\n"
     code, _, sentence = vaswani(*fewer)
     assert code == 1 and output.read_bytes() == whole
-    assert sentence.startswith(
-        f"{output} must not have more training pairs than the recipe to be continued, but has 11"
-    )
+    assert sentence.startswith(f"{output} must not have more training pairs than the recipe, but has 11")
     # A beginning of a line that is no record is somebody's text.
     for mine in (b'{"dist', b'{"translation": {"en": "one", "de": "eins"}}\n', b"text"):
         output.write_bytes(mine)
         code, _, sentence = vaswani(*words, "--resume")
         is_ours = mine == b'{"dist'
         assert is_ours == (code == 0) == (output.read_bytes() == whole)
-        assert is_ours or f"the first line of {output} is no record of that" in sentence
+        assert is_ours or f"the first line of {output} is not the first line of such a file" in sentence
         assert is_ours or output.read_bytes() == mine
 
 
@@ -254,7 +252,7 @@ def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
 @pytest.mark.parametrize(
     ("languages", "place", "remedy"),
     [
-        (("de", "en"), ".", "turn the languages and the files of the recipe round"),
+        (("de", "en"), ".", "exchange the two languages and the two sides of the files in the recipe"),
         (("fr", "de"), "checkpoint-80", "take a recipe of its languages"),
     ],
 )
@@ -305,7 +303,7 @@ def test_a_teacher_without_a_record_is_taken(vaswani, teacher, recipe, output, t
 
 # The first words of the message for each command line.
 REFUSED = {
-    "--output x.txt": "`--output` must end in .jsonl, by which `--train_pairs` knows JSON lines, but is x.txt.",
+    "--output x.txt": "`--output` must end in .jsonl, because `--train_pairs` recognises JSON lines by this ending, but is x.txt.",
     "--output no/x.jsonl": "`--output` must be in an existing folder, but is no/x.jsonl.",
     "--output there.jsonl": "`--output` must be a new file, but there.jsonl exists; continue it with `--resume` or",
     "--output there.jsonl --resume": "`--resume` continues what `vaswani distill` wrote, but the first line of there",

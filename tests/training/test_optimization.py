@@ -245,9 +245,9 @@ RUN --last=9 | 'RUN' must hold 9 numbered checkpoints, but holds 2; ask for fewe
 RUN --best=1 --metric=bleu | 'RUN' must hold 1 validated checkpoints (by bleu), but holds 0; take the last checkpoints, or train with a
 DAMAGED --last=2 | trainer_state.json of 'DAMAGED/checkpoint-8' is damaged; copy the checkpoint again, or remove it.
 RUN RUN --last=1 | `--last` and `--best` choose from one run, but 2 folders are given.
-RUN | `checkpoints` must be two or more, or one run with `--last` or `--best`, but is one.
+RUN | `checkpoints` must be two or more folders, or one run with `--last` or `--best`, but is one folder.
 RUN/checkpoint-4 RUN/checkpoint-8 RUN/./checkpoint-4 | `checkpoints` names RUN/./checkpoint-4 twice; name it once.
-RUN --last=2 --metric=bleu | `--metric bleu` is for `--best`, which is not given; leave it out.
+RUN --last=2 --metric=bleu | `--metric bleu` has an effect only with `--best`, which is not given; leave out `--metric`.
 RUN/nothing --last=2 | 'RUN/nothing' must be the folder of a run, but there is no such folder.
 RUN/checkpoint-4 OTHER | 'OTHER' and 'RUN/checkpoint-4' are different models: `encoder_attention_heads` is 4 and 2; average
 RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors is not as it was saved; leave this checkpoint out.

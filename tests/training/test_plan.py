@@ -368,7 +368,7 @@ NUMBERS --hardware=P10 | `--hardware` must be one of K80, K40, M40, P100 ... but
 NUMBERS --tokens_per_second=0 | `--tokens_per_second` must be a positive number, but is 0.0.
 NUMBERS --tokens_per_second=nan | `--tokens_per_second` must be a finite number, but is nan.
 NUMBERS --mean_length=0 | `--mean_length` must be 1 or more, but is 0.
-NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_second` each give a rate; leave one of them out.
+NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_second` must not both be given, because each of them sets the training speed; leave out `--hardware` or `--tokens_per_second`.
 NUMBERS --encoder_layers=100000 | at most 200 layers in both stacks together, but the model has 100,002; plan a smaller number
 NUMBERS --mean_length=100000 | `--mean_length` must be at most `data.max_length`, 64, but is 100000.
 NUMBERS --init_from=user/name | `model.init_from: user/name` would have to be read for a plan; leave the key out with `--init_from null`

@@ -1,1 +1,1 @@
-"""Checkpoints on disk and on the Hub: names of files, loading, tokenizers."""
+"""Finds, loads and checks checkpoints on disk and on the Hub. Loads and saves tokenizers."""

@@ -1,5 +1,5 @@
-"""The names of the files of a checkpoint and of a run, and functions that find files and write them
-completely.
+"""Defines the file names in a checkpoint and in the output folder of a run. Finds these files, and writes
+files atomically.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# PEFT and transformers find an adapter by this file. transformers adds the adapter to a model in the same
-# folder.
+# PEFT and transformers recognise an adapter by this file. transformers adds the adapter to the model in the
+# same folder.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# The files that a translation needs. Code, card and recipe are not needed.
+# The files that are needed to translate. Code, model card and recipe are not needed.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-*.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
-# The files of a run in addition to the model.
+# The files that a run writes in addition to the model.
 CARD_FILE = "README.md"
 RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
@@ -39,8 +39,8 @@ METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 TREES_FILE = "test_trees.txt"
 
-# Further files of a numbered checkpoint: the moving average of the weights, the state of the Trainer, the
-# position in a stream of pairs, and the sizes and hashes of all files.
+# Additional files of a numbered checkpoint (checkpoint-N): the moving average of the weights, the state of
+# the Trainer, the position in a stream of training pairs, and the sizes and hashes of all files.
 AVERAGED_WEIGHTS_FILE = "moving_average.safetensors"
 STATE_FILE = "trainer_state.json"
 STREAM_FILE = "stream_state.json"
@@ -57,23 +57,27 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
 
 
 def recipe_file(folder: Path) -> Path | None:
-    """The file with the recorded recipe of a checkpoint; None if there is none."""
-    # The path of a numbered checkpoint may be a link, or "." in the current folder.
+    """The file with the recipe that a checkpoint was trained from, or None if the checkpoint has no such
+    file.
+    """
+    # The recipe of a numbered checkpoint is in the folder above. Resolve the path, because it may be a link
+    # or ".".
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
 
 
 def step_of(checkpoint: Path) -> int:
-    """The number of optimizer steps before a checkpoint was saved."""
+    """The number of optimizer steps after which a checkpoint was saved."""
     return read_state(checkpoint)["global_step"]
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """The validation scores in the log of the Trainer by step, where higher is better.
+    """The validation scores in the log of the Trainer. The keys are optimizer steps, and higher scores are
+    better.
 
-    `metric` is a score such as "bleu", or "loss", whose sign is changed. In a run with a moving average the
-    prefix "raw_" selects the score of the weights themselves.
+    `metric` is a score such as "bleu", or "loss"; the sign of the loss is changed. In a run with a moving
+    average of the weights, the prefix "raw_" selects the score of the trained weights.
     """
     name = f"eval_{metric}"
     sign = -1 if metric.removeprefix("raw_") == "loss" else 1
@@ -91,7 +95,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
-    """The names of the weight files of a checkpoint, with their index file if there is one."""
+    """The names of the weight files of a checkpoint. If the weights are split, the index file is included."""
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
     place = f"{INDEX_FILE} of '{name or folder}'"
@@ -99,18 +103,20 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
         shards = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values()
         names = sorted({str(shard) for shard in shards})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ValueError(f"{place} is damaged; copy or download it again.") from None
+        raise ValueError(f"{place} is damaged; copy or download the file again.") from None
     for shard in names:
-        # A path could point outside the folder, and that file would be read and published.
+        # Refuse paths, because a path could point outside the folder, and a file outside the folder would be
+        # read and published.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
-                f"{place} must name .safetensors files beside it, but names {shard!r}; take the files of one checkpoint."
+                f"{place} must name .safetensors files beside it, but names {shard!r}; take the files of "
+                "one checkpoint."
             )
     return [*names, INDEX_FILE]
 
 
 def finite(value: Any) -> Any:
-    """The value with None instead of numbers that are not finite, because JSON has none."""
+    """Replace infinite and NaN numbers in a value by None, because JSON cannot represent these numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -119,7 +125,9 @@ def finite(value: Any) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: after a crash or a power failure it has the old or the new content."""
+    """Write a file atomically. After a crash or a power failure, the file has either the old or the new
+    content.
+    """
     unfinished = path.with_name(f".{path.name}.unfinished")
     with unfinished.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -129,8 +137,8 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def open_to_readers(folder: Path) -> None:
-    """Give weight files the permissions of config.json, because safetensors makes them readable for their
-    owner only.
+    """Give weight files the permissions of config.json, because safetensors makes weight files readable only
+    for their owner.
     """
     for path in folder.glob("*.safetensors"):
         shutil.copymode(folder / CONFIG_FILE, path)
@@ -138,15 +146,17 @@ def open_to_readers(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A temporary folder beside `output`. It is renamed to `output` at the end, or deleted after an error.
+    """Yield a temporary folder in the parent folder of `output`. Rename the folder to `output` at the end, or
+    delete the folder after an error.
 
     Only one process at a time can create `output`. Temporary folders of killed processes are deleted.
     """
-    # A path such as "." or "x/.." has no name for the temporary folder.
+    # Make the path absolute, because the temporary folder needs a name, and the last part of a path such as
+    # "." or "x/.." is not a name.
     named, output = output, Path(os.path.abspath(output))
     if output == Path.cwd():
         raise ValueError(
-            f"`output` must be a new or empty folder, but '{named}' is the current one; give another name."
+            f"`output` must be a new or empty folder, but '{named}' is the current folder; give another name."
         )
     if above := [place for place in output.parents if place.exists() and not place.is_dir()]:
         raise ValueError(f"`output` must be in a folder, but '{above[0]}' is a file; give another name.")
@@ -155,9 +165,11 @@ def new_folder(output: Path) -> Iterator[Path]:
     with locked_output(output, f"`output` '{named}'"):
         if os.path.lexists(output) and (output.is_symlink() or not output.is_dir() or not _is_empty(output)):
             raise ValueError(
-                f"`output` must be a new or empty folder, but '{named}' exists; give another name."
+                f"`output` must be a new or empty folder, but '{named}' exists and is not an empty folder; "
+                "give another name."
             )
-        # The name is unique, because not every file system has locks.
+        # Choose a random name, because on a file system without locks two processes may write at the same
+        # time.
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}{_UNFINISHED}"
         try:
             yield folder
@@ -168,12 +180,12 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def _is_empty(folder: Path) -> bool:
-    """True for a folder that is empty or has only the lock file of a killed run."""
+    """True if a folder is empty or has only the lock file of a killed run. The lock file is deleted."""
     if any(path.name != LOCK_FILE for path in folder.iterdir()):
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # Releasing the lock deletes the file.
+            # When the lock is released, the lock file is deleted.
             pass
     return True
 
@@ -184,8 +196,8 @@ def _put_in_place(folder: Path, output: Path) -> None:
             output.rmdir()
         folder.rename(output)
     except OSError:
-        # A mount point cannot be replaced: move the files into it, unless another process has written files
-        # there.
+        # A mount point cannot be replaced by another folder. Move the files into the mount point, unless
+        # another process has written files there.
         if not output.is_dir() or any(output.iterdir()):
             raise
         for path in sorted(folder.iterdir()):
@@ -193,7 +205,7 @@ def _put_in_place(folder: Path, output: Path) -> None:
 
 
 def _delete_leftovers(parent: Path) -> None:
-    """Delete the temporary folders of killed processes in a folder."""
+    """Delete the temporary folders that killed processes left in the folder `parent`."""
     for left in parent.glob(f".*.*{_UNFINISHED}"):
         output = parent / left.name.removeprefix(".").removesuffix(_UNFINISHED).rpartition(".")[0]
         with contextlib.suppress(InUseError), locked_output(output, "") as is_locked:
@@ -202,25 +214,25 @@ def _delete_leftovers(parent: Path) -> None:
 
 
 class WriteError(OSError):
-    """Writing into a folder failed; the message names the folder."""
+    """Raised if writing into a folder fails. The message names the folder and a remedy."""
 
 
 @contextlib.contextmanager
 def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Replace errors of a full or broken disk by a `WriteError` that names the folder, because libraries do
-    not name it.
+    """Replace errors of a full or broken disk by a `WriteError` that names the folder. The messages of other
+    libraries do not name the folder.
     """
     try:
         yield
     except WriteError:
         raise
     except Exception as error:
-        # `datasets` wraps the error of the disk in its own error.
+        # Check the cause too, because `datasets` wraps an error of the disk in another exception.
         reason = _why_not_written(error) or _why_not_written(error.__cause__)
         if reason is None:
             raise
         if reason in (os.strerror(errno.EROFS), os.strerror(errno.EIO)):
-            # More free space would not help.
+            # Suggest another disk, because more free space would not help.
             raise WriteError(
                 f"'{folder}' could not be written: {reason}; mend the disk, or take another folder."
             ) from error
@@ -234,7 +246,8 @@ def _why_not_written(error: BaseException | None) -> str | None:
     numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
     if isinstance(error, OSError) and error.errno in numbers:
         return os.strerror(error.errno)
-    # Libraries in Rust and C++ report the error number in their messages only; torch reports no number.
+    # Search the message, because libraries in Rust and C++ give the error number only in the message. torch
+    # gives no error number at all.
     for number in numbers:
         if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
             return os.strerror(number)

@@ -1,4 +1,4 @@
-"""Requests to the Hub: one sentence per error, and retries."""
+"""Sends requests to the Hub, repeats failed requests, and explains each error in one sentence."""
 
 import errno
 import json
@@ -25,7 +25,7 @@ from huggingface_hub.utils import parse_ratelimit_headers
 WAITS: tuple[float, ...] = (1, 2, 4, 8, 15)
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{30,}")
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
-# Exceptions of the HTTP library. It is httpx or httpx2, depending on the version of huggingface_hub.
+# The packages that define HTTP exceptions. huggingface_hub uses httpx or httpx2, depending on its version.
 _HTTP_LIBRARIES = ("httpx", "httpcore")
 _UNREACHABLE = {"ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol", "InvalidURL"}
 
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 
 class HubError(OSError):
-    """A refused request or a failed transfer; the message is a sentence with the remedy."""
+    """Raised if the Hub refuses a request or a transfer fails. The message is one sentence with a remedy."""
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Replace every exception that concerns the Hub by a `HubError`."""
+    """Replace each exception that the Hub or the connection causes by a `HubError`."""
     try:
         yield
     except HubError:
@@ -51,11 +51,10 @@ def explained() -> Iterator[None]:
 
 
 def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function of huggingface_hub; repeat the call while the Hub is overloaded or has an internal
-    error.
+    """Call a function of huggingface_hub. Repeat the call if the Hub is overloaded or has an internal error.
 
-    huggingface_hub itself repeats uploads, listings and the requests for the metadata of a file
-    (`http_backoff`). It does not repeat other requests, such as those for an account or a commit.
+    huggingface_hub itself repeats uploads, listings and requests for the metadata of a file (`http_backoff`).
+    It does not repeat other requests, such as a request for the account or a commit.
     """
     for pause in WAITS:
         try:
@@ -71,7 +70,9 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """The seconds to wait, at least `pause`; None if the same request would fail again."""
+    """The time to wait before the next try, in seconds, at least `pause`. None if the request would fail
+    again.
+    """
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
     response = next((response for response in responses if response is not None), None)
@@ -84,12 +85,14 @@ def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
     limit = parse_ratelimit_headers(response.headers)
     if limit is None or limit.remaining > 0:
         return pause
-    # The header rounds down.
+    # Add 1 s, because the header rounds the seconds down.
     return max(pause, limit.reset_in_seconds + 1)
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An exception with its causes, because transformers and datasets wrap the exceptions of the client."""
+    """An exception and its causes. The causes matter because transformers and datasets wrap exceptions of
+    huggingface_hub.
+    """
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
@@ -100,7 +103,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def explain(error: BaseException) -> str | None:
-    """One sentence on an error of the Hub or of the connection; None if the exception is something else."""
+    """Explain an error of the Hub or of the connection in one sentence. None for other exceptions."""
     chain = _chain(error)
     for describe in (_own_error, _connection_error, _refusal, _transfer_error):
         for link in chain:
@@ -111,12 +114,16 @@ def explain(error: BaseException) -> str | None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """One sentence on any exception: that of `explain`, or else its own message without tokens."""
+    """Explain any exception in one sentence: the result of `explain`, or else the message without access
+    tokens.
+    """
     return explain(error) or _without_tokens(" ".join(str(error).split())) or type(error).__name__
 
 
 def has_token(text: str) -> bool:
-    """True if a text contains the token in use, or a word that looks like a token of the Hub."""
+    """True if a text contains the access token of the user, or a word that looks like an access token of the
+    Hub.
+    """
     return _without_tokens(text) != text
 
 
@@ -128,34 +135,36 @@ def _without_tokens(text: str) -> str:
 
 
 def _own_error(error: BaseException) -> str | None:
-    # The client raises a ValueError with this sentence if the Hub refuses the card.
+    # huggingface_hub raises a ValueError with this sentence if the Hub rejects the model card.
     is_sentence = isinstance(error, HubError) or str(error).startswith("Invalid metadata in README.md")
     return str(error) if is_sentence else None
 
 
 def _connection_error(error: BaseException) -> str | None:
-    """The sentence if the server cannot be reached, the connection breaks off, or the server is not a Hub."""
+    """Explain that the server cannot be reached, that the connection was lost, or that the server is not a
+    Hub.
+    """
     if isinstance(error, json.JSONDecodeError) and _comes_from(error, "huggingface_hub", "httpx"):
         return (
-            f"{constants.ENDPOINT} answered with something that is no JSON, as a proxy or another server "
-            "would; check HF_ENDPOINT, or run it again later."
+            f"The answer of {constants.ENDPOINT} is not JSON, so it may come from a proxy or another "
+            "server; check HF_ENDPOINT, or run the command again later."
         )
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith(_HTTP_LIBRARIES)}
     if kinds & _UNREACHABLE:
         return (
             f"{constants.ENDPOINT} cannot be reached ({_reason(error)}); check the connection, HF_ENDPOINT "
-            "and the proxy, or work with what is in the cache by HF_HUB_OFFLINE=1."
+            "and the proxy, or set HF_HUB_OFFLINE=1 to use only files in the cache."
         )
     if kinds and not hasattr(error, "response"):
         return (
-            f"The connection to {constants.ENDPOINT} broke off ({_reason(error)}); run it again, whole files "
-            "that have arrived are not transferred twice."
+            f"The connection to {constants.ENDPOINT} was lost ({_reason(error)}); run the command again, "
+            "which does not transfer complete files a second time."
         )
     return None
 
 
 def _refusal(error: BaseException) -> str | None:
-    """The sentence for a request that the client does not send, or that the Hub refuses."""
+    """Explain that huggingface_hub did not send a request, or that the Hub refused a request."""
     if isinstance(error, (HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled)):
         return str(error)
     if not isinstance(error, HfHubHTTPError):
@@ -168,7 +177,8 @@ def _refusal(error: BaseException) -> str | None:
     name = getattr(error, "repo_id", None) or str(response.request.url)
     has_authorization = response.request.headers.get("authorization") is not None
     hidden = "this token may not read it" if has_authorization else "there is no token"
-    # A command that reads accepts a folder in place of the name.
+    # For a read request, mention a local folder, because the command accepts a folder instead of a
+    # repository.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (
@@ -178,20 +188,20 @@ def _refusal(error: BaseException) -> str | None:
 
 
 def _transfer_error(error: BaseException) -> str | None:
-    """The sentence for the built-in exceptions that the client raises, or hf_xet below it."""
+    """Explain built-in exceptions that huggingface_hub or its library hf_xet raises."""
     if not isinstance(error, (OSError, RuntimeError)) or not _comes_from(error, "huggingface_hub"):
         return None
     if "No space left" in str(error) or getattr(error, "errno", None) in _NOT_WRITABLE:
         return (
-            f"What is downloaded cannot be written ({_reason(error)}); free space, or set HF_HOME to another "
-            "folder. A push is checked in TMPDIR."
+            f"The downloaded files cannot be written ({_reason(error)}); free space, or set HF_HOME to "
+            "another folder. A push downloads to TMPDIR instead."
         )
-    without_xet = ", or with HF_HUB_DISABLE_XET=1, which does without xet"
+    without_xet = ", or set HF_HUB_DISABLE_XET=1 to transfer without xet"
     if constants.HF_HUB_DISABLE_XET:
         without_xet = ""
     return (
-        f"The transfer failed ({_reason(error)}); run it again, what has arrived is not transferred "
-        f"twice{without_xet}."
+        f"The transfer failed ({_reason(error)}); run the command again, which does not transfer complete "
+        f"files a second time{without_xet}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Loading a checkpoint from a folder or the Hub, with checks that find damaged files."""
+"""Loads a checkpoint from a folder or the Hub, and detects damaged files."""
 
 import difflib
 import hashlib
@@ -27,14 +27,15 @@ from .files import (
 from .hub import HubError, explained, with_retries
 from .tokenizers import read_json_object
 
-# user/name or user/name@revision.
+# A repository name: user/name or user/name@revision.
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
-# The names of files in the cache: the sha1 of git for a small file, the sha256 for a large one.
+# In the cache of the Hub, the name of a file is its hash: the sha1 of git for a small file, the sha256 for a
+# large file.
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class Kind(NamedTuple):
-    """A kind of model: its class, its name in error messages, and the pipeline that uses it."""
+    """A kind of model: the class, the name in error messages, and the pipeline for models of this kind."""
 
     model_class: Any
     words: str
@@ -52,9 +53,10 @@ KINDS = {
 def checkpoint_folder(
     name: str | os.PathLike, *, option: str = "model", revision: str | None = None, **hub_kwargs: Any
 ) -> Path:
-    """The folder of a checkpoint: the named folder, or the downloaded files of user/name[@revision].
+    """The folder of a checkpoint: a local folder, or the folder into which user/name[@revision] was
+    downloaded.
 
-    `option` is the name of the option in errors; `hub_kwargs` are arguments of `snapshot_download`.
+    `option` is the name of the option in error messages. `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -75,7 +77,7 @@ def checkpoint_folder(
     except HubError as error:
         if re.search("cannot be reached|Cannot reach", str(error)) is None:
             raise
-        # The user may have meant a folder.
+        # Mention folders too, because the name may be a misspelled folder.
         named = "" if option == "model" else f", which `{option}` names,"
         raise HubError(
             f"There is no folder '{name}'{named} here{_nearest_folder(Path(name))}, and {error}"
@@ -91,15 +93,15 @@ def _nearest_folder(path: Path) -> str:
 
 
 def verify_download(folder: Path, repo_id: str, patterns: Iterable[str]) -> None:
-    """Compare each downloaded file with the hash that the Hub has for it; the client compares only sizes."""
+    """Compare each downloaded file with its hash on the Hub, because huggingface_hub compares only sizes."""
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        # Each file of a commit is a link to a file whose name is its hash.
+        # In the cache, each file of a commit is a link to a file whose name is the hash of the content.
         expected = Path(os.readlink(path)).name if path.is_symlink() else ""
         if _FILE_HASH.fullmatch(expected) and expected != _hash(path, len(expected)):
             raise HubError(
-                f"{path.relative_to(folder)} of '{repo_id}' is not the file that the Hub has: it was damaged "
-                f"or changed on its way or on disk; delete '{path.resolve()}' and run it again, which "
-                "downloads it anew."
+                f"{path.relative_to(folder)} of '{repo_id}' is not the file that the Hub has: it was "
+                f"damaged or changed on its way or on disk; delete '{path.resolve()}' and run it again, "
+                "which downloads it anew."
             )
 
 
@@ -117,19 +119,21 @@ def load_model(
     kinds: tuple[str, ...] = (TRANSLATION,),
     **kwargs: Any,
 ) -> Any:
-    """The model of a checkpoint in eval mode, on the CPU; a ValueError if a file is damaged or missing.
+    """Load the model of a checkpoint on the CPU, in eval mode. Raise a ValueError if a file is damaged or
+    missing.
 
-    `name` is the folder or repository as the user named it, `kinds` are the accepted model types (keys of
-    `KINDS`), and `kwargs` are arguments of `from_pretrained`, such as `dtype`.
+    `name` is the folder or repository that the user gave, for error messages. `kinds` are the accepted model
+    types (keys of `KINDS`). `kwargs` are arguments of `from_pretrained`, such as `dtype`.
     """
     name = name or folder
     model_class = KINDS[check_config(folder, name, kinds)].model_class
     if (folder / GENERATION_FILE).exists():
-        # transformers would silently replace a damaged file by other settings.
+        # Check the file first, because transformers would silently use default settings instead of a damaged
+        # file.
         read_json_object(folder, GENERATION_FILE, name)
     _check_weight_files(folder, name)
     logger = logging.getLogger("transformers.modeling_utils")
-    # The error below replaces the table that transformers prints if weights do not fit.
+    # Hide the table that transformers prints if weights do not fit, because the error below says the same.
     logger.addFilter(_is_no_load_report)
     try:
         model, report = model_class.from_pretrained(
@@ -155,7 +159,7 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
-    """The words for the keys with one fault; nothing if there is none."""
+    """A list with one phrase about the weights that have a fault, or an empty list if there are none."""
     found = sorted(keys)
     if not found:
         return []
@@ -166,17 +170,19 @@ def _fault(keys: Iterable[str], what: str) -> list[str]:
 def check_config(
     folder: Path, name: str | os.PathLike, kinds: tuple[str, ...] = (TRANSLATION,), needed: str = ""
 ) -> str:
-    """The model type of a checkpoint of this package; a ValueError if there is none of an accepted kind.
+    """The model type of a checkpoint. Raise a ValueError if the folder has no checkpoint of an accepted kind.
 
-    `name` is the folder or repository as the user named it; `needed` replaces the words of `KINDS` in the
-    error.
+    `name` is the folder or repository that the user gave, for error messages. `needed` replaces the words of
+    `KINDS` in the error message.
     """
     path = folder / CONFIG_FILE
-    # The folder of a repository without files does not exist.
+    # If a repository has no files, its folder in the cache does not exist, so check only folders that the
+    # user named.
     if str(folder) == str(name) and not folder.is_dir():
         raise ValueError(f"There is no folder '{name}'; check the name of the checkpoint.")
     if (folder / ADAPTER_FILE).exists():
-        # If PEFT is installed, transformers silently adds the adapter to the model.
+        # Refuse adapters, because transformers would silently add the adapter to the model if PEFT is
+        # installed.
         raise ValueError(
             f"'{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load it in Python with "
             "`PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the merged model in a "
@@ -213,7 +219,7 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
         if not (folder / file).is_file():
             raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}.")
         try:
-            # Opening a file compares its header with its length.
+            # Open the file, because opening compares the length in the header with the length of the file.
             with safe_open(folder / file, "pt"):
                 pass
         except (SafetensorError, OSError, ValueError) as error:

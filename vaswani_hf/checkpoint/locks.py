@@ -1,12 +1,12 @@
-"""Locks: one process at a time writes into the folder of a run, or to an output.
+"""Locks, so that only one process at a time writes into the folder of a run or to an output.
 
-The operating system locks an open lock file. Such a lock ends with its process, even if the process is
-killed, so that no lock is ever stale. The text of the lock file names the process that holds the lock. The
-lock file is deleted when the lock is released.
+The operating system holds a lock on an open lock file. It releases the lock when the process ends, even if
+the process is killed, so that no stale lock remains. The text of the lock file names the process that holds
+the lock. The lock file is deleted when the lock is released.
 
-The lock file of a run is `.lock` in its output folder: the lock stays with the folder if the folder is
-renamed, and all names of the folder lead to the same lock. An output that does not exist yet has no such
-place: its lock file is `.NAME.lock` beside it.
+The lock file of a run is `.lock` in the output folder of the run, so that the lock is still valid if the
+folder is renamed or named by another path. The lock file of an output is `.NAME.lock` in the same folder as
+the output, because the output may not exist yet.
 """
 
 import contextlib
@@ -22,20 +22,20 @@ from pathlib import Path
 from filelock import lock_descriptor
 
 LOCK_FILE = ".lock"
-# Another process may hold a lock for a moment only: it looks for the holder, or it was killed and has not
-# ended yet.
+# Try for this number of seconds, because another process may hold the lock only briefly: to check whether the
+# lock is free, or because the process was killed and has not ended yet.
 SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-# The open lock files and folders of this process. A forked process closes its copies: a data worker that
-# survives its parent would keep the parent's lock.
+# The file descriptors of the lock files and folders that this process has open. A forked process closes its
+# copies, because a data worker that outlives its parent would otherwise keep the lock of the parent.
 _DESCRIPTORS: set[int] = set()
-# The open folders of the runs of this process, by their absolute paths.
+# The file descriptors of the run folders that this process has locked. The keys are absolute paths.
 _RUN_FOLDERS: dict[str, int] = {}
 
 
 class InUseError(OSError):
-    """Another process writes there; the message is a sentence that names the process."""
+    """Raised if another process writes to an output. The message names the process."""
 
 
 def _close_in_a_child() -> None:
@@ -51,9 +51,9 @@ os.register_at_fork(after_in_child=_close_in_a_child)
 
 @contextlib.contextmanager
 def locked_run(folder: Path) -> Iterator[None]:
-    """Locks the output folder of a run.
+    """Lock the output folder of a run.
 
-    A folder that does not exist is made. It is deleted at the end if it is empty then.
+    If the folder does not exist, the folder is created, and deleted at the end if it is still empty.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
@@ -72,7 +72,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Takes the lock in a folder that another process may delete at the same moment, because it was empty."""
+    """Create the folder and take the lock. Repeat this if another process deletes the empty folder."""
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def _close_folder(folder: Path, descriptor: int, process: int) -> None:
 
 
 def is_replaced(folder: Path) -> bool:
-    """True if this process has locked the folder of a run, and its path leads elsewhere now, or nowhere."""
+    """True if this process has locked a run folder, but the path no longer leads to the locked folder."""
     descriptor = _RUN_FOLDERS.get(os.path.abspath(folder))
     if descriptor is None:
         return False
@@ -111,14 +111,14 @@ def is_replaced(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked_output(output: str | Path, name: str) -> Iterator[bool]:
-    """Locks an output: a file, or a folder that is made whole under another name."""
+    """Lock an output, which is a file, or a folder that is created under a temporary name."""
     sentence = f"{name} is being written by {{}}; wait for it, or give another name."
     with _locked(_lock_file_of(output), sentence) as is_locked:
         yield is_locked
 
 
 def check_not_in_use(output: str | Path, name: str) -> None:
-    """Refuses an output that another process writes to."""
+    """Raise an error if another process writes to the output."""
     if _lock_file_of(output).exists():
         with locked_output(output, name):
             pass
@@ -126,7 +126,7 @@ def check_not_in_use(output: str | Path, name: str) -> None:
 
 def _lock_file_of(output: str | Path) -> Path:
     place = Path(os.path.realpath(output))
-    # A name may have 255 bytes.
+    # Cut the name, because a file name may have at most 255 bytes.
     return place.with_name(f".{place.name[:200]}.lock")
 
 
@@ -139,16 +139,17 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
         if descriptor is not None and os.getpid() == process:
             _DESCRIPTORS.discard(descriptor)
             if _is_at(path, descriptor):
-                # Before the lock ends: the next process takes a file only if it is still at its place.
+                # Delete the lock file before the lock is released, because another process uses a lock file
+                # only if it still exists at its path.
                 with contextlib.suppress(OSError):
                     path.unlink()
             os.close(descriptor)
 
 
 def _acquire(path: Path, sentence: str) -> int | None:
-    """Opens and locks a lock file; None where there can be no lock."""
-    # Open for reading, because a file that is open for writing prevents remounting the disk read-only. NFS
-    # locks only files that are open for writing.
+    """Open and lock a lock file. None if the file system has no locks or the folder is not writable."""
+    # Open the lock file for reading first, because a file that is open for writing prevents a read-only
+    # remount of the disk. On NFS, open it for writing, because NFS locks only such files.
     access, end = os.O_RDONLY, time.monotonic() + SECONDS_TO_WAIT
     while (descriptor := _open(path, access)) is not None:
         is_taken = False
@@ -175,7 +176,7 @@ def _acquire(path: Path, sentence: str) -> int | None:
 
 
 def _open(path: Path, access: int) -> int | None:
-    """Open or create a lock file; None if this user may not create files in the folder."""
+    """Open or create a lock file. Return None if this user may not create files in the folder."""
     try:
         return os.open(path, access | os.O_CREAT, 0o666)
     except OSError as error:
@@ -188,13 +189,15 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
     reason = f"'{path.parent}' has no locks ({error.strerror}): make sure that no other process writes there"
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
-        # The lock file of another process is not empty.
+        # Delete only an empty lock file, because the lock file of another process is not empty.
         if os.fstat(descriptor).st_size == 0:
             path.unlink()
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """False if the process that held the lock before has deleted the lock file."""
+    """True if the path still leads to the open lock file. The previous holder of the lock may have deleted
+    the file.
+    """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
@@ -203,6 +206,6 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _write_holder(path: Path) -> None:
     since = datetime.now().astimezone().isoformat(" ", "seconds")
-    # On a full disk the holder has no name.
+    # Ignore errors: on a full disk, the lock file stays without the name of the holder.
     with contextlib.suppress(OSError):
         path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint: the size and the hash of each file, and a hash of the manifest itself.
+"""The manifest of a checkpoint records the size and the hash of each file, and a hash of the manifest itself.
 
-The manifest is written last, so that a checkpoint with a manifest is complete.
+The manifest is written after all other files. Therefore a checkpoint that has a manifest is complete.
 """
 
 import hashlib
@@ -16,12 +16,15 @@ from .files import MANIFEST_FILE, write_whole
 def write_manifest(
     folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None
 ) -> None:
-    """Write the manifest of the files of a folder, by default of all files, with further facts."""
+    """Write the manifest of a folder. `files` are the described files (default: all); `facts` are further
+    entries.
+    """
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # After a power failure a manifest must not exist without its files.
+        # Write each file to the disk first, because after a power failure no manifest may exist without its
+        # files.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -29,7 +32,7 @@ def write_manifest(
 
 
 def manifest(files: Mapping[str, Path | bytes], facts: Mapping[str, Any]) -> bytes:
-    """The manifest of these files as JSON."""
+    """Create the manifest of `files` as JSON, with the further entries `facts`."""
     described = {name: describe(file) for name, file in sorted(files.items()) if name != MANIFEST_FILE}
     return _with_hash({**facts, "files": described})
 
@@ -40,7 +43,7 @@ def _with_hash(content: dict[str, Any]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The facts of a manifest and its `files`."""
+    """Read and verify a manifest. The result has the facts and the entry `files`."""
     text = (folder / MANIFEST_FILE).read_bytes()
     content = json.loads(text)
     if isinstance(content, dict):
@@ -59,20 +62,20 @@ def describe(file: Path | bytes) -> dict[str, Any]:
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:
-    """The facts of the manifest of a complete checkpoint, as they were given to `write_manifest`."""
+    """The `facts` that were given to `write_manifest` when the checkpoint was saved."""
     return {name: value for name, value in read_manifest(folder).items() if name != "files"}
 
 
 def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | None:
-    """The first fault of a checkpoint; None if there is none. See `faults_of`."""
+    """The first fault that `faults_of` finds in a checkpoint, or None if the checkpoint has no fault."""
     return next(iter(faults_of(folder, names).values()), None)
 
 
 def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
-    """Compare a checkpoint with its manifest: the faults in words by the names of the files.
+    """Compare a checkpoint with its manifest. The result maps file names to descriptions of faults.
 
-    The manifest and the files `names`, by default all files, are compared. Wrong sizes come before wrong
-    hashes.
+    Only the manifest and the files in `names` are checked; by default all files are checked. Wrong sizes come
+    before wrong hashes.
     """
     try:
         expected = read_manifest(folder)["files"]
@@ -90,7 +93,7 @@ def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str
         if not path.is_file():
             faults[name] = f"{name} is missing"
         elif path.stat().st_size != size:
-            faults[name] = f"{name} has {path.stat().st_size:,} bytes of {size:,}"
+            faults[name] = f"{name} has {path.stat().st_size:,} bytes, but was saved with {size:,} bytes"
     for name, (_, sha256) in wanted.items():
         if name in faults:
             continue

@@ -1,4 +1,5 @@
-"""Saving, loading and checking the one or two tokenizers of a checkpoint, and their language tags.
+"""Saves, loads and checks the tokenizers of a checkpoint. A checkpoint has one joint tokenizer, or one
+tokenizer for the source and one for the target.
 
 Tokenizers are trained in data/tokenizer_training.py.
 """
@@ -23,9 +24,10 @@ def save_tokenizers(
     target_tokenizer: PreTrainedTokenizerFast,
     folder: str | os.PathLike,
 ) -> None:
-    """Write both tokenizers to the places where `load_tokenizers` finds them."""
-    # tokenizer_config.json states whether there are two tokenizers. The presence of the subfolder is not
-    # reliable: a request to the Hub may fail, and the subfolder may belong to an earlier save.
+    """Save the source and target tokenizers in a folder, so that `load_tokenizers` can load them."""
+    # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The presence of the subfolder
+    # would not be reliable, because a request to the Hub may fail, and the subfolder may be left from an
+    # earlier save.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:
@@ -35,9 +37,10 @@ def save_tokenizers(
 def load_tokenizers(
     name_or_path: str | os.PathLike, name: str | os.PathLike | None = None, **hub_kwargs: Any
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """The source and the target tokenizer of a checkpoint, the same object twice for a joint vocabulary."""
+    """Load the source and the target tokenizer. With a joint vocabulary, both are the same object."""
     name = name or name_or_path
-    # AutoTokenizer needs a config.json beside the tokenizer, which the subfolder does not have.
+    # Do not use AutoTokenizer, because it needs a config.json in the folder of the tokenizer, and the
+    # subfolder of the target tokenizer has no config.json.
     source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
     if not source_tokenizer.init_kwargs.get("separate_vocabs", False):
         return source_tokenizer, source_tokenizer
@@ -45,7 +48,7 @@ def load_tokenizers(
 
 
 def direction_tag(language: str) -> str:
-    """The tag in front of a text that selects the target language, as in OPUS-MT."""
+    """The tag before a source text that selects the target language, in the format of OPUS-MT."""
     return f">>{language}<<"
 
 
@@ -59,7 +62,8 @@ def _load_tokenizer(
 ) -> PreTrainedTokenizerFast:
     folder, place = Path(name_or_path) / subfolder, f"{subfolder}/" if subfolder else ""
     if Path(name_or_path).is_dir():
-        # For missing files transformers advises to install other libraries, or continues without a pad token.
+        # Check for missing files first, because transformers would suggest installing other libraries, or
+        # would continue without a pad token.
         for file in TOKENIZER_FILES[:2]:
             if not (folder / file).exists():
                 raise ValueError(
@@ -71,7 +75,7 @@ def _load_tokenizer(
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(name_or_path, subfolder=subfolder, **hub_kwargs)
     except Exception as error:
-        # Damaged tokenizer files raise many kinds of exceptions, also a plain Exception.
+        # Catch all exceptions, because a damaged tokenizer file can raise any kind of exception.
         if not Path(name_or_path).is_dir():
             raise
         file = place + _file_to_blame(folder)
@@ -89,26 +93,30 @@ def _file_to_blame(folder: Path) -> str:
     try:
         Tokenizer.from_file(str(folder / TOKENIZER_FILES[0]))
     except Exception:
-        # The library raises a plain Exception.
+        # The file is damaged. Catch Exception, because the library `tokenizers` raises no more specific
+        # class.
         return TOKENIZER_FILES[0]
     return TOKENIZER_FILES[1]
 
 
 def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[str, Any]:
-    """The JSON object in a file of a checkpoint; a ValueError if the file is missing or damaged."""
+    """Read a JSON object from a file of a checkpoint. Raise a ValueError if it is missing or damaged."""
     content = read_json(folder, file, name)
     if not isinstance(content, dict):
         raise ValueError(
-            f"{file} of '{name}' must hold a JSON object, but does not: it is damaged; copy or download it again."
+            f"{file} of '{name}' must hold a JSON object, but does not: it is damaged; copy or download it "
+            "again."
         )
     return content
 
 
 def read_json(folder: Path, file: str, name: str | os.PathLike) -> Any:
-    """The JSON value in a file of a checkpoint; None if the file is not JSON."""
+    """Read a JSON value from a file of a checkpoint. Return None if the content is not JSON."""
     path = folder / file
     if not path.exists():
-        raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}; copy or download it again.")
+        raise ValueError(
+            f"'{name}' holds no complete checkpoint, because it has no {file}; copy or download it again."
+        )
     if path.is_dir():
         raise ValueError(
             f"{file} of '{name}' must be a file, but is a folder; copy or download the checkpoint again."

@@ -1,8 +1,8 @@
-"""The `vaswani` command: the table of all commands, and the steps from the words of a command line to a
-command.
+"""The `vaswani` command: the table of all subcommands, and the code that parses the command line and runs a
+subcommand.
 
-Each command has a file in this folder, with the class of its options and the function `run`. A command file
-imports slow parts of the package inside its functions.
+Each subcommand has a file in this folder. The file defines the class of the options and the function `run`.
+Slow parts of the package are imported inside functions, so that `vaswani --help` is fast.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from .options import Options, command_line_settings
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its help, the class of its options, and the function that runs it."""
+    """The help text, the class of the options, and the function that runs the command."""
 
     help: str
     options: type[Options]
@@ -34,24 +34,24 @@ class Command:
 
     @property
     def has_recipe_keys(self) -> bool:
-        """True if the command also accepts each key of a recipe as an option."""
+        """True if the command accepts the keys of a recipe as additional options."""
         return "overrides" in self.options.model_fields
 
 
 COMMANDS = {
     "train": Command("train a model from a recipe", train.RecipeOptions, train.run),
     "plan": Command(
-        "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading its data",
+        "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading the data",
         plan.PlanOptions,
         plan.run,
     ),
     "distill": Command(
-        "translate the training data by a teacher model, as training pairs for a student model",
+        "translate the training sources with a teacher model, to get training pairs for a student model",
         distill.DistillOptions,
         distill.run,
     ),
     "evaluate": Command(
-        "score a model or a file of translations on a test set, or compare several of them",
+        "score a model or a file of translations on a test set, or compare several models and files",
         evaluate.EvaluateOptions,
         evaluate.run,
     ),
@@ -59,13 +59,13 @@ COMMANDS = {
         "translate standard input, a file or --text", translate.TranslateOptions, translate.run
     ),
     "parse": Command(
-        "write the constituency tree of each sentence, one line of brackets each",
+        "write the constituency tree of each sentence as one line of brackets",
         parse.ParseOptions,
         parse.run,
     ),
     "score": Command("compute the log-probabilities of given translations", score.ScoreOptions, score.run),
     "export": Command(
-        "convert a checkpoint for another library, and compare the outputs of both",
+        "convert a checkpoint for another library, and compare the outputs of both models",
         export.ExportOptions,
         export.run,
     ),
@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The program that reads our output has ended.
+        # The program that reads standard output through a pipe has ended.
         _discard_lost_output()
         return 1
     except KeyboardInterrupt:
@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _list_commands(words: list[str]) -> NoReturn:
-    """End the process with the help, or with an error that names all commands."""
+    """Print the help or an error that names all commands, and end the process."""
     parser = CommandParser(prog="vaswani", description="Train, evaluate and use translation models.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in COMMANDS.items():
@@ -114,9 +114,9 @@ def _list_commands(words: list[str]) -> NoReturn:
 
 
 def _values_of_words(name: str, command: Command, words: list[str]) -> dict[str, Any]:
-    """The values of the options that the words give, by the names of the fields."""
+    """Parse the words of a command line. The keys of the result are the field names of the options."""
     keys = "Any other key of the recipe can follow as --key value." if command.has_recipe_keys else None
-    # An abbreviated option could be a key of the recipe.
+    # Abbreviations are not allowed, because an abbreviated option could be a key of the recipe.
     parser = CommandParser(prog=f"vaswani {name}", epilog=keys, allow_abbrev=not command.has_recipe_keys)
     add_options(parser, command.options)
     known, unknown = parser.parse_known_args(normalised(words, command.options))
@@ -129,14 +129,16 @@ def _values_of_words(name: str, command: Command, words: list[str]) -> dict[str,
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argparse parser whose errors are one sentence."""
+    """An argparse parser that reports an error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """End the process with one sentence. argparse would print all options before the sentence."""
+        """Print one sentence and end the process. argparse itself would print all options first."""
         self.exit(2, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """End the process with an error that names the unknown option and the nearest known option."""
+        """End the process with an error. The error names the unknown option and the most similar known
+        option.
+        """
         option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
         if option is None:
             self.error(f"there is no argument {words[0]!r} to take")
@@ -145,9 +147,9 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None:
-    """Add an argument to the parser for each field of a class of options.
+    """Add one argument to the parser for each field of the class `options`.
 
-    If the user does not give an option, the result of the parser has no attribute for the option.
+    If an option is missing on the command line, the parsed result has no attribute for this option.
     """
     for name, field in options.command_line().items():
         is_positional = command_line_settings(field).get("positional")
@@ -167,9 +169,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
 
 
 def option_of(name: str, field: FieldInfo) -> str:
-    """The name of a field on the command line, such as `--num_beams`; without hyphens for a positional
-    argument.
-    """
+    """The name of a field on the command line, such as `--num_beams`. A positional name has no hyphens."""
     settings = command_line_settings(field)
     return name if settings.get("positional") else f"--{settings.get('option', name)}"
 
@@ -191,7 +191,7 @@ def values_of(field: FieldInfo) -> str | None:
 
 
 def _help_of(field: FieldInfo) -> str:
-    """The help of a field on one line, followed by its default."""
+    """The help text of a field on one line, followed by the default value in parentheses."""
     words = " ".join((field.description or "").split())
     if field.is_required() or field.default in (None, False, []) or f"({field.default}" in words:
         return words
@@ -199,9 +199,9 @@ def _help_of(field: FieldInfo) -> str:
 
 
 def _reader_of(kind: Any) -> Callable[[str], Any]:
-    """A function that converts a word to a value.
+    """A function that converts a word of the command line to a value of the type `kind`.
 
-    A word that is not a number stays text, and `Settings` refuses it.
+    If a number is expected, a word that is not a number stays text, and `Settings` reports the error.
     """
 
     def read(text: str) -> Any:
@@ -220,8 +220,8 @@ def _reader_of(kind: Any) -> Callable[[str], Any]:
 
 
 def normalised(words: Sequence[str], options: type[Options]) -> list[str]:
-    """The words with `--some_name` in place of `--some-name`, and `--switch=true` in place of a switch
-    without a value.
+    """Replace `--some-name` by `--some_name`, and replace a boolean option without a value, such as `--json`,
+    by `--json=true`.
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
@@ -239,8 +239,8 @@ def normalised(words: Sequence[str], options: type[Options]) -> list[str]:
 def _open_closed_streams() -> None:
     """Open the null device for each closed standard stream.
 
-    Otherwise the next opened file would get the number of the stream, and the output of the stream would go
-    into the file.
+    Without the null device, the next opened file would get the file descriptor of the closed stream, and
+    prints to this stream would go into the file.
     """
     for number in range(3):
         try:
@@ -253,9 +253,9 @@ def _open_closed_streams() -> None:
 
 
 def _discard_lost_output() -> bool:
-    """True if standard output cannot be written any more.
+    """Flush standard output, and return True if standard output can no longer be written.
 
-    In this case, Python's flush at exit writes to the null device.
+    If it cannot be written, redirect standard output to the null device, because Python flushes it at exit.
     """
     try:
         if sys.stdout is not None:
@@ -267,30 +267,33 @@ def _discard_lost_output() -> bool:
 
 
 def _hide_short_bars() -> None:
-    """Hide the progress bars of loading and saving models, but not those of data preparation and of the Hub."""
+    """Hide the progress bars of loading and saving models. Keep those of data preparation and of the Hub."""
     from huggingface_hub import constants
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
 
-    # `disable_progress_bar` also hides the bars of the Hub.
+    # `disable_progress_bar` hides the progress bars of the Hub too, so enable them again.
     disable_progress_bar()
     if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()
 
 
 def _report(error: Exception, is_output_lost: bool) -> int:
-    """Print one sentence to stderr, and with VASWANI_TRACEBACK=1 also the traceback. Return the exit code."""
+    """Print the error in one sentence to stderr. VASWANI_TRACEBACK=1 adds the traceback. Return the exit
+    code.
+    """
     if os.environ.get("VASWANI_TRACEBACK") == "1":
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
     message = sentence_of(error)
     is_explained = explain(error) is not None
-    # The errors of this package are sentences. The errors of libraries may be long, and need the name of
-    # their class.
+    # Error messages of this package are complete sentences. Messages of other libraries may be unclear
+    # without the name of the exception class, so add the name.
     is_ours = type(error).__module__.startswith("vaswani_hf.")
     if not is_explained and not isinstance(error, (ValueError, OSError)) and not is_ours:
         message = f"{type(error).__name__}: {message}"
     if isinstance(error, OSError) and error.strerror and not is_explained and not is_ours:
-        # Python's message is "[Errno 13] Permission denied: 'file'", or it names no file.
+        # Write a sentence in place of Python's message "[Errno 13] Permission denied: 'file'", because
+        # Python's message may omit the file name.
         name = f"'{error.filename}'" if error.filename else "A file"
         if is_output_lost:
             name = "Standard output"

@@ -12,25 +12,32 @@ class AverageOptions(Options):
     """The options of `vaswani average`."""
 
     checkpoints: list[str] = on_command_line(positional=True)
-    """two or more checkpoints of one model; or the folder of a run, with --last or --best"""
+    """two or more checkpoints of one model; with --last or --best, the folder of one run"""
     output: str
     """a new or empty folder"""
     last: int | None = Field(None, ge=1)
-    """average this number of the run's last checkpoints"""
+    """average the last checkpoints of the run; the value is the number of checkpoints"""
     best: int | None = Field(None, ge=1)
-    """average this number of the run's checkpoints, those with the best scores in the validation"""
+    """average the checkpoints of the run with the best validation scores; the value is the number of
+    checkpoints"""
     metric: str | None = None
-    """the score that decides for --best, such as bleu (loss)"""
+    """the validation score by which --best chooses checkpoints, such as bleu (loss)"""
     raw: bool = False
-    """average the trained weights of a run with `ema_decay`, not their moving averages"""
+    """for a run with `ema_decay`: average the trained weights instead of their moving averages"""
 
     @model_validator(mode="after")
     def _check_choice(self) -> Self:
         chosen = self.checkpoints
         if self.last and self.best:
-            raise ValueError("`--last` and `--best` each choose checkpoints; leave one of them out.")
+            raise ValueError(
+                "`--last` and `--best` must not both be given, because each of them chooses checkpoints; "
+                "leave out `--last` or `--best`."
+            )
         if self.metric and not self.best:
-            raise ValueError(f"`--metric {self.metric}` is for `--best`, which is not given; leave it out.")
+            raise ValueError(
+                f"`--metric {self.metric}` has an effect only with `--best`, which is not given; leave out "
+                "`--metric`."
+            )
         if self.last or self.best:
             if len(chosen) != 1:
                 raise ValueError(
@@ -38,7 +45,8 @@ class AverageOptions(Options):
                 )
         elif len(chosen) < 2:
             raise ValueError(
-                "`checkpoints` must be two or more, or one run with `--last` or `--best`, but is one."
+                "`checkpoints` must be two or more folders, or one run with `--last` or `--best`, but is "
+                "one folder."
             )
         check_different("checkpoints", chosen)
         return self

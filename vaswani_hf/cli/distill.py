@@ -1,9 +1,10 @@
-"""`vaswani distill`: translates the training sources of a recipe with a teacher model, for a student model.
+"""`vaswani distill`: translates the training sources of a recipe with a teacher model, to train a student
+model.
 
 This is sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the student is
-trained on the translations that the teacher's search finds. Each line of the output is one pair in JSON. The
-key `pair` is the number of the training pair that has the same source. The first line also records the
-teachers and their search.
+trained on the translations that the teacher's search finds. Each line of the output is one sentence pair in
+JSON. The key `pair` is the number of the training pair from which the source sentence comes. The first line
+also records the teachers and their search settings.
 """
 
 import fnmatch
@@ -30,7 +31,7 @@ from .output import check_output, output_file
 from .train import RecipeOptions
 
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
-# An output begins with these bytes. `--resume` recognises an output by them.
+# The output file begins with these bytes. `--resume` checks the bytes to recognise a file of this command.
 _BEGINNING = b'{"distillation": '
 
 
@@ -38,14 +39,15 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
     """The options of `vaswani distill`."""
 
     teacher: list[str] = on_command_line(metavar="MODEL")
-    """a checkpoint folder or a repository on the Hub; or several with one vocabulary, whose probabilities are
-    averaged"""
+    """a checkpoint folder or a repository on the Hub; several teachers must have the same vocabulary, and
+    their probabilities are averaged"""
     output: str
-    """a new file of JSON lines (.jsonl); train the student with `--train_pairs` and the name of this file"""
+    """a new file of JSON lines (.jsonl); give the name of this file to `--train_pairs` to train the student
+    """
     keep_references: bool = False
-    """write the training pairs with their real targets too"""
+    """also write the original training pairs, with the reference translations as targets"""
     resume: bool = False
-    """continue an existing --output after its last complete sentence"""
+    """continue an existing --output file after the last complete sentence"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -53,19 +55,19 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
         if self.engine == "ctranslate2" and len(self.teacher) > 1:
             raise ValueError(
                 "`--teacher` must be one model with `--engine ctranslate2`, which has no ensembles, but is "
-                f"{len(self.teacher)}."
+                f"{len(self.teacher)} models."
             )
         if not self.output.endswith(".jsonl"):
             raise ValueError(
-                "`--output` must end in .jsonl, by which `--train_pairs` knows JSON lines, but is "
-                f"{self.output}."
+                "`--output` must end in .jsonl, because `--train_pairs` recognises JSON lines by this "
+                f"ending, but is {self.output}."
             )
         check_output(self.output, {}, resume=self.resume)
         return self
 
 
 def run(options: DistillOptions) -> None:
-    """Write the pairs, and print their number."""
+    """Write the sentence pairs to the output, and print how many pairs were written."""
     from ..data.corpus import call_naming_split
     from ..recipe.loading import load_recipe
     from ..tasks import TASKS
@@ -75,12 +77,12 @@ def run(options: DistillOptions) -> None:
     _check_inputs(options, recipe.data)
     tag = _tag_for_teachers(options, languages)
     chosen = TranslationOptions.of(**options.translation_settings())
-    # Lock the file before reading it, because another process may be writing it.
+    # Lock the output file before reading it, because another process may be writing to the file.
     with output_file(options.output, "free space and go on with `--resume`", resume=options.resume) as file:
         done, size, record = _finished_part(options.output)
         earlier = None
         if record is not None:
-            # Continue with the commit of the dataset that the output began with.
+            # Read the dataset at the commit that the first lines of the output were made from.
             earlier = recipe.data.replace(dataset_revision=record.get("dataset_revision"))
         task = TASKS[recipe.task]
         data = task.pin_data(recipe.data, earlier)
@@ -104,21 +106,21 @@ def run(options: DistillOptions) -> None:
         if header:
             raise ValueError(
                 f"`--teacher` {', '.join(options.teacher)} has only empty translations for the "
-                f"{counts['sentences']:,} sentences of the training split, or these are empty; take a "
-                "teacher that is trained, or other text."
+                f"{counts['sentences']:,} sentences of the training split, or the sentences are empty; give "
+                "a trained teacher, or other training data."
             )
     more = " more" if done else ""
     message = f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences"
     message += f" are in '{options.output}'"
     if counts["empty"]:
-        message += f"; {counts['empty']:,} of the sentences or their translations are empty"
+        message += f"; for {counts['empty']:,} sentences, the source or the translation is empty"
     if counts["skipped"]:
         message += f"; {counts['skipped']:,} sentences were skipped"
     print(message)
 
 
 def _languages_of(recipe: Any) -> tuple[str, str]:
-    """The source and the target language of a recipe of translation."""
+    """The source language and the target language of a translation recipe."""
     from ..tasks.translation import TranslationData
 
     if not isinstance(recipe.data, TranslationData):
@@ -129,36 +131,38 @@ def _languages_of(recipe: Any) -> tuple[str, str]:
     languages = (recipe.data.source_language, recipe.data.target_language)
     if languages[0] == languages[1]:
         raise ValueError(
-            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but they name the "
-            "two sides of a pair in `--output`; give one of them another name."
+            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but they name "
+            "the two sides of a pair in `--output`; give one of the two languages another name."
         )
     return languages
 
 
 def _check_inputs(options: DistillOptions, data: Any) -> None:
-    """Refuse an output that is one of the training files, or that their pattern matches."""
+    """Raise an error if `--output` is a training file of the recipe or matches a pattern of these files."""
     for name in ("train_source", "train_target", "train_pairs"):
         for path in data.listed(name):
             if fnmatch.fnmatch(os.path.realpath(options.output), os.path.realpath(path)):
                 raise ValueError(
-                    f"`--output` must be another file than `--{name}`, but {options.output} is one of {path}."
+                    f"`--output` must not be a file of `--{name}`, but {options.output} is one of the files "
+                    f"{path}."
                 )
 
 
 def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> str:
-    """The tag and the space that the teachers need before each source. Empty for teachers of one direction."""
+    """The direction tag and a space, which all teachers need before each source. Empty if the teachers need
+    no tag.
+    """
     tags = {_tag_for_teacher(teacher, options.engine, languages) for teacher in options.teacher}
     if len(tags) > 1:
         raise ValueError(
-            f"`--teacher` must name models of one kind, but of {', '.join(options.teacher)} one needs a tag "
-            "before the text, as a model of both directions, and another does not; take teachers of one "
-            "kind."
+            "`--teacher` must name models that were all trained on both directions or all on one "
+            f"direction, but {', '.join(options.teacher)} has both kinds; give teachers of one kind."
         )
     return tags.pop()
 
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
-    """The tag that one teacher needs. Refuses a teacher of other languages."""
+    """The direction tag that one teacher needs. Raise an error if the teacher translates other languages."""
     from ..recipe.loading import readable_record
 
     if engine == "ctranslate2":
@@ -169,29 +173,31 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
     record = readable_record(recipe_file(folder))
     if record is None:
         print(
-            f"'{teacher}' has no record of its languages, which are not compared with the recipe's",
+            f"'{teacher}' has no record of its languages, so that the languages are not compared with the "
+            "recipe",
             file=sys.stderr,
         )
         return ""
     recorded = (record.data.source_language, record.data.target_language)
     if recorded == languages:
         return ""
-    remedy = "take a recipe of its languages"
+    remedy = "give a recipe for the languages of the teacher"
     if recorded == languages[::-1]:
         if record.data.both_directions:
             return f"{direction_tag(recorded[0])} "
-        remedy = "turn the languages and the files of the recipe round"
+        remedy = "exchange the two languages and the two sides of the files in the recipe"
     raise ValueError(
         f"`--teacher` '{teacher}' translates from {recorded[0]!r} to {recorded[1]!r}, but the recipe is for "
-        f"{languages[0]!r} to {languages[1]!r}; take another teacher, or {remedy}."
+        f"{languages[0]!r} to {languages[1]!r}; give another teacher, or {remedy}."
     )
 
 
 def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
-    """The number of training pairs that a file has, the size of their lines in bytes, and the record of the
-    first line.
+    """The number of finished training pairs in an output file, the size of their lines in bytes, and the
+    record in the first line.
 
-    The last training pair is not counted, because it may have more lines that are missing.
+    The last training pair is not counted, because an interrupted run may have written only some lines of this
+    pair.
     """
     record = None
     pair = 0
@@ -201,8 +207,8 @@ def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
         for number, line in enumerate(file, 1):
             if number == 1 and line[: len(_BEGINNING)] != _BEGINNING[: len(line)]:
                 raise ValueError(
-                    f"`--resume` continues what `vaswani distill` wrote, but the first line of {path} is no "
-                    "record of that; give another name, or delete the file."
+                    f"`--resume` continues a file of `vaswani distill`, but the first line of {path} is not "
+                    "the first line of such a file; give another name, or delete the file."
                 )
             if not line.endswith(b"\n"):
                 break
@@ -216,7 +222,9 @@ def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
 
 
 def _without_unused_corpora(data: Any) -> Any:
-    """The section `data` without the training corpora of weight 0, because a run never sees them."""
+    """The section `data` of the recipe without training corpora of weight 0, because training never uses
+    them.
+    """
     if not data.train_weights:
         return data
     kept: dict[str, Any] = {}
@@ -229,9 +237,9 @@ def _without_unused_corpora(data: Any) -> Any:
 def _record(
     options: DistillOptions, chosen: TranslationOptions, dataset_revision: str | None
 ) -> dict[str, Any]:
-    """The teachers and their search.
+    """A dictionary of the teachers and their search settings, for the first line of the output.
 
-    A folder is recorded by its name only, because the file may be published.
+    For a local folder, only the last part of the path is recorded, because the output may be published.
     """
     teachers = []
     for name in options.teacher:
@@ -243,7 +251,7 @@ def _record(
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """The number, the sides and the translation of each training pair after the first `done` pairs."""
+    """For each training pair after the first `done` pairs: its number, the pair, and the translation."""
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
     def requests() -> Iterator[Request]:
@@ -269,7 +277,7 @@ def _translated(
 
 
 def _targets(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:
-    """The targets of a training pair, without empty and repeated ones. A skipped sentence has no target."""
+    """The distinct targets of a training pair that are not empty. A skipped sentence has no target."""
     if getattr(translation, "error", None) or not pair["source"].strip():
         return []
     if isinstance(translation, str):

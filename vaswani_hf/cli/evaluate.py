@@ -1,4 +1,4 @@
-"""`vaswani evaluate`: scores of translations, of a parser (`--trees`) or of a language model (`--text`)."""
+"""`vaswani evaluate`: scores translations, a parser (`--trees`) or a language model (`--text`)."""
 
 import functools
 import json
@@ -27,10 +27,10 @@ from .options import (
 from .output import check_output, output_file, standard_output
 
 _REMEDY = "free space and run it again with another name"
-# The options that `--text` and `--trees` can be combined with.
+# The options that can be given together with `--text` and `--trees`.
 _WITH_TEXT = ("text", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
 _WITH_TREES = ("trees", "model", "revision", "as_json", "device", "dtype", "quantization", "output", *SEARCH)
-# These options have no effect on finished translations and trees.
+# These options have no effect if a file with translations or trees is scored, because no model runs.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
 
@@ -38,13 +38,13 @@ _SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
 class EvaluateOptions(_SearchFields, ComputingOptions):
     """The options of `vaswani evaluate`.
 
-    A system is a checkpoint folder, user/name or user/name@revision on the Hub, or a file of finished
+    A system is a checkpoint folder, a repository on the Hub (user/name or user/name@revision), or a file of
     translations.
     """
 
-    # `--compare` can name all systems, without a model in front of it.
+    # `model` is optional, because `--compare` alone can name all systems.
     model: str | None = on_command_line(None, positional=True)
-    """a checkpoint folder, a repository on the Hub, or a file of finished translations or trees"""
+    """a checkpoint folder, a repository on the Hub, or a file with translations or trees to score"""
     revision: str | None = None
     """a branch, tag or commit of the repository, or refs/pr/N; main by default"""
     source: str | None = None
@@ -52,27 +52,28 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
     reference: str | None = None
     """a file with the reference translations of `--source`, line by line (plain or .gz)"""
     trees: str | None = None
-    """a treebank (a file, plain or .gz; a folder of .mrg files; a pattern such as "wsj/*.mrg"); prints the F1
-    of a parser on its sentences"""
+    """a treebank: a file (plain or .gz), a folder of .mrg files, or a pattern such as "wsj/*.mrg"; prints the
+    F1 score of a parser on the sentences of the treebank"""
     text: str | None = None
     """a file with one text per line (plain or .gz); prints the perplexity of a language model on the texts"""
     compare: list[str] = on_command_line([], metavar="SYSTEM")
     """checkpoints (folders, user/name or user/name@revision) or files with one translation per line; compares
-    each of them with MODEL, or with the first of them: BLEU and chrF with significance tests by sacreBLEU,
-    and scores by source length"""
+    each system with MODEL, or without MODEL with the first system; prints BLEU and chrF with the significance
+    tests of sacreBLEU, and scores by source length"""
     picture: str | None = None
     """a new .png file with the comparison: BLEU by source length"""
     tokenize: str = "13a"
     """the tokenizer of sacreBLEU: 13a, intl, char, none, …"""
     lowercase: bool = False
-    """ignore case"""
+    """ignore upper and lower case in BLEU and chrF"""
     split_compounds: bool = False
-    """split words at hyphens before BLEU, as the published scores of WMT 2014 English-German do; the result
-    is not comparable with sacreBLEU's"""
+    """split words at hyphens before BLEU is computed, as in the published scores for WMT 2014 English-German;
+    the score is not comparable with the scores of sacreBLEU"""
     comet: str | None = on_command_line(None, metavar="MODEL")
-    """compute COMET too, by the command comet-score with this model, such as Unbabel/wmt22-comet-da"""
+    """also compute COMET with the command comet-score; the value is the COMET model, such as
+    Unbabel/wmt22-comet-da"""
     output: str | None = None
-    """a new file for the translations or trees of the model"""
+    """a new file for the translations or trees that the model writes"""
     as_json: bool = on_command_line(False, option="json")
     """print JSON"""
 
@@ -96,7 +97,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
         if self.text is not None:
             self._refuse_others(_WITH_TEXT, "`--text` is for a language model")
             if self.model is None:
-                raise ValueError("`vaswani evaluate --text` needs a model.")
+                raise ValueError("`vaswani evaluate --text` needs a model; name a checkpoint.")
             check_file("--text", self.text)
         elif self.trees is not None:
             self._refuse_others(_WITH_TREES, "`--trees` is for a parser")
@@ -109,27 +110,32 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
     def _refuse_others(self, possible: tuple[str, ...], chosen: str) -> None:
         for name in sorted(self.model_fields_set - {*possible}):
             owner = "a parser" if name == "trees" else "translations"
-            raise ValueError(f"`--{name}` is for {owner}, but {chosen}; leave one of them out.")
+            raise ValueError(f"`--{name}` is for {owner}, but {chosen}; leave one of the two options out.")
 
     def _given_of_models(self) -> list[str]:
-        """The options that the user gives and that have no effect on finished translations and trees."""
+        """The given options that affect only a model, and not a file of translations or trees."""
         return [name for name in _OF_MODELS if name in self.model_fields_set]
 
     def _check_trees(self, trees: str) -> None:
         model = self.model
         if model is None:
-            raise ValueError("`vaswani evaluate --trees` needs a model, or a file of finished trees.")
+            raise ValueError(
+                "`vaswani evaluate --trees` needs a parser, or a file with the trees of a parser."
+            )
         if "/" not in model and not Path(model).exists():
             raise ValueError(
-                f"`model` must be a parser or a file of finished trees, but there is no '{model}' here; "
-                "check its name."
+                f"`model` must be a parser or a file with the trees of a parser, but '{model}' does not "
+                "exist; check the name."
             )
         if _is_file(self.model_name) and self.output is not None:
             raise ValueError(
-                f"`--output` is for the trees of a model, but {model} is a file of trees; leave it out."
+                f"`--output` is for the trees of a model, but {model} is a file of trees; leave `--output` "
+                "out."
             )
         if _is_file(self.model_name) and (given := self._given_of_models()):
-            raise ValueError(f"`--{given[0]}` is for a parser, but {model} is a file of trees; leave it out.")
+            raise ValueError(
+                f"`--{given[0]}` is for a parser, but {model} is a file of trees; leave `--{given[0]}` out."
+            )
         check_output(self.output, {"--trees": trees} if _is_file(trees) else {})
 
     def _check_systems(self) -> None:
@@ -137,8 +143,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             path = getattr(self, name)
             if path is None:
                 raise ValueError(
-                    f"`--{name}` must be given to evaluate translations, or `--text` to evaluate a language "
-                    "model, or `--trees` to evaluate a parser."
+                    f"`--{name}` must be given to evaluate translations; give `--text` instead to evaluate "
+                    "a language model, or `--trees` to evaluate a parser."
                 )
             check_file(f"--{name}", path)
         if self.revision is not None and self.model is None:
@@ -146,12 +152,15 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
                 "`--revision` is of the model before `--compare`; write others as user/name@revision."
             )
         if self.revision is not None and _is_file(str(self.model)):
-            raise ValueError(f"`--revision` is of a repository, but '{self.model}' is a file; leave it out.")
+            raise ValueError(
+                f"`--revision` is the revision of a repository, but '{self.model}' is a file; leave "
+                "`--revision` out."
+            )
         systems = self.systems
         if not systems:
             raise ValueError(
-                "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare "
-                "A B`."
+                "`vaswani evaluate` needs a model, a file of translations, or several of them as "
+                "`--compare A B`."
             )
         if self.compare and len(systems) < 2:
             raise ValueError(
@@ -162,8 +171,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
         unused = [name for name in self._given_of_models() if name != "device" or not self.comet]
         if unused and all(map(_is_file, systems)):
             raise ValueError(
-                f"`--{unused[0]}` is for a model, but there are finished translations only "
-                f"({', '.join(systems)}); leave it out."
+                f"`--{unused[0]}` is for a model, but only files of translations are given "
+                f"({', '.join(systems)}); leave `--{unused[0]}` out."
             )
 
     def _check_outputs(self) -> None:
@@ -187,14 +196,14 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
 
             if len(systems) > len(COLORS):
                 raise ValueError(
-                    f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; leave "
-                    "some out."
+                    f"`--picture` shows at most {len(COLORS)} systems, but there are {len(systems)}; "
+                    "compare fewer systems."
                 )
         inputs: dict[str, str | None] = {"--source": self.source, "--reference": self.reference}
         inputs |= {
             f"--compare {name}" if self.compare else "model": name for name in systems if _is_file(name)
         }
-        # Standard output may be redirected to a file.
+        # Check standard output (None) too, because the user may have redirected it to one of the input files.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)
 
@@ -213,13 +222,13 @@ AsText = Callable[[dict[str, Any]], str]
 
 
 def _print_scores(options: EvaluateOptions, scores: dict[str, Any], as_text: AsText) -> None:
-    """Print the scores as JSON, or as text if `--json` is not given."""
+    """Print the scores as JSON if `--json` is given, else as text."""
     text = json.dumps(scores, indent=2) if options.as_json else as_text(scores)
     standard_output().write(f"{text}\n".encode(errors="replace"))
 
 
 def _evaluate_text(options: EvaluateOptions, path: str) -> None:
-    """Print the scores of a language model on a file of texts."""
+    """Print the perplexity of a language model on the texts of a file."""
     from ..tasks.language_modeling import evaluate_text_file, scores_of_texts_as_text
 
     # Fail at once if standard output is closed.
@@ -230,7 +239,7 @@ def _evaluate_text(options: EvaluateOptions, path: str) -> None:
 
 
 def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
-    """Print the scores of the trees of a parser, or of finished trees."""
+    """Print the scores of a parser on a treebank, or the scores of a file that has trees of a parser."""
     from ..data.trees import read_treebank, treebank_files
     from ..parsing import bracketing
     from ..parsing.parser import Parser
@@ -274,7 +283,7 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     check_equally_many("lines", source, len(sources), reference, len(references))
     if options.compare:
         check_comparable(len(sources))
-    # Read all files before a model translates, so that a wrong file costs no time.
+    # Read all files before a model translates, so that an error in a file is reported at once.
     finished = {}
     for name in filter(_is_file, options.systems):
         finished[name] = _stripped_lines(name)
@@ -283,8 +292,8 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     for name in models if options.compare else []:
         _check_checkpoint(name)
     if options.comet is not None and models:
-        # Score one sentence first. If the model of COMET is not available, fail before a model translates for
-        # hours.
+        # Score one sentence with COMET first, because an error of COMET should end the command before a model
+        # translates for hours.
         comet_scores(options.comet, {"": references[:1]}, sources[:1], references[:1], options.device)
     with ExitStack() as files:
         output = picture = None
@@ -302,7 +311,8 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
             if comet is not None:
                 scores |= {"comet": statistics.fmean(comet[""]), "comet_model": options.comet}
         try:
-            # Print the scores first, because the disk may be full.
+            # Print the scores before the files are written, because writing a file can fail, for example on a
+            # full disk.
             _print_scores(options, scores, as_text)
         finally:
             if output is not None:
@@ -320,7 +330,7 @@ def _compare(
     references: list[str],
     finished: dict[str, list[str]],
 ) -> tuple[dict[str, Any], CometError | None]:
-    """The comparison of all systems, and the error of COMET."""
+    """The comparison of all systems, and the error if COMET has failed."""
     from ..evaluation.comparison import compare_systems
     from ..evaluation.evaluate import translate_test_set
     from ..translation.translator import Translator
@@ -330,7 +340,7 @@ def _compare(
         if name in finished:
             translations[name] = finished[name]
             continue
-        # The previous model is freed before the next model is loaded.
+        # `del translator` frees each model before the next model is loaded, to save memory.
         translator = Translator.from_pretrained(name, options.device, **options.precision)
         settings = options.translation_settings()
         translations[name] = translate_test_set(translator, sources, name, **settings)
@@ -348,9 +358,10 @@ def _score_one(
     references: list[str],
     finished: dict[str, list[str]],
 ) -> tuple[dict[str, Any], list[str], AsText]:
-    """The scores of one system, its translations, and the function that shows the scores as text.
+    """The scores of one system, the translations of the system, and a function that formats the scores as
+    text.
 
-    The task of the checkpoint computes the scores.
+    The task of the checkpoint chooses the metrics.
     """
     from ..evaluation.bleu import score_translations
     from ..evaluation.evaluate import translate_and_measure
@@ -363,7 +374,7 @@ def _score_one(
     translator = None
     if name not in finished:
         translator = Translator.from_pretrained(name, options.device, **options.precision)
-        # `--split_compounds` asks for BLEU, also if the task of the checkpoint has other scores.
+        # `--split_compounds` always means BLEU, even if the task of the checkpoint has other metrics.
         if not options.split_compounds:
             record = readable_record(recipe_file(Path(translator.model.name_or_path)))
     task = TASKS["translation" if record is None else record.task]
@@ -394,9 +405,9 @@ def _stripped_lines(path: str) -> list[str]:
 
 
 def _check_checkpoint(name: str) -> None:
-    """Refuse a name that is not a checkpoint before other systems translate.
+    """Raise an error if `name` is not a checkpoint, before the other systems begin to translate.
 
-    A checkpoint on the Hub is downloaded.
+    If `name` is a repository on the Hub, this function downloads the checkpoint.
     """
     if Path(name).is_dir():
         check_config(Path(name), name)
@@ -404,13 +415,15 @@ def _check_checkpoint(name: str) -> None:
     try:
         check_config(checkpoint_folder(name), name)
     except (ValueError, HubError) as error:
-        raise ValueError(f"'{name}' is no file of translations; as a checkpoint: {error}") from error
+        raise ValueError(
+            f"'{name}' is not a file of translations, and loading it as a checkpoint fails: {error}"
+        ) from error
 
 
 def _comet(
     options: EvaluateOptions, systems: dict[str, list[str]], sources: list[str], references: list[str]
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
-    """The COMET scores, or the error of COMET, which is raised after the other scores are printed."""
+    """The COMET scores or the error of COMET. The caller raises the error after printing the other scores."""
     if options.comet is None:
         return None, None
     try:
@@ -420,7 +433,7 @@ def _comet(
 
 
 def scores_as_text(titles: dict[str, str], results: dict[str, Any]) -> str:
-    """The scores of one system, one per line; `titles` are the `metrics` of a task."""
+    """Format the scores of one system, one score per line. `titles` is the attribute `metrics` of a task."""
     lines = []
     for name, title in titles.items():
         signature = results.get(f"{name}_signature", "")

@@ -9,14 +9,16 @@ class ExportOptions(ModelOptions):
     output: str = on_command_line(positional=True)
     """a new or empty folder"""
     format: str
-    """the name of a format, such as marian; the error for an unknown name lists all names"""
+    """the name of a format, such as marian; an unknown name gives an error that lists all formats"""
     quantization: str | None = None
-    """the dtype of the exported weights, such as int8; only for ctranslate2; the checkpoint's dtype by
-    default"""
+    """only for ctranslate2: the dtype of the exported weights, such as int8; by default the dtype of the
+    checkpoint"""
 
 
 def run(options: ExportOptions) -> None:
-    """Export the checkpoint, and print how much the outputs of both models differ."""
+    """Export the checkpoint, and print the difference between the outputs of the original and the exported
+    model.
+    """
     from ..convert.export import export
 
     print(export(options.model_name, options.output, options.format, options.quantization))

@@ -1,5 +1,5 @@
-"""What `translate`, `parse`, `score` and `distill` do with each line: translate, report bad lines and
-progress, write JSON.
+"""Functions that `translate`, `parse`, `score` and `distill` share: they translate lines, report bad lines
+and progress, and write JSON.
 """
 
 import functools
@@ -19,15 +19,15 @@ from ..model.translator_vaswani import Translation, TranslationOptions
 from ..translation.workers import translate_in_processes
 from .options import WorkerOptions
 
-# Name this number of skipped lines, and only count further skipped lines.
+# The maximum number of skipped lines that are reported one by one. Further skipped lines are only counted.
 MOST_WARNINGS = 20
 
 
 class CountedRequests:
     """Requests that are counted while they are read.
 
-    `num_read` is the number of requests, and `num_texts` the number without blank lines. An `InvalidInput` is
-    not blank.
+    `num_read` is the number of requests read so far. `num_texts` is the number of requests whose text is not
+    blank; an `InvalidInput` counts as not blank.
     """
 
     def __init__(self, requests: Iterable[Request | InvalidInput]):
@@ -49,20 +49,21 @@ def translate_remaining(
     options: TranslationOptions,
     done: int,
 ) -> Generator[Any, None, None]:
-    """The translations of all requests except the first `done` requests.
+    """Yield the translations of all requests after the first `done` requests.
 
-    Close the generator to end its processes.
+    Close the generator to end the worker processes.
     """
     window = options.window
     if work.workers > 1 and options.seed is None:
         window = -(-window // work.workers)
-    # With a seed, keep the size of the windows for any number of processes, because the windows decide what
-    # is drawn. A continued run begins at the start of a window, because the numbers in a batch depend on the
-    # whole batch.
+    # With a seed, the window size must not depend on the number of processes, because the windows decide
+    # which tokens are drawn. A resumed run begins at the start of a window, because the rounding errors of a
+    # batch depend on all sentences of the batch.
     begin = done - done % window
     if work.workers == 1 or work.dtype == "auto":
         translator = load()
-        # The first requests of the input decide on the dtype for all processes, also if the run is continued.
+        # Choose the dtype from the first requests of the input, even in a resumed run, so that all processes
+        # and runs use the same dtype.
         requests = translator.after_choosing_dtype(requests, options)
         load = functools.partial(load, dtype=translator.model.dtype) if work.workers > 1 else load
     options = replace(options, window=window)
@@ -80,9 +81,8 @@ def translate_remaining(
 def report_bad_lines(
     translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
 ) -> Iterator[Any]:
-    """The translations, which belong to the lines of `place` after line `done`.
-
-    Skipped lines are reported on stderr.
+    """Yield the translations, and report skipped lines on stderr. The first translation belongs to line `done
+    + 1` of `place`.
     """
     number = done
     num_skipped = 0
@@ -98,7 +98,7 @@ def report_bad_lines(
     if num_skipped and not done and num_skipped == (requests.num_texts if requests else number):
         blank = "" if num_skipped == number else ", and the others are blank"
         raise ValueError(
-            f"All lines were skipped, {num_skipped:,} of {number:,}{blank}; the first one: {first}"
+            f"All lines were skipped, {num_skipped:,} of {number:,}{blank}; the first error: {first}"
         )
     if num_skipped:
         print(f"vaswani: {num_skipped:,} of {number - done:,} lines were skipped", file=sys.stderr)
@@ -115,7 +115,7 @@ def _with_line_in_errors(translations: Iterable[Any], place: str) -> Iterator[An
 
 
 def _at_line(number: int, place: str, error: str) -> str:
-    # Errors in the format of a line name the line already.
+    # An error in the format of a line already names the line.
     is_named = re.search(rf"\b(line|pair) {number:,}\b", error, re.IGNORECASE)
     return error if is_named or place == "`--text`" else f"Line {number:,} of {place}: {error}"
 
@@ -123,15 +123,15 @@ def _at_line(number: int, place: str, error: str) -> str:
 def with_progress(
     items: Iterable[Any], work: str, total: int | None, done: int = 0, to_file: bool = False
 ) -> Iterator[Any]:
-    """The items. A progress bar is shown on a terminal, and the speed is printed to stderr at the end.
+    """Yield the items, show a progress bar on a terminal, and print the speed to stderr at the end.
 
-    `total` is the number of all items. `done` items were written earlier and are not in `items`. `to_file` is
-    True if the items do not go to standard output.
+    `total` is the number of all items. `done` is the number of items that an earlier run wrote; they are not
+    in `items`. `to_file` is False if the items are written to standard output.
     """
     from tqdm.auto import tqdm
 
-    # Show no bar if a user types the input or reads the output in the same terminal. `disable=None` shows no
-    # bar if stderr is not a terminal.
+    # Show no progress bar if the user types the input or reads the output in the same terminal. With
+    # `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     is_typed = total is None and _is_terminal(sys.stdin)
     is_read = _is_terminal(sys.stdout) and not to_file
     disable = True if is_typed or is_read else None
@@ -148,7 +148,7 @@ def with_progress(
 
 
 def _is_terminal(stream: Any) -> bool:
-    """True if a stream is a terminal. A closed stream is None."""
+    """True if a stream is a terminal. Python sets a closed standard stream to None."""
     return stream is not None and stream.isatty()
 
 
@@ -160,15 +160,15 @@ def is_typed_by_user(text: str | None, path: str | None) -> bool:
 def count_lines(path: str, skips: bool = False) -> int:
     """The number of lines of a text file, plain or .gz.
 
-    Reading the whole file finds damage before hours of work.
+    The whole file is read, so that a damaged file is detected before hours of work.
 
-    `skips` is True if bad lines are skipped. Then the lines need not be UTF-8.
+    If `skips` is True, bad lines are skipped, so that a line that is not UTF-8 is no error.
     """
     return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
 
 
 def check_equally_many(what: str, path: str, number: int, other: str, other_number: int) -> None:
-    """Refuse two files with different numbers of lines or trees."""
+    """Raise an error if two files have different numbers of lines or trees."""
     if number != other_number:
         raise ValueError(
             f"{path} and {other} must have equally many {what}, but have {number:,} and {other_number:,}."
@@ -187,7 +187,7 @@ def translation_as_json(translation: str | Translation) -> bytes:
 
 
 def _rounded(value: Any) -> Any:
-    """A value with six decimals in each number, because float32 is not more precise."""
+    """Round all numbers in a value to six decimals, because float32 is not more precise."""
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""Options that several commands share: the model, the device, the search, the processes.
+"""Options that several commands share, such as the model, the device, the search and the worker processes.
 
-Each command has a class derived from `Options`. A field has a type, a default, a range, and its help as the string
-beneath it. A validator of the class checks options that depend on each other. The options of a translation come from
-the dataclasses of `model.generation_vaswani` and `model.translator_vaswani`, because `Translator` and the pipeline use
-these dataclasses too.
+Each command has a class derived from `Options`. Each field of the class is an option with a type, a default
+and a range. The string below the field is the help text. Validators of the class check options that depend on
+each other. The translation options come from the dataclasses `SearchSettings` and `TranslationOptions`,
+because `Translator` and the pipeline have the same options.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from ..model.inputs_vaswani import type_of
 from ..model.translator_vaswani import TranslationOptions
 from ..settings.base import Settings
 
-# The fields of translations and their search that the command line has.
+# The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
 _TRANSLATION_FIELDS = {
     field.name: field
     for kind in (SearchSettings, TranslationOptions)
@@ -29,58 +29,60 @@ _TRANSLATION_FIELDS = {
     if field.metadata["command_line"]
 }
 _SEARCH_NAMES = {field.name for field in dataclasses.fields(SearchSettings)}
-# The settings that change the score of a given translation, and the size of a batch.
+# The options for scoring given translations: settings that change a score, and the batch size.
 SCORING = ("tokens_per_batch", "length_penalty", "length_penalty_type", "coverage_penalty")
-# The options of a search for one translation of each sentence.
+# The options of a search that finds one translation of each sentence.
 SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b", "no_repeat_ngram_size")
 
 
 class Options(Settings):
     """The options of a command."""
 
-    # Building a validator takes time. Only the class of the command that runs needs its validator.
+    # Build validators on first use, because building takes time and only the options class of the current
+    # command needs a validator.
     model_config = ConfigDict(defer_build=True)
 
     @classmethod
     def command_line(cls) -> dict[str, FieldInfo]:
-        """The fields that the command line has."""
+        """The fields that are options on the command line."""
         fields = cls.model_fields.items()
         return {name: field for name, field in fields if not command_line_settings(field).get("hidden")}
 
     @classmethod
     def of_command_line(cls, values: dict[str, Any]) -> "Options":
-        """The options with the values that the command line gives."""
+        """Create the options from the values on the command line."""
         return cls.load(values, "--")
 
     def given(self) -> dict[str, Any]:
-        """The values of the options that the user gives."""
+        """The values of the options that the user gives explicitly."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 def on_command_line(default: Any = ..., **settings: Any) -> Any:
-    """A field with settings of the command line.
+    """Declare a field with settings for the command line.
 
-    `positional` is True for an argument without `--name`. `metavar` is the word for the value in the help.
-    `hidden` is True if the command line does not have the field. `option` is another name, for a field whose
-    own name would hide an attribute of pydantic's models.
+    `positional=True` makes a positional argument. `metavar` is the placeholder for the value in the help.
+    `hidden=True` means that the field is not an option on the command line. `option` is the name of the
+    option if it differs from the field name, for example `json` for the field `as_json`, because a field
+    `json` would hide a method of pydantic.
     """
     return Field(default, json_schema_extra=settings)
 
 
 def command_line_settings(field: FieldInfo) -> dict[str, Any]:
-    """The settings that `on_command_line` gives a field."""
+    """The settings that `on_command_line` stored in a field."""
     settings: Any = field.json_schema_extra
     return settings or {}
 
 
 def check_file(option: str, path: str) -> None:
-    """Refuse the value of an option if the value is not the name of a file."""
+    """Raise an error if the value of an option is not the path of an existing file."""
     if not Path(path).is_file():
         raise ValueError(f"`{option}` must be an existing file, but is {path}.")
 
 
 def check_different(option: str, names: Sequence[str]) -> None:
-    """Refuse a model that is named twice. Two paths to the same folder are the same model."""
+    """Raise an error if a model is named twice. Two paths to the same folder name the same model."""
     places = set()
     for name in names:
         place = os.path.realpath(name) if os.path.exists(name) else name
@@ -90,7 +92,8 @@ def check_different(option: str, names: Sequence[str]) -> None:
 
 
 class _TranslationBase(Options):
-    # pydantic would look for the source code of the derived classes in all modules.
+    # Docstrings are off, because pydantic would search all modules for the source code of the derived
+    # classes.
     model_config = ConfigDict(use_attribute_docstrings=False)
 
     @model_validator(mode="after")
@@ -106,21 +109,21 @@ class _TranslationBase(Options):
         return self
 
     def translation_settings(self) -> dict[str, Any]:
-        """The options of a translation that have a value, as arguments of `Translator.translate`."""
+        """The translation options that have a value, as keyword arguments for `Translator.translate`."""
         values = {name: getattr(self, name, None) for name in _TRANSLATION_FIELDS}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def translation_options(*names: str) -> Any:
-    """A class with the options of a translation that have these names; without names, with all of these
-    options.
+    """Create a class whose fields are the named translation options. Without names, the class has all
+    translation options.
     """
     fields: dict[str, Any] = {}
     for name in names or _TRANSLATION_FIELDS:
         field = _TRANSLATION_FIELDS[name]
         declared = field.metadata
         value_type: Any = Literal[declared["choices"]] if declared["choices"] else type_of(field)
-        # If the user does not give a setting of the search, the checkpoint's setting applies.
+        # The default of a search setting is None, so that the setting of the checkpoint applies.
         default = None if name in _SEARCH_NAMES else field.default
         limits = {"ge": declared["least"], "gt": declared["above"], "le": declared["most"]}
         fields[name] = (value_type | None, Field(default, description=declared["help"], **limits))
@@ -145,18 +148,19 @@ class DeviceOptions(Options):
     """The device and the dtype of a model."""
 
     device: str | None = None
-    """cpu, cuda, cuda:1 …; by default a GPU if there is one, else the CPU"""
+    """cpu, cuda, cuda:1 …; by default the GPU if the machine has a GPU, else the CPU"""
     dtype: Literal["float32", "bfloat16", "float16", "auto"] | None = None
-    """the dtype of the computation; auto: bfloat16 if the processor or GPU multiplies bfloat16 in hardware
-    and the first texts get the same translations as in float32, else float32; the checkpoint's dtype by
-    default"""
+    """the dtype of the computation; by default the dtype of the checkpoint; auto chooses bfloat16 if the
+    processor or GPU multiplies bfloat16 in hardware and the first texts have the same translations as in
+    float32, else float32"""
 
 
 class ComputingOptions(DeviceOptions):
     """The device, the dtype and the quantization of a model that translates or parses."""
 
     quantization: Literal["int8"] | None = None
-    """int8: multiply by weights in int8, on the CPU; needs `pip install vaswani_hf[int8]`"""
+    """int8: use int8 weights in matrix multiplications, only on the CPU; needs `pip install vaswani_hf[int8]`
+    """
 
     @property
     def precision(self) -> dict[str, Any]:
@@ -168,31 +172,33 @@ class WorkerOptions(ComputingOptions):
     """The options of a command that can translate in several processes."""
 
     workers: int = Field(1, ge=1)
-    """the number of processes that translate, on the CPU"""
+    """the number of processes that translate; more than one only on the CPU"""
 
     @model_validator(mode="after")
     def _check_workers(self) -> Self:
         if self.workers > 1 and self.device not in (None, "cpu"):
             raise ValueError(
-                "`--workers` is for the CPU; with more than one leave out `--device` or set it to cpu."
+                "`--workers` above 1 is for the CPU; leave out `--device` or set `--device` to cpu."
             )
         return self
 
     def loader(self, load: Callable[..., Any], model: str, ensemble: Sequence[str] = ()) -> functools.partial:
-        """A function without arguments that loads the translator. Each process calls the function."""
+        """Create a function without arguments that loads the translator. Each worker process calls this
+        function.
+        """
         device = "cpu" if self.workers > 1 else self.device
         return functools.partial(load, model, device, ensemble=tuple(ensemble), **self.precision)
 
 
 class EngineOptions(WorkerOptions):
-    """The options of a command that can translate by PyTorch or by CTranslate2."""
+    """The options of a command that can translate with PyTorch or with CTranslate2."""
 
     engine: Literal["torch", "ctranslate2"] = "torch"
-    """the library that translates; ctranslate2: MODEL is a folder that `vaswani export --format ctranslate2`
-    wrote"""
+    """the library that translates; with ctranslate2, MODEL is a folder that `vaswani export --format
+    ctranslate2` wrote"""
 
     def translator_loader(self, model: str, ensemble: Sequence[str]) -> functools.partial:
-        """A function without arguments that loads the translator of the engine."""
+        """Create a function without arguments that loads the translator for the chosen engine."""
         if self.engine == "ctranslate2":
             from ..translation.ctranslate2 import load_ctranslate2_translator
 
@@ -206,5 +212,5 @@ class EnsembleOptions(ModelOptions):
     """One model, or several models whose probabilities are averaged."""
 
     ensemble: list[str] = on_command_line([], metavar="MODEL")
-    """more checkpoints (folders, user/name or user/name@revision) with the vocabulary of the first one; the
-    probabilities of all of them are averaged"""
+    """more checkpoints (folders, user/name or user/name@revision) with the same vocabulary as MODEL; the
+    probabilities of all models are averaged"""

@@ -1,5 +1,5 @@
-"""The files and streams that commands write: checks before the work begins, locks, and errors that name the
-output.
+"""Files and streams that commands write. Outputs are checked before the work begins, files are locked, and
+errors name the output.
 """
 
 import os
@@ -14,7 +14,7 @@ from ..checkpoint.locks import InUseError, check_not_in_use, locked_output
 
 
 class OutputError(OSError):
-    """Writing an output failed. The message is a sentence with a remedy."""
+    """Raised if an output cannot be written. The message includes a remedy."""
 
 
 class LineOutput:
@@ -27,15 +27,15 @@ class LineOutput:
         self._stream = stream
         self._name = name
         self._remedy = remedy
-        # The size in bytes to which the next line cuts the file.
+        # If not None, the next write first truncates the file to this size in bytes.
         self._kept: int | None = None
 
     def keep(self, size: int) -> None:
-        """Keep the first `size` bytes of the file. The next `write` deletes the bytes after them."""
+        """Keep the first `size` bytes of the file. The next `write` deletes all other bytes of the file."""
         self._kept = size if size < os.path.getsize(self._name) else None
 
     def write(self, line: bytes) -> None:
-        """Write a whole line at once."""
+        """Write a complete line without buffering."""
         rest = memoryview(line)
         try:
             if self._kept is not None:
@@ -63,7 +63,7 @@ def standard_output() -> LineOutput:
         raise ValueError(
             "Standard output is closed, so that results would be lost; open it, or send it to a file."
         )
-    return LineOutput(sys.stdout.buffer, "Standard output", "free space, or send it elsewhere")
+    return LineOutput(sys.stdout.buffer, "Standard output", "free space, or redirect it to another place")
 
 
 def check_output(
@@ -73,13 +73,14 @@ def check_output(
     resume: bool | None = None,
     option: str = "--output",
 ) -> None:
-    """Refuse an output that would overwrite another file, or that cannot be written.
+    """Raise an error if an output would overwrite another file or cannot be written.
 
     Args:
-        path: The output. None is standard output.
-        inputs: The files that the command reads, by the names of their options. None is standard input.
-        resume: True if the command continues an existing file; None if the command has no option `--resume`.
-        option: The name of the option of the output, for messages.
+        path: The path of the output. None means standard output.
+        inputs: The files that the command reads. The keys are the names of options. None means standard
+            input.
+        resume: True if the command continues an existing file. None if the command has no option `--resume`.
+        option: The name of the option that names the output. It is used in error messages.
     """
     output = _identity(sys.stdout if path is None else path)
     for name, source in inputs.items():
@@ -105,12 +106,16 @@ def check_output(
 
 def _check_new(path: str, resume: bool | None, option: str) -> None:
     if os.path.lexists(path) and not resume:
-        way = "give another name" if resume is None else "continue it with `--resume` or give another name"
+        way = "give another name"
+        if resume is not None:
+            way = "continue it with `--resume` or give another name"
         raise ValueError(f"`{option}` must be a new file, but {path} exists; {way}.")
 
 
 def _identity(file: Any) -> tuple[int, int] | None:
-    """The device and inode of a regular file, which is a name or an open file; None for all other files."""
+    """The device and inode of a regular file, which is given as a path or as an open file. None for other
+    files.
+    """
     try:
         status = os.stat(file) if isinstance(file, str) else os.fstat(file.fileno())
     except (OSError, ValueError, AttributeError):
@@ -124,9 +129,10 @@ def output_file(
 ) -> Iterator[LineOutput]:
     """Open and lock a file, so that only this process writes to it.
 
-    If the command fails, a new empty file is deleted.
+    If the command fails and the file is new and empty, the file is deleted.
 
-    The arguments are those of `check_output`.
+    The arguments `path`, `option` and `resume` are the same as in `check_output`. `remedy` ends the error
+    message of a failed write.
     """
     with ExitStack() as stack:
         is_new = not os.path.lexists(path)
@@ -148,6 +154,6 @@ def output_file(
                 yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
             except BaseException:
                 if is_new and os.fstat(descriptor).st_size == 0:
-                    # The next run would refuse the empty file, because it exists.
+                    # Delete the empty file, because the next run would refuse an output that already exists.
                     os.unlink(path)
                 raise

@@ -1,4 +1,4 @@
-"""`vaswani parse`: parses sentences, and writes lines of brackets or JSON lines."""
+"""`vaswani parse`: parses sentences, and writes the trees as lines of brackets or as JSON lines."""
 
 from typing import Any
 

@@ -13,12 +13,13 @@ class PlanOptions(RecipeOptions):
     """The options of `vaswani plan`."""
 
     hardware: str | None = None
-    """estimate the hours on eight GPUs of a model that the paper names: K80, K40, M40 or P100"""
+    """estimate the hours on eight GPUs of this model, which must be one that the paper names: K80, K40, M40
+    or P100"""
     tokens_per_second: float | None = None
-    """estimate the hours at a measured speed, in target tokens per second; the log of a run shows this number
+    """estimate the hours at this measured speed in target tokens per second; the training log shows the speed
     """
     mean_length: int | None = Field(None, ge=1)
-    """the mean length of a sentence, in tokens, that the estimate assumes (32)"""
+    """the mean sentence length in tokens that the estimate assumes (32)"""
     as_json: bool = on_command_line(False, option="json")
     """print JSON"""
 
@@ -26,7 +27,8 @@ class PlanOptions(RecipeOptions):
     def _check_rate(self) -> Self:
         if self.hardware is not None and self.tokens_per_second is not None:
             raise ValueError(
-                "`--hardware` and `--tokens_per_second` each give a rate; leave one of them out."
+                "`--hardware` and `--tokens_per_second` must not both be given, because each of them sets "
+                "the training speed; leave out `--hardware` or `--tokens_per_second`."
             )
         return self
 

@@ -9,19 +9,19 @@ class PushOptions(Options):
     checkpoint: str = on_command_line(positional=True)
     """a checkpoint folder"""
     repository: str = on_command_line(positional=True)
-    """the repository, user/name; it is created if it does not exist"""
+    """the repository on the Hub, as user/name; a missing repository is created"""
     private: bool = False
-    """create the repository as private"""
+    """make a new repository private"""
     revision: str | None = None
-    """a branch (created if it does not exist) or refs/pr/N; main by default"""
+    """a branch or refs/pr/N; a missing branch is created; main by default"""
     create_pr: bool = False
-    """open a pull request to main"""
+    """open a pull request to main instead of a commit to main"""
     tag: str | None = None
     """a new tag for the commit, such as v1.0"""
     license: str | None = None
-    """the licence of the model for the card, by its identifier on the Hub, such as cc-by-4.0"""
+    """the licence of the model for the model card, as an identifier of the Hub such as cc-by-4.0"""
     base_model: str | None = None
-    """the repository of the model that this model was trained from, for the card"""
+    """the repository of the model that was the start of the training, for the model card"""
 
 
 def run(options: PushOptions) -> None:

@@ -1,4 +1,4 @@
-"""`vaswani score`: log-probabilities of given translations."""
+"""`vaswani score`: computes the log-probabilities of given translations."""
 
 from collections.abc import Iterator
 from typing import Any, Self
@@ -30,9 +30,9 @@ class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
     target: str
     """a file with the translations of `--source`, line by line (plain or .gz)"""
     as_json: bool = on_command_line(False, option="json")
-    """print JSON lines that also have tokens, words, confidences and the word alignment; without --json, a
-    line has three columns: the sum of the log-probabilities, the score (with length penalty and coverage),
-    and the log-probability of each token"""
+    """print JSON lines that also have tokens, words, confidences and the word alignment; without --json, each
+    line has three columns: the sum of the log-probabilities, the score (with length penalty and coverage
+    penalty), and the log-probabilities of all tokens"""
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
@@ -43,7 +43,7 @@ class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
 
 
 def run(options: ScoreOptions) -> None:
-    """Print one line for each pair of lines."""
+    """Print one line of scores for each pair of a source line and a target line."""
     from ..translation.translator import Translator
 
     output = standard_output()

@@ -7,12 +7,12 @@ from .options import Options, on_command_line
 
 
 class RecipeOptions(Options):
-    """A recipe, and values that replace the values of its keys."""
+    """A recipe, and options that replace values of keys in the recipe."""
 
     recipe: str = on_command_line(positional=True)
     """a YAML file, such as configuration/numbers.yaml"""
     overrides: list[str] = on_command_line([], hidden=True)
-    """`--key value` for any other key of the recipe"""
+    """options of the form `--key value`, each for a key of the recipe"""
 
 
 def run(options: RecipeOptions) -> None:

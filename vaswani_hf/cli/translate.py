@@ -1,4 +1,4 @@
-"""`vaswani translate`: translates standard input, a file or `--text` to lines of text or JSON lines."""
+"""`vaswani translate`: translates standard input, a file or `--text`, and writes text or JSON lines."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -45,9 +45,10 @@ class TextOptions(WorkerOptions, EnsembleOptions):
     output: str | None = None
     """write to this new file instead of standard output"""
     resume: bool = False
-    """continue an existing --output after its last complete line"""
+    """continue an existing --output file after the last complete line"""
     as_json: bool = on_command_line(False, option="json")
-    """print JSON lines with the score, the tokens, the words, their confidences and the word alignment"""
+    """print JSON lines with the score, the tokens, the words, the confidences of the words and the word
+    alignment"""
 
     @model_validator(mode="after")
     def _check_places(self) -> Self:
@@ -69,12 +70,12 @@ class TextOptions(WorkerOptions, EnsembleOptions):
 
     @property
     def writes_json(self) -> bool:
-        """True if JSON lines are written."""
+        """True if the command writes JSON lines."""
         return self.as_json
 
     @property
     def place(self) -> str:
-        """The name of the input in errors."""
+        """The name of the input in error messages."""
         return "`--text`" if self.text is not None else self.input or "standard input"
 
 
@@ -82,10 +83,10 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     """The options of `vaswani translate`."""
 
     input_format: Literal["text", "json"] = "text"
-    """the format of the input lines; json: each line is an object like {"text": …, "target_prefix": …,
-    "must_contain": [phrase, …]}"""
+    """the format of the input lines; with json, each line is an object such as {"text": …, "target_prefix":
+    …, "must_contain": [phrase, …]}"""
     stream: bool = False
-    """show each translation word by word while the model computes it, by greedy search"""
+    """show each translation word by word while greedy search computes the translation"""
 
     @model_validator(mode="after")
     def _check_formats(self) -> Self:
@@ -106,8 +107,8 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
             )
         if self.engine == "ctranslate2":
             raise ValueError(
-                "`--stream` must come without `--engine ctranslate2`, which gives translations when they are "
-                "whole."
+                "`--stream` must come without `--engine ctranslate2`, which gives translations when they "
+                "are whole."
             )
         if self.ensemble or self.repetition_guard:
             raise ValueError(
@@ -122,9 +123,10 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
 
     @property
     def writes_json(self) -> bool:
-        """True if JSON lines are written.
+        """True if the command writes JSON lines.
 
-        Several translations of a text need JSON, because a line of text has one.
+        JSON is also written if each text has several translations, because a line of text has room for one
+        translation only.
         """
         return self.as_json or (self.num_return_sequences or 1) > 1
 
@@ -141,12 +143,12 @@ def run(options: TranslateOptions) -> None:
 
 
 def settings_of(options: Any, **more: Any) -> TranslationOptions:
-    """The options of a translation.
+    """Create the translation options. If the user types the texts and does not give `--window`, each text is
+    translated at once.
 
-    A user who types texts sees each translation at once, unless `--window` is given.
 
-    Other input is read in windows of many lines, because a window is translated in batches of similar
-    lengths, which is faster.
+    Other input is read in windows of many lines. This is faster, because the lines of a window are sorted
+    into batches of similar length.
     """
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):
@@ -177,7 +179,8 @@ def translate_texts(
             )
         if requests.num_read < done:
             raise ValueError(_more_lines(options, done))
-        # If the file is complete except for an incomplete last line, this deletes the incomplete line.
+        # If an earlier run wrote all complete lines and an incomplete last line, this write deletes the
+        # incomplete line.
         file.write(b"")
 
 
@@ -191,12 +194,12 @@ def _requests(options: TextOptions, read: ReadRequest) -> Iterator[Request | Inv
 
 
 def text_request(line: bytes, number: int, place: str) -> Request:
-    """The request that a line of text makes."""
+    """Convert a line of text to a request."""
     return Request(decode_line(line, number, place))
 
 
 def _json_request(line: bytes, number: int, place: str) -> Request:
-    """The request that a JSON line makes."""
+    """Convert a JSON line to a request."""
     text = decode_line(line, number, place)
     if not text.strip():
         return Request(text)
@@ -222,7 +225,8 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
 
 def _as_line(translation: str | Translation, options: TextOptions) -> bytes:
     line = translation if isinstance(translation, str) else translation.text
-    # The text of a JSON line may have line breaks, but the output has one line for each line of the input.
+    # Replace line breaks, because the text of a JSON line may have line breaks but the output must have one
+    # line for each input line.
     line = line if options.text is not None else line.replace("\n", " ")
     return line.encode("utf-8", errors="replace") + b"\n"
 
@@ -264,7 +268,7 @@ def _complete_lines(path: str) -> tuple[int, int]:
 
 
 def _check_form(path: str, as_json: bool) -> None:
-    """Refuse to continue plain text with JSON lines, or JSON lines with plain text."""
+    """Raise an error if plain text would be continued with JSON lines, or JSON lines with plain text."""
     with open(path, "rb") as file:
         line = file.readline()
     try:
@@ -273,11 +277,13 @@ def _check_form(path: str, as_json: bool) -> None:
         is_json = False
     if is_json != as_json:
         form, remedy = ("JSON lines", "with") if is_json else ("plain text", "without")
-        raise ValueError(f"{path} holds {form}; continue it {remedy} `--json`, or give another name.")
+        raise ValueError(
+            f"{path} contains {form}; continue the file {remedy} `--json`, or give another name."
+        )
 
 
 class _TerminalStreamer(TextStreamer):
-    """Shows words as soon as they are complete. It writes no line break at the end."""
+    """Shows each word as soon as the word is complete. Writes no line break at the end of a translation."""
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         _show(text.replace("\n", " "))
@@ -306,7 +312,7 @@ def _stream(
 def _stream_one(
     translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
 ) -> str:
-    """Show the translation of one request during its search."""
+    """Translate one request, and show the words of the translation during the search."""
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     layouts = translator.layouts([unwrap(request)], [number], chosen)
     if chosen.seed is not None:

@@ -1,13 +1,14 @@
-"""Converts a checkpoint to CTranslate2, with the converter of CTranslate2 and a loader for `VaswaniConfig`.
+"""Converts a checkpoint to CTranslate2. Uses CTranslate2's own converter and adds a loader for
+`VaswaniConfig` to it.
 
 Importing this file registers the loader, so that `ctranslate2.converters.TransformersConverter` converts
 Vaswani checkpoints. Differences between the CTranslate2 model and the checkpoint:
 
-- The sinusoids are a table, because CTranslate2 computes other sinusoids (sines and cosines in halves, from
-  position 1).
-- A bias of the output projection sets the logit of the excluded padding class.
-- CTranslate2 has the same width for keys and values. If `d_k` and `d_v` differ, the narrower ones are padded
-  with zeros.
+- The sinusoids are stored as a table, because CTranslate2 computes sinusoids in a different order: all sines,
+  then all cosines, and positions from 1.
+- A bias of the output projection gives the padding class a logit so low that its probability is 0.
+- In CTranslate2, keys and values have the same width. If `d_k` and `d_v` differ, the narrower projections are
+  padded with zeros.
 """
 
 import shutil
@@ -36,7 +37,9 @@ from .simplify import num_positions, with_scaled_dot
 
 @register_loader("VaswaniConfig")
 class VaswaniLoader(BartLoader):
-    """Converts a model to a CTranslate2 specification. Its layers have the names of BART's layers."""
+    """Converts a model to a CTranslate2 specification. Vaswani layers have the same names as the layers of
+    BART.
+    """
 
     @property
     def architecture_name(self) -> str:
@@ -44,10 +47,11 @@ class VaswaniLoader(BartLoader):
         return "AutoModelForSeq2SeqLM"
 
     def __call__(self, model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerFast) -> TransformerSpec:
-        """The specification of a model. It shares the weights of the model, and quantizing it may change
-        them.
+        """Convert a model to a specification. The specification shares the weights of the model, so
+        quantizing the specification may change the model.
 
-        `tokenizer` is the source tokenizer. Its folder also has the target tokenizer, if there are two.
+        `tokenizer` is the source tokenizer. If the model has a separate target
+        tokenizer, it is in a subfolder of the source tokenizer's folder.
         """
         EXPRESSIBLE.refuse_others(model.config)
         model = with_scaled_dot(model)
@@ -59,7 +63,7 @@ class VaswaniLoader(BartLoader):
         return spec
 
     def get_model_spec(self, model: VaswaniForSeq2SeqLM) -> TransformerSpec:
-        """The specification without positions and vocabularies."""
+        """Convert a model to a specification that has no positions and vocabularies yet."""
         config = model.config
         activation = Activation[ACTIVATIONS[config.activation_function]]
         common = {"pre_norm": config.norm_position == "pre", "activation": activation}
@@ -78,7 +82,7 @@ class VaswaniLoader(BartLoader):
         return TransformerSpec(encoder, decoder)
 
     def set_common_layers(self, spec: Any, module: nn.Module) -> None:
-        """Set the embeddings and the last LayerNorm of an encoder or decoder."""
+        """Copy the embeddings and the final LayerNorm of an encoder or decoder into the specification."""
         spec.scale_embeddings = module.embed_scale
         self.set_embeddings(
             spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings, module.embed_tokens
@@ -87,7 +91,7 @@ class VaswaniLoader(BartLoader):
             self.set_layer_norm(spec.layer_norm, module.layer_norm)
 
     def set_attention(self, spec: Any, attention: VaswaniAttention, self_attention: bool = False) -> None:
-        """Set the projections and the scaling factor of an attention."""
+        """Copy the projections and the scaling factor of an attention layer into the specification."""
         super().set_attention(spec, _with_one_width(attention), self_attention)
         spec.queries_scale = attention.scaling
 
@@ -95,7 +99,7 @@ class VaswaniLoader(BartLoader):
 def to_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: str | Path, quantization: str | None = None
 ) -> None:
-    """Write a model as a CTranslate2 model, with all files that `CTranslate2Backend` needs.
+    """Write a CTranslate2 model and all other files that `CTranslate2Backend` needs.
 
     The converter loads a copy of the model, because quantizing changes weights in place.
     """
@@ -110,7 +114,7 @@ def to_ctranslate2(
 def export_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the CTranslate2 model and compare its log-probabilities with the checkpoint's."""
+    """Write a CTranslate2 model, and compare its log-probabilities with those of the checkpoint."""
     to_ctranslate2(model, tokenizers, folder, quantization)
     batch = sample_batch(model.config)
     batch["decoder_input_ids"][:, 0] = _start_token_id(model)
@@ -129,7 +133,7 @@ def export_ctranslate2(
         (torch.tensor(row) - expected[range(len(ids)), [*ids[1:], eos]]).abs().max().item()
         for row, expected, ids in zip(scores, log_probs, target_ids, strict=True)
     ]
-    # Python's `max` may miss a NaN.
+    # Use `max` of torch, because `max` of Python may ignore a NaN.
     largest = torch.tensor(differences).max().item()
     return report("log-probabilities of CTranslate2", largest, None if quantization else TOLERANCE)
 
@@ -141,7 +145,7 @@ def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
 
 
 def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
-    """The first token of the search: the one of the generation config, otherwise of the config."""
+    """The start token of the decoder: from the generation config, or else from the config of the model."""
     starts = (decoder_start_token_id(config) for config in (model.generation_config, model.config))
     return next((token_id for token_id in starts if token_id is not None), 0)
 
@@ -149,7 +153,8 @@ def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
 def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers) -> None:
     config: Any = model.config
     source, target = (
-        # The vocabulary of the model may be larger or smaller than that of the tokenizer.
+        # Add or drop entries, because the vocabulary of the model may be larger or smaller than the
+        # vocabulary of the tokenizer.
         [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
         for tokenizer, size in zip(tokenizers, (config.vocab_size, config.decoder_vocab_size), strict=True)
     )
@@ -174,7 +179,9 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
 
 
 def _with_one_width(attention: VaswaniAttention) -> Any:
-    """Projections with equally wide keys and values that give the same scores and outputs."""
+    """Pad the projections of an attention layer with zeros until keys and values have the same width. The
+    outputs do not change.
+    """
     d_k, d_v = attention.d_k, attention.d_v
     if d_k == d_v:
         return attention

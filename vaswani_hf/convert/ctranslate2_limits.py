@@ -1,10 +1,10 @@
-"""The configs that CTranslate2 can express. This file does not import CTranslate2, which is optional."""
+"""Defines which configs CTranslate2 supports. This file does not import CTranslate2, which is optional."""
 
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Expressible, Limit, needs_start_token
 from .simplify import SCALED_DOT_LIMITS
 
-# The names of CTranslate2's activations by the names of transformers.
+# Maps the names of activations in transformers to their names in CTranslate2.
 ACTIVATIONS = {
     "gelu": "GELU",
     "gelu_fast": "GELUTanh",
@@ -23,7 +23,7 @@ ACTIVATIONS = {
 def _known_activation(config: VaswaniConfig) -> str | None:
     if config.activation_function in ACTIVATIONS:
         return None
-    return f"it has {', '.join(sorted(ACTIVATIONS))}"
+    return f"it has only {', '.join(sorted(ACTIVATIONS))}"
 
 
 def _needs_end_token(config: VaswaniConfig) -> str | None:

@@ -1,4 +1,4 @@
-"""The table of formats, and the export of a checkpoint. A new format is one new file and one entry of the
+"""Exports a checkpoint to one of the formats in a table. A new format needs one new file and one entry in the
 table.
 """
 
@@ -29,21 +29,23 @@ def export(
     format: str,
     quantization: str | None = None,
 ) -> str:
-    """Write a checkpoint in another format, and compare what was written with the checkpoint.
+    """Write a checkpoint in another format, and compare the written model with the checkpoint.
 
     Args:
         model_name_or_path (str or PathLike): A local folder, or a repository on the Hub: user/name or user/name@revision.
-        output (str or PathLike): A new or empty folder. It appears after everything is written and compared.
+        output (str or PathLike): A new or empty folder. The folder is created after the comparison has
+            succeeded.
         format (str): The name of a format, such as "marian".
-        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is the dtype of
-            the checkpoint. Not every format has this option.
+        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is the
+            dtype of the checkpoint. Some formats support no quantization.
 
     Returns:
         str: One line with the largest difference between the written model and the checkpoint on sample inputs.
 
     Raises:
-        ValueError: If an argument is invalid, a library is missing, the checkpoint is not of this package, the format
-            cannot express a field of its config, or the written model computes another function.
+        ValueError: If an argument is invalid, a library is missing, the checkpoint is not of this package,
+            the format does not support a field of the config, or the outputs of the written model and the
+            checkpoint differ.
     """
     entry = _entry(format, quantization)
     with new_folder(Path(output)) as folder:
@@ -57,7 +59,9 @@ def export(
 
 
 def _entry(name: str, quantization: str | None) -> Format:
-    """The format of this name; a ValueError if it cannot be written or does not have the quantization."""
+    """Find a format by name. Raise a ValueError if the format is unknown or does not support the
+    quantization.
+    """
     written = {entry.name: entry for entry in FORMATS.values() if entry.export is not None}
     if name not in written:
         raise ValueError(f"`format` must be {_alternatives(written)}, but is {name!r}.")
@@ -80,21 +84,23 @@ def _entry(name: str, quantization: str | None) -> Format:
 
 
 def _alternatives(names: Iterable[str]) -> str:
-    """Names in quotes: "a", "b" or "c"."""
+    """Join names to a text such as '"a", "b" or "c"'."""
     *others, last = [f'"{name}"' for name in names]
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
-    """Write the published form of the recipe. `vaswani distill` reads the languages from it."""
+    """Copy the recipe of the checkpoint without private paths, because `vaswani distill` reads the languages
+    from it.
+    """
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:
         write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
 
 
 def _load(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tuple[Any, Any]:
-    """The model in eval mode and its tokenizers; None if the folder has no tokenizers and the format needs
-    none.
+    """Load the model in eval mode and its tokenizers. The tokenizers are None if the folder has no tokenizers
+    and the format needs no tokenizers.
     """
     folder = checkpoint_folder(model_name_or_path)
     model = load_model(folder, model_name_or_path)

@@ -1,8 +1,9 @@
-"""The class of the entries of the table of formats, the configs that a format can express, and the comparison
-after an export.
+"""Defines the class `Format`, the check whether a format supports a config, and the comparison after an
+export.
 
-This file and the files of the entries import no library that only one format needs.
-Letters of shapes: B batch, S source length, T target length.
+This file and the files that define formats do not import libraries that only one format needs.
+
+Dimensions in shapes: B batch, S source length, T target length.
 """
 
 import inspect
@@ -18,43 +19,45 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..settings.sections import FREE_FIELDS
 
-# Source and target tokenizer: the same object twice for a joint vocabulary.
+# The source tokenizer and the target tokenizer. With a joint vocabulary, both are the same object.
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
-# A function of a config that gives the reason why a format cannot express a field, or None if the format can.
+# A function that gets a config and returns the reason why a format does not support a field, or None if the
+# format supports the field.
 Limit = Callable[[VaswaniConfig], str | None]
 
-# The fields of a config that do not change what a trained model computes.
+# The fields of a config that have no effect on the outputs of a trained model.
 FIELDS_OF_TRAINING = frozenset([*FREE_FIELDS, "initializer_range"])
 ALL_FIELDS = frozenset(inspect.get_annotations(VaswaniConfig))
 
-# Another order of float32 sums changes logits by about 1e-6. Wrong weights change them by more than 1e-2.
+# The tolerance is between two cases: another order of float32 sums changes logits by about 1e-6, and wrong
+# weights change logits by more than 1e-2.
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
 
 
 def only(name: str, value: Any, reason: str) -> Limit:
-    """A limit that lets a field have one value."""
+    """Create a limit: a format supports only one value of a field."""
     return lambda config: None if getattr(config, name) == value else reason
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
-    """The limit of formats whose search starts from a token."""
+    """The limit for formats whose decoder needs a start token."""
     return "it starts from a token" if decoder_start_token_id(config) is None else None
 
 
 @dataclass(frozen=True)
 class Expressible:
-    """The configs that a format can express.
+    """Describes which configs a format supports.
 
-    A field that is in neither attribute must have its default, so that a new field is refused by its name in
-    every format until the format expresses it.
+    A field that is neither in `fields` nor in `limits` must have its default value. Therefore
+    an export with a new field fails until the format supports the field.
 
     Attributes:
-        title (str): The name of the format in messages.
-        fields (frozenset): The fields that may have any value, in addition to those that matter in training
-            only.
-        limits (Mapping): The fields that may have some values.
+        title (str): The name of the format in error messages.
+        fields (frozenset): The fields that may have any value. Fields that have an effect only in training
+            may have any value too.
+        limits (Mapping): The fields that may have only some values, with a function that checks the value.
     """
 
     title: str
@@ -62,7 +65,7 @@ class Expressible:
     limits: Mapping[str, Limit]
 
     def refuse_others(self, config: VaswaniConfig) -> None:
-        """Refuses a config that the format cannot express."""
+        """Raise a ValueError if the format does not support a config."""
         for name in inspect.get_annotations(VaswaniConfig):
             value = getattr(config, name)
             default = getattr(VaswaniConfig, name)
@@ -76,10 +79,11 @@ class Expressible:
 
 
 class Export(Protocol):
-    """The function that writes a model into `folder` and returns a line that compares both.
+    """A function that writes a model into `folder`, and returns one line about the difference from the
+    original.
 
-    `model` is a VaswaniForSeq2SeqLM in eval mode. `tokenizers` is None if the checkpoint has none and the
-    format needs none.
+    `model` is a VaswaniForSeq2SeqLM in eval mode. `tokenizers` is None if the checkpoint has no tokenizers
+    and the format needs no tokenizers.
     """
 
     def __call__(
@@ -88,29 +92,28 @@ class Export(Protocol):
 
 
 class Load(Protocol):
-    """The function that reads a folder in a format and returns the model and its tokenizers, if there are
-    any.
-    """
+    """A function that reads a folder in a format. It returns the model, and the tokenizers or None."""
 
     def __call__(self, folder: Path) -> tuple[Any, Tokenizers | None]: ...
 
 
 @dataclass(frozen=True)
 class Format:
-    """An entry of `FORMATS`. Every format writes a folder.
+    """An entry of the table `FORMATS`. An export writes a folder.
 
     Attributes:
-        name (str): The value of `--format`, and the name of the extra of the package that installs
-            `libraries`.
-        expressible (Expressible): The configs that the format can express.
-        export (Export, optional): Writes a model; None if the package only reads the format.
-        load (Load, optional): Reads a model; None if the package only writes the format.
-        libraries (tuple): The modules that the format needs in addition to those of the package.
+        name (str): The value of `--format`. The package extra of the same name installs `libraries`.
+        expressible (Expressible): The configs that the format supports.
+        export (Export, optional): The function that writes a model. None if the package can only read the
+            format.
+        load (Load, optional): The function that reads a model. None if the package can only write the format.
+        libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
+            the package.
         quantizations (tuple): The dtypes in which the format can store the weights.
-        needs_tokenizers (bool): The format stores the vocabularies, so that a checkpoint without tokenizers
-            is refused.
-        keeps_recipe (bool): The folder has the recipe as others may see it; `vaswani distill` reads the
-            languages from it.
+        needs_tokenizers (bool): True if the format stores the vocabularies. Then a checkpoint without
+            tokenizers cannot be exported.
+        keeps_recipe (bool): True if the recipe is written into the folder, without private paths. `vaswani
+            distill` reads the languages from this recipe.
     """
 
     name: str
@@ -124,7 +127,7 @@ class Format:
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Three random sentences of different lengths, equal at every call.
+    """Three random sentence pairs of different lengths. Each call returns the same sentence pairs.
 
     The keys are `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B,
     T], all int64.
@@ -141,7 +144,7 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
 def _rows(
     vocab_size: int, lengths: list[int], config: Any, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Random token ids [B, L] without `<pad>`, padded on the right, and their mask."""
+    """Random token ids [B, L], padded on the right, and the mask. Unpadded ids are never `<pad>`."""
     pad = config.pad_token_id
     ordinary = torch.tensor([i for i in range(vocab_size) if i != pad] or [0])
     drawn = torch.randint(len(ordinary), (len(lengths), max(lengths)), generator=generator)
@@ -151,8 +154,8 @@ def _rows(
 
 
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
-    """One line with the difference between the written model and the checkpoint; a ValueError if it is too
-    large.
+    """One line with the difference between the written model and the checkpoint. Raise a ValueError if the
+    difference is larger than `tolerance`.
     """
     if math.isnan(difference):
         raise ValueError(

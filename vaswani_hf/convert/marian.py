@@ -1,15 +1,18 @@
 """Converts a checkpoint to a MarianMT model that computes the same function.
 
-MarianMT has the same architecture with two differences. Its attention projections have biases, which are zero
-here. Its sinusoids have all sines in the first half of the features and all cosines in the second half, while
-Section 3.5 alternates them. The order of the D features does not matter if all weights use the same order, so
-that reordering the weights is enough.
+MarianMT has the same architecture with two differences. The attention projections of MarianMT have biases;
+this export sets the biases to zero. The sinusoids of MarianMT have all sines in the first half of the
+features and all cosines in the second half, while Section 3.5 alternates sines and cosines. The order of the
+D features of the model does not matter if all weights use the same order. Therefore it is enough to reorder
+the weights.
 
-Remaining differences of MarianMT: it counts padding as positions, so that padding must be on the right. It
-does not derive a mask from padding tokens, so that the caller must pass `attention_mask`. Its position table
-has a fixed length. The MarianMT converter of CTranslate2 cannot read this export: it drops the last token,
-which it expects to be `<pad>`, and starts the decoder from zeros instead of an embedding. Use the format
-"ctranslate2" of this package instead.
+The exported model differs from the checkpoint in three points. MarianMT counts padding as positions, so
+padding must be on the right. MarianMT does not derive a mask from padding tokens, so the caller must pass
+`attention_mask`. The position table of MarianMT has a fixed length.
+
+CTranslate2 cannot convert the exported MarianMT model, because its converter drops the last token of
+the vocabulary, and starts the decoder from zeros instead of an embedding. Use the format "ctranslate2" of
+this package instead.
 """
 
 from pathlib import Path
@@ -35,7 +38,7 @@ _SAME_FIELDS = """
 
 
 def _shared_by_heads(name: str) -> Limit:
-    """The limit of `d_k` and `d_v`: MarianMT divides `d_model` between the heads of a stack."""
+    """The limit for `d_k` and `d_v`: in MarianMT each head has the width `d_model` / number of heads."""
 
     def limit(config: VaswaniConfig) -> str | None:
         for stack in ("encoder", "decoder"):
@@ -61,13 +64,13 @@ _LIMITS: dict[str, Limit] = {
 }
 _OTHER_FIELDS = ("share_encoder_decoder_embeddings", "attention_bias", "max_position_embeddings")
 EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS]), _LIMITS)
-# Modules whose inputs have the D features of the model: their columns are reordered. In other modules the
-# rows are reordered.
+# Modules whose inputs have the D features of the model. In these modules the columns of the weights are
+# reordered. In other modules the rows are reordered.
 _READS_MODEL_FEATURES = {"shared", "embed_tokens", "q_proj", "k_proj", "v_proj", "fc1", "lm_head"}
 
 
 def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) -> MarianMTModel:
-    """A MarianMT model with the same logits. The model itself does not change."""
+    """Create a MarianMT model that computes the same logits. The given model does not change."""
     EXPRESSIBLE.refuse_others(model.config)
     model = with_scaled_dot(model)
     config = _marian_config(model.config, num_positions(model, tokenizers))
@@ -81,8 +84,8 @@ def export_marian(
 ) -> str:
     """Write the MarianMT model and the tokenizers to a folder.
 
-    `AutoTokenizer` loads the tokenizers. They are not converted, because MarianTokenizer reads SentencePiece
-    models only.
+    Load the written tokenizers with `AutoTokenizer`. The tokenizers are not converted to MarianTokenizer,
+    because MarianTokenizer reads only SentencePiece models.
     """
     to_marian(model, tokenizers).save_pretrained(folder)
     if tokenizers is not None:
@@ -91,8 +94,8 @@ def export_marian(
     batch = sample_batch(model.config)
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
-    # Ignore logits of padding. Clamp very low logits, whose probability is 0: the excluded class has another
-    # logit in MarianMT if its embedding starts the decoder.
+    # Compare no logits of padding. Clamp very low logits, because the excluded padding class may have another
+    # very low logit in MarianMT. Its probability is 0 in both models.
     is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
     difference = logits[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
     return report("logits of MarianMT", difference.abs().max().item())
@@ -101,26 +104,28 @@ def export_marian(
 def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
     return MarianConfig(
         **{name: getattr(config, name) for name in _SAME_FIELDS},
-        # MarianMT unties the embeddings too if the output projection has its own matrix.
+        # Share the embeddings only if the output projection is tied too, because MarianMT supports no other
+        # combination.
         share_encoder_decoder_embeddings=config.share_encoder_decoder_embeddings
         and config.tie_word_embeddings,
         decoder_start_token_id=decoder_start_token_id(config),
         max_position_embeddings=num_positions,
-        # By default MarianMT ends every output that reaches the limit with the token 0.
+        # Turn off the default of MarianMT, which ends every output that reaches the length limit with the
+        # token 0.
         forced_eos_token_id=None,
     )
 
 
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """The weights with the names of MarianMT and the D features in the order of MarianMT."""
+    """The weights under the names that MarianMT uses, with the D features in the order of MarianMT."""
     config = model.config
     first_half = torch.arange(0, config.d_model, 2, device=model.device)
     halves = torch.cat((first_half, first_half + 1))
-    # `named_parameters` lists tied weights once. MarianMT ties them again.
+    # `named_parameters` lists tied weights only once. MarianMT ties the weights again.
     state = {name: _reordered(name, tensor.detach(), halves) for name, tensor in model.named_parameters()}
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
         shared = state.pop("model.shared.weight")
-        # Untied weights must be two tensors, because safetensors refuses shared memory.
+        # Copy the embedding for each stack, because safetensors cannot save two weights that share memory.
         state |= {f"model.{stack}.embed_tokens.weight": shared.clone() for stack in ("encoder", "decoder")}
     for name, tensor in list(state.items()):
         if "_attn." in name and not config.attention_bias:
@@ -138,12 +143,12 @@ def _reordered(name: str, tensor: torch.Tensor, halves: torch.Tensor) -> torch.T
 
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Set the logit of the padding class by the bias, and its row of the projection to zero if nothing else
-    uses the row.
+    """Exclude the padding class: set its logit with the bias. Set its row of the projection to zero if
+    nothing else uses this row.
 
-    If the embeddings are tied, the row is also the embedding of padding, which no position attends to. If the
-    decoder starts from padding, as in Marian's own models, the row stays: the logit is then only about as
-    low, and its probability is still 0.
+    If the embeddings are tied, the row is also the embedding of `<pad>`. Usually it can be zero, because no
+    position attends to padding. If the decoder starts from `<pad>`, as in Marian's own models, the row is
+    kept. Then the logit is not exactly the bias, but the probability is still 0.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -153,7 +158,7 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
 
 def _generation_config(config: GenerationConfig, num_positions: int) -> GenerationConfig:
-    """The settings that the search of transformers has. A warning lists the other settings."""
+    """Keep the settings that the search of transformers supports. A warning lists the removed settings."""
     settings = config.to_dict()
     removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
     left_out = [f"{name}={value}" for name, value in removed.items() if value not in (None, 0, "power")]
@@ -161,8 +166,8 @@ def _generation_config(config: GenerationConfig, num_positions: int) -> Generati
         settings["max_length"] = num_positions
     if left_out:
         logger.warning(
-            f"The search of transformers does not know {', '.join(left_out)}: the MarianMT checkpoint divides scores by "
-            "a power of the length, and its limit is the same for all sentences."
+            f"The search of transformers does not know {', '.join(left_out)}: the MarianMT checkpoint "
+            "divides scores by a power of the length, and its limit is the same for all sentences."
         )
     return GenerationConfig.from_dict(settings)
 

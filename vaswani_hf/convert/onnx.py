@@ -1,14 +1,15 @@
-"""Converts a checkpoint to three ONNX graphs with the exporter of transformers, and compares them by ONNX
-Runtime.
+"""Converts a checkpoint to three ONNX graphs with the exporter of transformers. Compares the graphs with the
+checkpoint in ONNX Runtime.
 
-- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. The other graphs take this
-  output as `encoder_outputs.last_hidden_state`.
-- prefill.onnx: maps the first `decoder_input_ids`, of any number, to `logits` and `past_key_values.*`.
-- decode.onnx: maps further `decoder_input_ids` and `input.past_key_values.*` to `logits` and
+- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. The other two graphs have this
+  output as their input `encoder_outputs.last_hidden_state`.
+- prefill.onnx: maps the first `decoder_input_ids` to `logits` and `past_key_values.*`. The number of ids is
+  free.
+- decode.onnx: maps the next `decoder_input_ids` and `input.past_key_values.*` to `logits` and
   `output.past_key_values.*`.
 
-Batch size and lengths are dynamic. The weights of NAME.onnx are in NAME.onnx.data. `ExportedModel` of
-transformers loads the folder, if the version of transformers has this class.
+Batch size and lengths are dynamic. The weights of NAME.onnx are in NAME.onnx.data. If the installed version
+of transformers has the class `ExportedModel`, this class can load the folder.
 """
 
 import contextlib
@@ -30,23 +31,23 @@ from ..model.attention_vaswani import decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
 
-# The size of the part of the sample that is traced. The comparison uses the whole sample, which has other
-# sizes.
+# The exporter traces the model with a part of the sample batch: 2 sentences of 5 tokens. The comparison uses
+# the whole batch, so that the graphs are tested with other sizes.
 _TRACED_SENTENCES, _TRACED_LENGTH = 2, 5
-# The number of target tokens for prefill.onnx in the comparison. decode.onnx gets the other tokens one by
-# one.
+# In the comparison, prefill.onnx gets this number of target tokens. decode.onnx gets the remaining tokens one
+# by one.
 _PREFILLED = 3
 
 
 def export_onnx(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the graphs in float32, configs and tokenizers, and compare the graphs with the model."""
+    """Write the graphs in float32, the configs and the tokenizers. Compare the graphs with the model."""
     config = model.config
     if config.position_embedding == "learned" and config.max_position_embeddings < _TRACED_LENGTH:
         raise ValueError(
-            f"`max_position_embeddings` is {config.max_position_embeddings}, of which the format onnx needs at least "
-            f"{_TRACED_LENGTH}: it is traced with as many tokens."
+            f"`max_position_embeddings` is {config.max_position_embeddings}, of which the format onnx needs "
+            f"at least {_TRACED_LENGTH}: it is traced with as many tokens."
         )
     model.float()
     with _quiet():
@@ -66,12 +67,12 @@ def export_onnx(
 
 
 def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The logits [B, T, V] of the graphs in ONNX Runtime, float32. Logits of padding are meaningless.
+    """Run the graphs in ONNX Runtime. Return the logits [B, T, V] in float32. Ignore the logits at padding.
 
     `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the right,
     int64.
     """
-    # ONNX Runtime must not send usage reports.
+    # Turn off telemetry, so that ONNX Runtime does not send usage reports.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
@@ -105,7 +106,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """The module of each graph, and the inputs for its trace."""
+    """For each graph, the module to trace and the inputs for the trace."""
     batch = {
         name: tensor[:_TRACED_SENTENCES, :_TRACED_LENGTH]
         for name, tensor in sample_batch(model.config).items()
@@ -119,7 +120,8 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
             "use_cache": True,
         }
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
-        # Keep the cache of all tokens, also with a window, because a graph has only one kind of cache.
+        # Keep the keys and values of all tokens, even in a model with an attention window, because a graph
+        # supports only one kind of cache.
         past = model(**prefix, past_key_values=decoding_cache(model.config, is_whole=True)).past_key_values
     further = {
         **inputs,
@@ -134,14 +136,14 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
     from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
     from transformers.exporters.exporter_onnx import OnnxExporter
 
-    # The exporter removes `use_cache` from the inputs.
+    # Leave out `use_cache`, because the exporter removes `use_cache` from the inputs.
     shapes = _varying(get_auto_dynamic_shapes({k: value for k, value in inputs.items() if k != "use_cache"}))
     return OnnxExporter().export(part, copy.deepcopy(inputs), OnnxConfig(dynamic=True, dynamic_shapes=shapes))
 
 
 def _varying(shapes: Any) -> Any:
-    """The dynamic axes, batch and length only: [B, S], [B, S, D], [B, H, S, K]. Tracing with all axes dynamic
-    takes minutes.
+    """Keep only the batch and length axes dynamic, because tracing with all axes dynamic takes minutes. The
+    shapes are [B, S], [B, S, D] and [B, H, S, K].
     """
     if isinstance(shapes, dict) and 0 in shapes:
         return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}
@@ -154,7 +156,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # transformers 5.17 returns the programs of torch.
+        # transformers 5.17 has no `ExportedModel`, and returns ONNX programs of torch. Save the programs
+        # directly.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)
@@ -166,7 +169,7 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the progress lines and the internal warnings of torch and transformers."""
+    """Suppress the progress output and the warnings of torch and transformers during the export."""
     disabled = logging.root.manager.disable
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -177,7 +180,7 @@ def _quiet() -> Iterator[None]:
             logging.disable(disabled)
 
 
-# The graphs are traced from the model itself, so that they can express every field.
+# ONNX supports every field of the config, because the graphs are traced from the model itself.
 ONNX = Format(
     name="onnx",
     expressible=Expressible("ONNX", ALL_FIELDS, {}),

@@ -1,4 +1,4 @@
-"""Rewrites a model for formats that compute scaled dot products only and have a position table of fixed
+"""Rewrites a model for formats that support only scaled dot-product attention and a position table of fixed
 length.
 """
 
@@ -15,21 +15,21 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .formats import Limit, Tokenizers
 
-# Section 6.1: an output has at most this many more tokens than its input.
+# Section 6.1 limits an output to the input length plus this number of tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
 
 def _whole_attention(config: VaswaniConfig) -> str | None:
     windows = {*config.windows_of(is_causal=False), *config.windows_of(is_causal=True)}
-    return None if windows == {None} else "it attends to all tokens"
+    return None if windows == {None} else "each token attends to all tokens"
 
 
 def _dot_product(name: str) -> Limit:
     return lambda config: "its scores are dot products" if getattr(config, name) in UNFUSED_SCORES else None
 
 
-# The limits of a format that has scaled dot-product attention over all tokens only.
+# The limits for a format that supports only scaled dot-product attention over all tokens.
 SCALED_DOT_LIMITS: dict[str, Limit] = {
     "attention_score": _dot_product("attention_score"),
     "cross_attention_score": _dot_product("cross_attention_score"),
@@ -38,8 +38,8 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """A model that computes the same function with scaled dot products: factors and matrices move into the
-    query projections.
+    """Create a model that computes the same outputs with scaled dot products. Scaling factors and score
+    matrices are multiplied into the query projections.
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
@@ -60,7 +60,7 @@ def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
 @torch.no_grad()
 def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
-    """Weight and bias of a query projection with which q k / sqrt(d_k) equals the scores of the attention."""
+    """The weight and bias of a new query projection, so that q k / sqrt(d_k) equals the original scores."""
     folded = {}
     for name, value in attention.q_proj.named_parameters():
         heads = value.double().unflatten(0, (-1, attention.d_k))
@@ -72,15 +72,15 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
 
 
 def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
-    """The length of a position table for the longest input and for every output that the generation config
-    allows.
+    """The number of rows of a position table that is long enough for the longest input and every output that
+    the generation config allows.
 
-    The result is at least 1,074 positions. A learned table keeps its length.
+    The table has at least 1,074 rows. A learned table keeps its number of rows.
     """
     if model.config.position_embedding == "learned":
         return model.config.max_position_embeddings
     config = model.generation_config
-    # transformers writes 10^30 if there is no limit.
+    # Ignore lengths from 10^6 on, because transformers writes 10^30 if a tokenizer has no limit.
     lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < 10**6]
     longest = max(lengths, default=DEFAULT_MAX_LENGTH)
     a, b = (getattr(config, name, None) or 0 for name in ("max_length_a", "max_length_b"))

@@ -1,1 +1,1 @@
-"""Scores of translations: BLEU, chrF, perplexity."""
+"""Scores translations with BLEU, chrF and COMET, and computes the perplexity of references."""

@@ -1,5 +1,5 @@
-"""BLEU, chrF and exact match of given translations, computed by sacreBLEU. evaluate.py makes the
-translations.
+"""Scores given translations with BLEU and chrF (computed by sacreBLEU) and exact match. The file evaluate.py
+also translates.
 """
 
 import itertools
@@ -12,20 +12,20 @@ import evaluate
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-# tensor2tensor's get_ende_bleu.sh splits compounds by perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'. The
-# script works on bytes. Match bytes too, because the result differs for two hyphens around one letter that is
-# not ASCII.
+# The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
+# $2}g'. The script matches bytes. Match bytes here too, because matching characters gives another result if
+# two hyphens surround a single non-ASCII letter.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
-    "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the"
-    " published scores of WMT 2014 English-German; compare it only with tokenized, compound-split scores such"
-    " as the paper's 27.3 and 28.4."
+    "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
+    "published scores of WMT 2014 English-German; compare it only with tokenized, compound-split scores "
+    "such as the paper's 27.3 and 28.4."
 )
 
 
 def split_compounds(text: str) -> str:
-    """A tokenized text in which each hyphen inside a word is a token: "rich-text" becomes "rich ##AT##-##AT##
-    text".
+    """Replace each hyphen inside a word of a tokenized text by the token ##AT##-##AT##: "rich-text" becomes
+    "rich ##AT##-##AT## text".
     """
     return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", text.encode(errors="surrogatepass")).decode(
         errors="surrogatepass"
@@ -33,19 +33,23 @@ def split_compounds(text: str) -> str:
 
 
 class CompoundSplitBLEU(BLEU):
-    """BLEU of tokenized text with split compounds. The signature names the split."""
+    """BLEU in which compounds are split after tokenization. The signature ends in "split_compounds"."""
 
     def __init__(self, tokenize: str, lowercase: bool):
-        # `force` turns off the warning about tokenized text, because tokenized text is intended here.
+        # `force` turns off sacreBLEU's warning about tokenized text, because the input of this metric may be
+        # tokenized.
         super().__init__(tokenize=tokenize, lowercase=lowercase, force=True)
         tokenizer = self.tokenizer
-        # sacreBLEU calls this attribute for each hypothesis and each reference.
+        # Replace the attribute `tokenizer`, because sacreBLEU calls it for each hypothesis and each
+        # reference.
         self.tokenizer: Any = lambda text: split_compounds(tokenizer(text))
         self.tokenizer_signature = f"{self.tokenizer_signature}+split_compounds"
 
 
 def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
-    """Refuse a tokenizer that sacreBLEU does not have, or that needs a package that is not installed."""
+    """Raise an error if sacreBLEU has no such tokenizer, or if the tokenizer needs a package that is not
+    installed.
+    """
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in BLEU.TOKENIZERS)
         raise ValueError(f"`{key}` must be one of {known}, but is {tokenize!r}.")
@@ -53,15 +57,18 @@ def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
         BLEU(tokenize=tokenize)
     except (ImportError, RuntimeError, OSError):
         raise ValueError(
-            f"`{key}` is {tokenize!r}, which needs a package or a file that is not there; install what"
-            " sacreBLEU's documentation names for this tokenizer, or choose another one, such as 13a."
+            f"`{key}` is {tokenize!r}, which needs a package or a file that is not there; install what "
+            "sacreBLEU's documentation names for this tokenizer, or choose another one, such as 13a."
         ) from None
 
 
 def corpus_metrics(tokenize: str, lowercase: bool, split_compounds: bool) -> dict[str, BLEU | CHRF]:
-    """The metric objects "bleu" and "chrf" of sacreBLEU, with the options of `score_translations`."""
+    """Create sacreBLEU's metric objects for BLEU and chrF. The arguments are the same as in
+    `score_translations`.
+    """
     check_tokenizer(tokenize)
-    # The tokenizer "none" is for tokenized text. `force` turns off the warning about tokenized text.
+    # With the tokenizer "none" the text is already tokenized. `force` turns off the warning about tokenized
+    # text.
     bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     if split_compounds:
         bleu = CompoundSplitBLEU(tokenize, lowercase)
@@ -76,15 +83,16 @@ def score_translations(
     lowercase: bool = False,
     split_compounds: bool = False,
 ) -> dict[str, float | str]:
-    """BLEU, chrF and exact match of a corpus, from 0 to 100, with the signatures of sacreBLEU.
+    """Compute BLEU, chrF and exact match of a corpus, each from 0 to 100, with the signatures of sacreBLEU.
 
-    BLEU (Papineni et al. 2002) is computed on detokenized text as sacreBLEU does (Post 2018). chrF (Popović
-    2015) is chrF2 with character 6-grams. A reference is a text, or several texts for one prediction.
+    BLEU (Papineni et al. 2002) is computed by sacreBLEU (Post 2018), which expects detokenized text. chrF
+    (Popović 2015) is chrF2 with character 6-grams. Each prediction has one reference text, or a list of
+    several reference texts.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
-    # sacreBLEU needs a list of all first references, a list of all second references, and so on. A missing
-    # reference is None.
+    # sacreBLEU needs one list with the first reference of every prediction, one list with the second
+    # reference, and so on. A missing reference is None.
     references_by_number = list(itertools.zip_longest(*reference_lists))
     bleu_score = bleu.corpus_score(predictions, references_by_number)
     chrf_score = chrf.corpus_score(predictions, references_by_number)
@@ -104,10 +112,9 @@ def score_translations(
 def exact_match_by(
     groups: Sequence[Any], predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> dict[Any, dict[str, float]]:
-    """For each group, sorted, the exact match of its translations in percent, and the number of its
-    sentences.
+    """Compute the exact match in percent and the number of sentences for each group of predictions.
 
-    `groups` has the group of each prediction.
+    `groups` has the group of each prediction. The result is sorted by group.
     """
     results = {}
     for group in sorted(set(groups)):
@@ -119,11 +126,12 @@ def exact_match_by(
 
 
 class TranslationMetric(evaluate.Metric):
-    """`score_translations` as a metric of the library `evaluate`. Construct the class; it is not on the Hub.
+    """`score_translations` as a metric of the library `evaluate`. Create the metric with its constructor,
+    because the metric is not on the Hub.
 
-    The arguments `tokenize` and `lowercase` of `compute` replace those of the constructor for one call. All
-    sentences are in memory and no file is written. In a distributed run, one process must receive all
-    sentences, as in `Seq2SeqTrainer`.
+    The arguments `tokenize` and `lowercase` of `compute` replace the arguments of the constructor for one
+    call. The metric keeps all sentences in memory and writes no file. In a distributed run, one process must
+    receive all sentences, as in `Seq2SeqTrainer`.
 
     Args:
         tokenize (str): As in `score_translations`.
@@ -137,15 +145,15 @@ class TranslationMetric(evaluate.Metric):
         super().__init__(keep_in_memory=True)
 
     def add(self, *, prediction: str, reference: str | Sequence[str]) -> None:
-        """Add one translation, with its reference or references."""
+        """Add one translation with one reference or a list of references."""
         self.add_batch(predictions=[prediction], references=[reference])
 
     def add_batch(self, *, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> None:
-        """Add several translations, with the reference or references of each."""
+        """Add several translations. Each translation has one reference or a list of references."""
         super().add_batch(predictions=predictions, references=_reference_lists(predictions, references))
 
     def compute(self, **inputs: Any) -> dict[str, float | str]:
-        """The scores of the given translations and of all translations that were added since the last call."""
+        """Score the given translations together with all translations that were added since the last call."""
         if self.writer is None and inputs.get("predictions") is None:
             raise ValueError(
                 "`predictions` must be given to `compute`, or added before it, but there are none."
@@ -163,8 +171,8 @@ class TranslationMetric(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        # Create no folder, because this metric writes no files. The base class would fail in a read-only
-        # folder.
+        # Do not create a folder as the base class does, because this metric writes no files and the working
+        # folder may be read-only.
         return self._data_dir_root
 
     def _compute(
@@ -186,7 +194,7 @@ class TranslationMetric(evaluate.Metric):
 def _reference_lists(
     predictions: Sequence[str], references: Sequence[str | Sequence[str]]
 ) -> list[list[str]]:
-    """The list of references of each prediction."""
+    """Convert the references so that each prediction has a list of references."""
     if len(predictions) == 0:
         raise ValueError("`predictions` must hold at least one translation, but is empty.")
     lists = [[entry] if isinstance(entry, str) else list(entry) for entry in references]

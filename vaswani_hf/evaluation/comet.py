@@ -1,8 +1,9 @@
-"""COMET scores by the command `comet-score`, which is installed in an environment of its own.
+"""Computes COMET scores with the command `comet-score`, which must be installed in a separate environment.
 
 unbabel-comet needs transformers below 5 and numpy below 2, but this package does not work with these
-versions. Therefore both cannot be in one environment. A COMET model is a pickle file, and loading a pickle
-file runs code of its publisher. This happens in the process of `comet-score`, with the rights of the user.
+versions. Therefore the two packages cannot be installed in one environment. A COMET model is a pickle file,
+and loading a pickle file runs code of the publisher of the model. The code runs in the process of
+`comet-score`, with all permissions of the user.
 """
 
 import json
@@ -21,11 +22,11 @@ COMMAND = "comet-score"
 
 
 class CometError(ValueError):
-    """COMET scores cannot be computed. The message is a sentence with a remedy."""
+    """Raised if COMET scores cannot be computed. The message includes a remedy."""
 
 
 def check_comet(model: str) -> None:
-    """Refuse COMET if the command `comet-score` or the .ckpt file is missing."""
+    """Raise an error if the command `comet-score` or the given .ckpt file is missing."""
     if shutil.which(COMMAND) is None:
         raise CometError(
             f"`--comet` needs the command {COMMAND}, which is not on PATH; install it in an environment of "
@@ -42,12 +43,13 @@ def comet_scores(
     references: Sequence[str],
     device: str | None = None,
 ) -> dict[str, list[float]]:
-    """The COMET score of each sentence, by the name of the system.
+    """Compute the COMET score of each sentence. The keys of the result are the names of the systems.
 
-    The score of a system is the mean of its sentences.
+    The score of a system is the mean of the scores of its sentences.
 
     `model` is a .ckpt file, or a name on the Hub such as "Unbabel/wmt22-comet-da", which `comet-score`
-    downloads. With the device "cpu", COMET computes on the CPU; otherwise COMET uses a GPU if there is one.
+    downloads. With the device "cpu", COMET computes on the CPU. Otherwise COMET uses a GPU if the machine has
+    a GPU.
     """
     check_comet(model)
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
@@ -74,13 +76,14 @@ def comet_scores(
 
 
 def _write(path: Path, texts: Sequence[str]) -> None:
-    # Replace all white space by spaces, because comet-score also ends a line at a carriage return.
+    # Replace all white space by single spaces, because comet-score would treat a carriage return as the end
+    # of a line.
     path.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
 
 
 def _run(command: list[str], model: str, folder: Path) -> None:
-    # On a terminal, comet-score shows its progress bars. Otherwise they go to the log, and an error shows the
-    # last line.
+    # If stderr is a terminal, comet-score shows its progress bars there. Otherwise the progress bars go to a
+    # log file, and an error message quotes the last line of the log file.
     shows = sys.stderr is not None and sys.stderr.isatty()
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:
@@ -100,12 +103,14 @@ def _run(command: list[str], model: str, folder: Path) -> None:
 
 
 def _read(path: Path, files: list[str], num_sentences: int) -> list[list[float]]:
-    """For each file, the score of each sentence."""
+    """Read the scores: one list for each file, with one score for each sentence."""
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
         scores = [[float(segment["COMET"]) for segment in found[file]] for file in files]
     except (OSError, ValueError, KeyError, TypeError):
-        raise CometError(f"{COMMAND} has written no scores; update it, or leave out `--comet`.") from None
+        raise CometError(
+            f"{COMMAND} has written no scores; update {COMMAND}, or leave out `--comet`."
+        ) from None
     if any(len(system) != num_sentences for system in scores):
         raise CometError(f"{COMMAND} has not scored each of the {num_sentences:,} sentences; update it.")
     return scores

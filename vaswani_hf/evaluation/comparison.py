@@ -1,5 +1,5 @@
-"""Comparison of systems on one test set: significance tests of sacreBLEU, confidence intervals, scores by
-length.
+"""Compares systems on one test set: significance tests of sacreBLEU, confidence intervals, and scores by
+source length.
 """
 
 import io
@@ -13,42 +13,47 @@ from sacrebleu.significance import PairedTest, Result
 
 from .bleu import SPLIT_COMPOUNDS_NOTE, corpus_metrics
 
-# The numbers of bootstrap resamples and of randomization trials are sacreBLEU's defaults.
+# The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# The smallest number of differing sentences for a p-value. If m sentences differ, the randomization test
-# cannot give a p-value below 2 / 2^m, because at least 2 of the 2^m exchanges give the observed difference.
-# The smallest p-value is 0.002 for m = 10. sacreBLEU does not count equal differences, and would report p =
-# 0.0001 for m = 1.
+# Report a p-value only if at least this number of translations differ between two systems. If m translations
+# differ, the randomization test cannot give a p-value below 2 / 2^m, because at least 2 of the 2^m exchanges
+# give a difference as large as the observed one. For m = 10 the limit is 0.002. sacreBLEU ignores exchanges
+# that give exactly the observed difference, so it would report p = 0.0001 for m = 1.
 FEWEST_SENTENCES = 10
-# The largest number of sentences, because sacreBLEU needs 8 bytes per sentence and trial: 1.6 GB for 20,000
-# sentences.
+# The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes per sentence and trial, which is
+# 1.6 GB for 20,000 sentences and 10,000 trials.
 MOST_SENTENCES = 20_000
-# The largest number of words in each bucket except the last one, as in compare-mt (Neubig et al. 2019).
+# The maximum number of source words in each length bucket except the last bucket, as in compare-mt (Neubig et
+# al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
-# Use the colours of Okabe and Ito, because colour-blind readers can tell them apart. The baseline is grey.
+# The baseline is grey. The other colours are from Okabe and Ito, because colour-blind readers can distinguish
+# these colours.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 
 Systems = Mapping[str, Sequence[str]]
 
 
 def check_comparable(num_sentences: int) -> None:
-    """Refuse a test set or a seed with which sacreBLEU's significance tests do not work."""
+    """Raise an error if the test set is too large, or if the seed is invalid for sacreBLEU's significance
+    tests.
+    """
     if num_sentences > MOST_SENTENCES:
         raise ValueError(
-            f"`--compare` takes at most {MOST_SENTENCES:,} sentences, beyond which the tests would need"
-            f" gigabytes of memory, but `--source` has {num_sentences:,}; take a sample."
+            f"`--compare` takes at most {MOST_SENTENCES:,} sentences, beyond which the tests would need "
+            f"gigabytes of memory, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    # sacreBLEU treats the seed 0 as no seed: it would draw other samples for each system without a warning.
+    # Refuse the seed 0, because sacreBLEU treats 0 as no seed, and would draw other samples for each system
+    # without a warning.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
         raise ValueError(f"SACREBLEU_SEED must be a positive integer or none, but is {seed!r}.")
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
-    """The indices of the sentences in each bucket of source lengths, by the name of the bucket, such as
-    "11-20" words.
+    """Group sentences by the number of source words. The keys are names of buckets such as "11-20", and the
+    values are sentence indices.
     """
     first = (0, *(most + 1 for most in BUCKETS))
     names = [*(f"{least}-{most}" for least, most in zip(first, BUCKETS, strict=False)), f"{first[-1]}+"]
@@ -69,12 +74,12 @@ def compare_systems(
     lowercase: bool = False,
     split_compounds: bool = False,
 ) -> dict[str, Any]:
-    """The scores of all systems, on all sentences and by source length, and p-values against the first
-    system.
+    """Score all systems on all sentences and by source length, and compute p-values against the first system.
 
-    `systems` has the translations of each system by its name, and `comet` the COMET score of each sentence.
-    sacreBLEU (Post 2018) computes the p-values by paired bootstrap resampling (Koehn 2004) and by paired
-    approximate randomization (Riezler and Maxwell 2005), and the 95 % confidence intervals by the bootstrap.
+    `systems` maps the name of each system to its translations. `comet` maps the name of each system to the
+    COMET scores of its sentences. sacreBLEU (Post 2018) computes p-values with two tests: paired bootstrap
+    resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005). The 95 %
+    confidence intervals come from the bootstrap.
     """
     from tqdm.auto import tqdm
 
@@ -122,7 +127,9 @@ def compare_systems(
 def _test(
     kind: str, num_samples: int, systems: Systems, references: Sequence[str], metric: Any
 ) -> tuple[Any, list[Result]]:
-    """The signature and the result of each system. `kind` "bs" is the bootstrap, "ar" the randomization."""
+    """Run a significance test: `kind` is "bs" for the bootstrap or "ar" for the randomization. Return the
+    signature and the result of each system.
+    """
     test = PairedTest(
         list(systems.items()), {"": metric}, [references], test_type=kind, n_samples=num_samples
     )
@@ -138,7 +145,7 @@ def _is_testable(row: Mapping[str, Any]) -> bool:
 def _add_scores(rows: list[dict[str, Any]], key: str, results: list[Result], num_sentences: int) -> None:
     """Add the score and the confidence interval of each system to its row."""
     for row, result in zip(rows, results, strict=True):
-        # The mean of sacreBLEU is a float32, which JSON cannot write.
+        # Convert the mean of sacreBLEU to a Python float, because json cannot write a NumPy float32.
         mean = float(result.mean)  # type: ignore[arg-type]
         half = float(result.ci)  # type: ignore[arg-type]
         interval = None
@@ -154,15 +161,16 @@ def _add_p_values(
     bootstrap: list[Result],
     randomization: list[Result],
 ) -> None:
-    """Add the p-values to the rows of all systems except the baseline, which is the first system of both
-    results.
+    """Add the p-values to the rows of all systems except the baseline. The baseline is the first system in
+    both results.
     """
     by_name = {row["system"]: result for row, result in zip(testable, randomization[1:], strict=True)}
     for row, result in zip(rows[1:], bootstrap[1:], strict=True):
         p_values: tuple[Any, Any] = (None, None)
         if row["system"] in by_name:
             p_values = (result.p_value, by_name[row["system"]].p_value)
-            # sacreBLEU counts only larger differences, and would report p = 0.001 for equal scores.
+            # If the scores are equal, set p to 1, because sacreBLEU counts only differences that are larger
+            # than the observed difference, and would report p = 0.001.
             if math.isclose(result.score, bootstrap[0].score, abs_tol=1e-9):
                 p_values = (1.0, 1.0)
         row[key] |= dict(zip(("p_bootstrap", "p_randomization"), p_values, strict=True))
@@ -180,19 +188,21 @@ def _notes(rows: list[dict[str, Any]], num_sentences: int, is_split: bool) -> li
     for row in rows[1:]:
         if not _is_testable(row):
             notes.append(
-                f"{row['system']} differs from the baseline in {row['differing_sentences']:,} of the"
-                f" translations; p-values need {FEWEST_SENTENCES} that differ."
+                f"{row['system']} differs from the baseline in {row['differing_sentences']:,} of the "
+                f"translations, but a p-value needs at least {FEWEST_SENTENCES} different translations."
             )
     if num_sentences < FEWEST_SENTENCES:
-        notes.append(f"Intervals need {FEWEST_SENTENCES} sentences, but there are {num_sentences:,}.")
+        notes.append(
+            f"Confidence intervals need {FEWEST_SENTENCES} sentences, but there are {num_sentences:,}."
+        )
     if len(rows) > 2:
-        notes.append("Each p-value is of one comparison with the baseline, not corrected for their number.")
+        notes.append("The p-values are not corrected for the number of comparisons with the baseline.")
     return notes
 
 
 def comparison_as_text(results: Mapping[str, Any]) -> str:
-    """The results as tables: for each metric one table of the systems, then one table of scores by source
-    length.
+    """Format the results as tables. Each metric has one table of the systems and one table of scores by
+    source length.
     """
     width = max(len(row["system"]) for row in results["systems"]) + len(" (baseline)")
     keys = [key for key in METRIC_NAMES if key in results["systems"][0]]
@@ -237,10 +247,11 @@ def _length_table(results: Mapping[str, Any], key: str) -> str:
 
 
 def comparison_picture(results: Mapping[str, Any]) -> bytes:
-    """A PNG with bars: BLEU of each system on all sentences and by source length, with 95 % confidence
-    intervals.
+    """Draw a bar chart as PNG: the BLEU of each system on all sentences and by source length, with 95 %
+    confidence intervals.
 
-    `results` is the result of `compare_systems` for at most `len(COLORS)` systems.
+    `results` is the result of `compare_systems` for at most `len(COLORS)` systems,
+    because each system needs a colour.
     """
     # Import matplotlib here, because the import is slow and only pictures need matplotlib.
     from matplotlib.figure import Figure
@@ -255,8 +266,8 @@ def comparison_picture(results: Mapping[str, Any]) -> bytes:
     for number, name in enumerate(names):
         scores = [group["systems"][number]["bleu"] for group in groups]
         places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(groups))]
-        # matplotlib reads a dollar sign as the start of a formula, and hides a label that begins with an
-        # underscore.
+        # Escape dollar signs, because matplotlib reads a dollar sign as the start of a formula. Begin with a
+        # zero-width space, because matplotlib hides a label that begins with an underscore.
         label = f"\u200b{name}".replace("$", r"\$") + (" (baseline)" if number == 0 else "")
         axes.bar(
             places, [score["score"] for score in scores], 0.92 * width, label=label, color=COLORS[number]

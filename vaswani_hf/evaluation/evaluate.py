@@ -1,4 +1,4 @@
-"""Evaluation of a model on a test set: BLEU and chrF of its translations, and the perplexity of the
+"""Evaluates a model on a test set: computes BLEU and chrF of the translations, and the perplexity of the
 references.
 """
 
@@ -24,9 +24,9 @@ logger = logging.get_logger(__name__)
 def negative_log_likelihood(
     model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
 ) -> tuple[float, int]:
-    """The negative log-likelihood of all labels of the batches in nats, and the number of labels.
+    """The total negative log-likelihood of all labels in the batches, in nats, and the number of labels.
 
-    Label smoothing is not applied. The model is evaluated in eval mode, and returns to its earlier mode.
+    Label smoothing is not applied. The model is switched to eval mode, and switched back at the end.
     """
     was_training = model.training
     model.eval()
@@ -40,9 +40,8 @@ def negative_log_likelihood(
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss): the perplexity per token for a loss in nats per token.
-
-    Infinite if a float cannot hold the value.
+    """exp(loss): the perplexity per token for a loss in nats per token. Infinity if the value is too large
+    for a float.
     """
     return math.exp(loss) if loss < 700 else math.inf
 
@@ -60,7 +59,7 @@ def evaluate(
     split_compounds: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Translate a test set, and score the translations by BLEU, chrF and exact match.
+    """Translate a test set, and score the translations with BLEU, chrF and exact match.
 
     Example:
         >>> from vaswani_hf import Translator, VaswaniConfig, VaswaniForSeq2SeqLM
@@ -81,20 +80,20 @@ def evaluate(
         dtype (str, optional): As in `Translator.from_pretrained`.
         quantization (str, optional): As in `Translator.from_pretrained`.
         tokenize (str): The tokenizer of sacreBLEU: "13a", "intl", "char", "none" …
-        lowercase (bool): Ignore case.
-        split_compounds (bool): Split words at hyphens, as the published BLEU scores of WMT 2014
-            English-German do.
+        lowercase (bool): Ignore upper and lower case.
+        split_compounds (bool): Split words at hyphens, as in the published BLEU scores for WMT 2014
+            English-German.
         **options: Options of `Translator.translate`, such as `num_beams` and `tokens_per_batch`.
 
     Returns:
         dict: `bleu`, `chrf` and `exact_match` (0 to 100); `bleu_signature` and `chrf_signature` of sacreBLEU;
-            `loss` (nats per token) and `perplexity` of the references, without the pairs that are longer than
-            the model accepts (None if all pairs are longer); `sentences`, `seconds` and
+            `loss` (nats per token) and `perplexity` of the references, computed without pairs that are longer
+            than the model accepts (None if all pairs are too long); `sentences`, `seconds` and
             `sentences_per_second`; the list `translations`.
 
     Raises:
-        ValueError: If there is no such checkpoint, if there are no sentences, if there are more or fewer
-            references than sentences, or if an option has an impossible value.
+        ValueError: If the checkpoint does not exist, if there are no sentences, if the numbers of sentences
+            and references differ, or if an option has an impossible value.
         HubError: If a repository cannot be downloaded.
         NotFiniteError: If the model's logits are NaN or infinite.
     """
@@ -103,7 +102,7 @@ def evaluate(
     measured = translate_and_measure(model, sources, references, **options)
     scores = score_translations(
         measured["translations"],
-        # Remove outer spaces, because a line of a corpus may end in spaces.
+        # Remove spaces at both ends, because a line of a corpus may end in spaces.
         [reference.strip() for reference in references],
         tokenize=tokenize,
         lowercase=lowercase,
@@ -120,7 +119,7 @@ def translate_and_measure(
     tokens_per_batch: int = 4096,
     **options: Any,
 ) -> dict[str, Any]:
-    """The entries of `evaluate` that need the model: translations, loss, perplexity and speed."""
+    """Compute the results of `evaluate` that need the model: translations, loss, perplexity and speed."""
     if len(sources) != len(references):
         raise ValueError(
             f"There must be one reference per source sentence, but there are {len(sources)} sources and "
@@ -149,7 +148,7 @@ def translate_and_measure(
 def translate_test_set(
     translator: Translator, sources: list[str], what: str = "", **options: Any
 ) -> list[str]:
-    """The translations of a test set. On a terminal, a progress bar shows the name `what` of the system."""
+    """Translate a test set. On a terminal, a progress bar shows the name of the system, `what`."""
     from tqdm.auto import tqdm
 
     translated = translator.translate(sources, **options)
@@ -160,7 +159,7 @@ def translate_test_set(
 
 
 def _name_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
-    """Score one pair at a time. The first pair with NaN or infinite logits raises an error with its number."""
+    """Score the pairs one by one, to raise an error that names the first pair with NaN or infinite logits."""
     for source, reference in zip(sources, references, strict=True):
         if any(True for _ in _reference_batches(translator, [source], [reference], 1)):
             list(translator.score([source], [reference]))
@@ -169,7 +168,7 @@ def _name_broken_pair(translator: Translator, sources: list[str], references: li
 def _reference_batches(
     translator: Translator, sources: list[str], references: list[str], tokens_per_batch: int
 ) -> Iterable[dict[str, torch.Tensor]]:
-    """Batches of the pairs that are not longer than the model accepts, for the perplexity."""
+    """Yield batches for the perplexity, without pairs that are longer than the model accepts."""
     limit = translator.max_length
     examples = []
     for source, target in zip(sources, references, strict=True):

@@ -1,6 +1,7 @@
-"""Constituency parsing (Section 6.3): a translation model writes trees, and the trees are scored.
+"""Constituency parsing (Section 6.3): a sequence-to-sequence model writes the tree of a sentence, and the
+trees are scored.
 
-`data/trees.py` reads trees. `tasks/parsing.py` converts trees to targets for the training.
+The file `data/trees.py` reads treebanks. The file `tasks/parsing.py` converts trees to training targets.
 """
 
 from .parser import Parser

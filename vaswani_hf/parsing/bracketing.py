@@ -1,11 +1,11 @@
-"""Labelled bracketing scores: precision, recall and F1 of trees by the rules of evalb (Sekine and Collins
-1997).
+"""Labelled bracketing scores: precision, recall and F1 of trees, with the rules of the program evalb (Sekine
+and Collins 1997).
 
-The rules are those of evalb's parameter files COLLINS.prm and new.prm. Function tags are removed, ADVP and
-PRT are the same label, and TOP, punctuation and traces are deleted. A constituent is its label with its first
-and last word. The constituents of all sentences are counted together. Part-of-speech tags are not compared.
-The tags of the gold tree decide which words are punctuation, also in the predicted tree, because a predicted
-tree may have no tags.
+The rules come from the parameter files COLLINS.prm and new.prm of evalb. Function tags are removed. The
+labels ADVP and PRT count as equal. TOP, punctuation and traces are deleted. Two constituents match if they
+have the same label, the same first word and the same last word. The constituents of all sentences are counted
+together. Part-of-speech tags are not compared. The tags of the gold tree determine which words are
+punctuation, even in the predicted tree, because a predicted tree may have no tags.
 """
 
 import time
@@ -26,7 +26,8 @@ _SAME_LABEL = {"PRT": "ADVP"}
 
 
 def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[str, Any]:
-    """The scores of predicted trees. Both sequences have the trees of the same sentences in the same order.
+    """Score predicted trees against gold trees. The two sequences must have the trees of the same sentences
+    in the same order.
 
     `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the share of sentences
     whose constituents are all correct. `sentences`, `gold_brackets`, `predicted_brackets` and
@@ -64,42 +65,42 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 def _punctuation_of(tree: Tree) -> list[bool]:
     """For each word of a tree, True if the word is punctuation.
 
-    Its tag decides, or the word itself if it has no tag.
+    The tag of a word determines this. For a word without a tag, the word itself determines this.
     """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]
 
 
 def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, int]]:
-    """The label, start and end of each constituent that is scored.
-
-    Start and end are positions among the kept words.
+    """Count the label, start and end of each constituent that is scored. Start and end are positions after
+    punctuation is deleted.
     """
-    # The number of kept words before each word, and before the end of the sentence.
+    # For each word and for the end of the sentence, the number of kept words before it.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
     for label, start, end in tree.constituents:
-        # Leave out a constituent that has only punctuation.
+        # Leave out wrappers such as TOP, and constituents that consist only of punctuation.
         if label not in WRAPPERS and places[start] < places[end]:
             brackets[_SAME_LABEL.get(label, label), places[start], places[end]] += 1
     return brackets
 
 
 def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dict[str, Any]:
-    """Parse the sentences of gold trees and score the trees. The options are those of `Parser.parse`.
+    """Parse the sentences of gold trees, and score the predicted trees. `options` are options of
+    `Parser.parse`.
 
-    The result has the entries of `bracketing_scores`, `seconds`, `sentences_per_second`, and the list `trees`
-    with one entry for each gold tree. The entry is None for a gold tree without words.
+    The result has the entries of `bracketing_scores`, `seconds` and `sentences_per_second`. It also has the
+    list `trees` with one predicted tree for each gold tree; the entry of a gold tree without words is None.
     """
     from tqdm.auto import tqdm
 
     with_words = trees_with_words(gold)
     start = time.perf_counter()
     parsed = parser.parse((tree.sentence for tree in with_words), **options)
-    # disable=None shows no bar if stderr is not a terminal.
+    # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     bar = tqdm(parsed, total=len(with_words), unit=" sentences", desc="parsing", disable=None, leave=False)
-    # Put the words of the gold tree into the predicted tree, because `Tree.sentence` replaces some characters
-    # of words.
+    # Put the words of the gold tree into the predicted tree, because `Tree.sentence` changes some characters
+    # of the words.
     trees = [
         tree_from_symbols(gold_tree.words, tree.symbols, tree.tags)
         for gold_tree, tree in zip(with_words, bar, strict=True)
@@ -116,7 +117,7 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
 def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
     """The gold trees that have words.
 
-    A tree that has only traces cannot be scored; a warning counts such trees.
+    A tree that has only traces has no words and cannot be scored. A warning gives the number of such trees.
     """
     found = [tree for tree in gold if tree.words]
     if len(found) < len(gold):
@@ -127,12 +128,12 @@ def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
 
 
 def trees_as_lines(trees: Iterable[Tree | None]) -> str:
-    """One line of brackets for each tree, and an empty line for None."""
+    """Write each tree as one line of brackets. None becomes an empty line."""
     return "".join("\n" if tree is None else f"{tree}\n" for tree in trees)
 
 
 def scores_as_text(scores: dict[str, Any]) -> str:
-    """The scores of `evaluate_parser` or `bracketing_scores`, one per line."""
+    """Format the scores of `evaluate_parser` or `bracketing_scores` as text, one score per line."""
     sentences = f"{scores['sentences']:,} sentences"
     if "seconds" in scores:
         sentences += f" in {scores['seconds']:.1f} s, {scores['sentences_per_second']:.1f} sentences/s"

@@ -1,6 +1,6 @@
-"""`Parser`: a translator from sentences to trees.
+"""`Parser`: writes the constituency trees of sentences.
 
-A constraint of the search makes each output a well-formed tree.
+The search is constrained so that each output is a well-formed tree.
 """
 
 import math
@@ -24,9 +24,10 @@ from ..translation.translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# The smallest tree over N words has N + 3 symbols: an opening bracket, N words, a closing bracket and `</s>`.
+# The smallest tree over N words has N + 3 symbols: the N words, and an opening bracket, a closing bracket and
+# `</s>`.
 NUM_OTHER_SYMBOLS = 3
-# Settings of `generate` that can forbid a symbol that the tree needs.
+# Settings of `generate` that could forbid a symbol that a well-formed tree needs.
 _FORBIDDING_SETTINGS = (
     "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size",
@@ -42,19 +43,19 @@ _FORBIDDING_SETTINGS = (
 
 
 class WellFormedTrees(LogitsProcessor):
-    """Allows only symbols after which a well-formed tree over all words is still possible within the length
-    limit.
+    """A logits processor for trees. It allows a symbol only if a well-formed tree over all words is still
+    possible within the length limit.
 
-    The processor counts the symbols of each beam at each step. It needs no grammar and keeps no state between
+    At each step, the processor counts the symbols of each beam. It uses no grammar and stores nothing between
     steps.
 
-    Letters of shapes: B sentences, K beams, T symbols of a beam so far, V target vocabulary.
+    Dimensions in shapes: B sentences, K beams, T symbols that a beam has so far, V target vocabulary.
 
     Args:
         tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
-        num_words (sequence): The number of words of each of the B sentences.
-        limits (sequence): The maximum number of symbols of each of the B trees, `</s>` included. It must be
-            at least the number of words plus `NUM_OTHER_SYMBOLS`.
+        num_words (sequence): The number of words in each of the B sentences.
+        limits (sequence): The maximum number of symbols in each of the B trees, including `</s>`. Each limit
+            must be at least the number of words plus `NUM_OTHER_SYMBOLS`.
         device (torch.device): The device of the scores.
     """
 
@@ -77,15 +78,14 @@ class WellFormedTrees(LogitsProcessor):
                 tag_ids.append(token_id)
         self.eos_token_id = tokenizer.eos_token_id
         self.opening_ids = torch.tensor(opening_ids, device=device)
-        # In the output of the model, each tag stands for the next word of the sentence.
+        # The model writes a tag in place of each word of the sentence.
         self.tag_ids = torch.tensor(tag_ids, device=device)
         self.num_words = torch.tensor(num_words, device=device)
         self.limits = torch.tensor(limits, device=device)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The scores [B * K, V] with -inf for forbidden symbols.
-
-        `input_ids` [B * K, 1 + T] int64 are the symbols so far.
+        """Set the scores [B * K, V] of forbidden symbols to -inf. `input_ids` [B * K, 1 + T] int64 are the
+        start token and the symbols so far.
         """
         num_beams = len(scores) // len(self.num_words)
         num_words = self.num_words.repeat_interleave(num_beams)  # [B * K], as all tensors below
@@ -100,10 +100,11 @@ class WellFormedTrees(LogitsProcessor):
         has_words_left = num_words_left > 0
         is_begun = num_opening > 0
         is_inside = depth > 0
-        # True if the last symbol is an opening bracket. In the first step there is no last symbol.
+        # True if the last symbol is an opening bracket, so that the bracket is still empty. At the first step
+        # there is no symbol.
         is_empty = is_opening[:, -1:].any(dim=1)
-        # After one more opening bracket, the tree needs at least the remaining words, a closing bracket for
-        # each open bracket, and `</s>`.
+        # If another bracket is opened, the tree still needs the remaining words, a closing bracket for each
+        # open bracket, and `</s>`.
         num_needed = num_words_left + (depth + 1) + 1
         has_room = num_symbols + 1 + num_needed <= limits
 
@@ -112,7 +113,7 @@ class WellFormedTrees(LogitsProcessor):
         allowed[:, self.opening_ids] = may_open.unsqueeze(1)
         may_write_word = is_inside & has_words_left
         allowed[:, self.tag_ids] = may_write_word.unsqueeze(1)
-        # The outermost bracket may be closed only after all words.
+        # Allow closing the outermost bracket only after all words.
         allowed[:, self.close_id] = is_inside & ~is_empty & ((depth > 1) | ~has_words_left)
         allowed[:, self.eos_token_id] = is_begun & ~is_inside
         return scores.masked_fill(~allowed, -torch.inf)
@@ -127,7 +128,9 @@ class TreeBackend(PyTorchBackend):
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """For each sentence of a batch, its linearised trees. The best tree is the first one."""
+        """Find the trees of each sentence in a batch, as sequences of symbols. The first tree of a sentence
+        is the best tree.
+        """
         for name in _FORBIDDING_SETTINGS:
             if setting_of(name, settings, self.generation_config):
                 raise ValueError(
@@ -135,8 +138,7 @@ class TreeBackend(PyTorchBackend):
                 )
         if any(segment.prefix for segment in segments):
             raise ValueError(
-                "`target_prefixes` must be left out for a parser, whose trees begin as their sentences ask "
-                "for."
+                "`target_prefixes` must be left out for a parser, because a parser writes whole trees."
             )
         num_words = [len(segment.text.split()) for segment in segments]
         limits = self._limits(segments, settings)
@@ -153,18 +155,18 @@ class TreeBackend(PyTorchBackend):
         return super().search(segments, with_attention, **settings, logits_processor=processors)
 
     def _limits(self, segments: list[Segment], settings: dict[str, Any]) -> list[int]:
-        """For each sentence the maximum number of symbols, `</s>` included, that `generate` allows."""
+        """For each sentence, the maximum number of symbols that `generate` allows, including `</s>`."""
         names = ("max_length_a", "max_length_b", "max_new_tokens", "max_length")
         lengths = {name: setting_of(name, settings, self.generation_config) for name in names}
         if all(length is None for length in lengths.values()):
             lengths["max_length_a"], lengths["max_length_b"] = PAPER_MAX_LENGTH
         fixed = [lengths["max_new_tokens"]]
         if lengths["max_length"] is not None:
-            # `max_length` includes the start token of the decoder.
+            # Subtract 1, because `max_length` includes the start token of the decoder.
             fixed.append(lengths["max_length"] - 1)
         if self.max_positions != math.inf:
-            # The start token needs a position. The last symbol needs none, because the decoder does not read
-            # it.
+            # The limit is the number of positions: the start token needs a position, but the last symbol does
+            # not, because the decoder does not read the last symbol.
             fixed.append(self.max_positions)
         by_source = GenerationConfig(
             max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]
@@ -177,10 +179,10 @@ class TreeBackend(PyTorchBackend):
 
 
 class Parser(Translator):
-    """A model that writes the constituency trees of sentences (Section 6.3).
+    """Writes the constituency trees of sentences (Section 6.3).
 
-    White space separates the words of a sentence. Punctuation marks must be separate words, as in the
-    treebank of the training. The leaves of a tree are exactly the words of its sentence.
+    The words of a sentence must be separated by white space. Punctuation marks must be separate words, as in
+    the training treebank. The leaves of a tree are exactly the words of the sentence.
     `Parser.from_pretrained` loads a checkpoint.
 
     Example:
@@ -218,12 +220,12 @@ class Parser(Translator):
         """Parse one sentence or several sentences.
 
         Args:
-            sentences (str or sequence): One sentence or several.
+            sentences (str or sequence): One sentence or several sentences.
             **options: The options of `parse`.
 
         Returns:
-            Tree or list: The tree of the sentence, or None for a sentence without words. For several
-                sentences, a list with one such entry for each sentence.
+            Tree or list: For one sentence, the tree, or None if the sentence has no words. For several
+                sentences, a list of such results.
 
         Raises:
             ValueError: If a sentence is longer than the model accepts, or if an option has an impossible
@@ -235,17 +237,17 @@ class Parser(Translator):
         return list(self.parse(sentences, **options))
 
     def parse(self, sentences: Iterable[str], **options: Any) -> Iterator[Tree | None]:
-        """Parse sentences lazily, in their order.
+        """Parse sentences lazily. The order of the sentences is kept.
 
         Args:
-            sentences (iterable): Each sentence is words with white space between them. `window` sentences are
-                read at a time.
+            sentences (iterable): The sentences. White space separates the words of a sentence. `window`
+                sentences are read at a time.
             **options: `window`, `tokens_per_batch` and `on_error` as in `Translator.translate`. With
-                `on_error="skip"`, a sentence that cannot be parsed has the tree None. All other options, such
-                as `num_beams`, are passed to `generate`.
+                `on_error="skip"`, the result for a sentence that cannot be parsed is None. All other options,
+                such as `num_beams`, are passed to `generate`.
 
         Yields:
-            Tree: The tree of each sentence, or None for a sentence without words. `str(tree)` is one line of
+            Tree: The tree of each sentence, or None if a sentence has no words. `str(tree)` is one line of
                 brackets.
 
         Raises:
@@ -263,8 +265,8 @@ class Parser(Translator):
         return ([" ".join(words)], ["", ""]) if words else ([], [""])
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """The sentence as one segment, because the trees of its parts cannot be joined to a tree of the
-        sentence.
+        """Keep the sentence as one segment, because trees of parts of a sentence cannot be joined to a tree
+        of the sentence.
         """
         length = len(segment.token_ids)
         positions = self.backend.max_positions
@@ -275,8 +277,8 @@ class Parser(Translator):
             )
         if length > max_length:
             logger.warning(
-                f"Line {number} has {length} tokens, more than the {max_length} of the longest sentence in "
-                "training; its tree may be worse than others."
+                f"Line {number} has {length} tokens, but the longest sentence in training had {max_length} "
+                "tokens; the tree of this line may be less accurate."
             )
         return [segment]
 
@@ -285,7 +287,7 @@ class Parser(Translator):
 
 
 def decode_tree(tokenizer: PreTrainedTokenizerFast, token_ids: list[int], words: list[str]) -> Tree:
-    """The tree that the token ids mean, over the words of the sentence. Special tokens are left out."""
+    """Convert token ids to a tree over the words of the sentence. Special tokens are left out."""
     symbols = []
     tags = []
     for token in tokenizer.convert_ids_to_tokens(token_ids, skip_special_tokens=True):

@@ -1,1 +1,1 @@
-"""Publishing checkpoints: the model card, and the push to the Hub."""
+"""Publishes checkpoints: writes the model card and pushes the checkpoint to the Hub."""

@@ -1,12 +1,14 @@
-"""Pushing the checkpoints of a run during training, and continuing the run on another machine.
+"""Pushes checkpoints during training, so that the run can be continued on another machine.
 
-push.py pushes the finished checkpoint. `publishing.hub_strategy`, with the values of transformers, says what
-is pushed before that:
+push.py pushes the final checkpoint. `publishing.hub_strategy` chooses what is pushed during the training. The
+values are the same as in transformers:
 
 - "end": nothing.
-- "every_save": the model, at each save.
-- "checkpoint": the same, and what a resumed run needs, in the folder `last-checkpoint`.
-- "all_checkpoints": the same, and what a resumed run needs, in one folder for each save, `checkpoint-STEP`.
+- "every_save": the model after each save.
+- "checkpoint": the model after each save, and the files that a resumed run needs in the folder
+  `last-checkpoint`.
+- "all_checkpoints": the model after each save, and the files that a resumed run needs in one folder
+  `checkpoint-STEP` for each save.
 """
 
 import os
@@ -40,16 +42,17 @@ from .push import REPLACED_FILES, Destination, check_destination, refuse_tokens,
 LAST_CHECKPOINT = "last-checkpoint"
 _STAGING = ".publishing"
 _STATE = re.compile(rf"({LAST_CHECKPOINT}|checkpoint-\d+)/{re.escape(STATE_FILE)}")
-# Files of a checkpoint that a resumed run does not need: a pickle with local paths, and files that the root
-# of the repository has too.
+# Files of a checkpoint that a resumed run does not need: a pickle file with local paths, and files that are
+# also in the root folder of the repository.
 _NOT_RESUMED = ("training_args.bin", RECIPE_FILE, MANIFEST_FILE, "*.py")
 
 
 class PushCheckpointsCallback(TrainerCallback):
-    """Push each save in the background.
+    """Pushes each saved checkpoint to the Hub in a background thread.
 
-    If a save comes while another one is being pushed, "all_checkpoints" waits; the other strategies skip the
-    save, unless it is the last one.
+    If a checkpoint is saved during the push of an earlier checkpoint, the strategy "all_checkpoints" waits
+    for the push. The other strategies do not push the new checkpoint, unless it is the last checkpoint of the
+    run.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):
@@ -60,7 +63,7 @@ class PushCheckpointsCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            # Delete the folder of a killed run.
+            # Delete the temporary folder that a killed run may have left.
             shutil.rmtree(self.folder / _STAGING, ignore_errors=True)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -83,7 +86,7 @@ class PushCheckpointsCallback(TrainerCallback):
     def _begin(self, step: int) -> None:
         checkpoint = self.folder / _STAGING / f"checkpoint-{step}"
         try:
-            # Hard links, because the Trainer may delete the checkpoint before it is uploaded.
+            # Make hard links, because the Trainer may delete the checkpoint before the upload ends.
             saved = self.folder / checkpoint.name
             shutil.copytree(saved, checkpoint, copy_function=_link_or_copy, dirs_exist_ok=True)
             for name in (RECIPE_FILE, METRICS_FILE):
@@ -91,7 +94,7 @@ class PushCheckpointsCallback(TrainerCallback):
         except OSError as error:
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
             return
-        # A daemon thread does not keep the process alive after a second Ctrl-C.
+        # Use a daemon thread, so that the process can end after a second Ctrl-C.
         self.thread = threading.Thread(target=self._push, args=(checkpoint, step), daemon=True)
         self.thread.start()
 
@@ -113,7 +116,8 @@ class PushCheckpointsCallback(TrainerCallback):
             self.pushed_step = step
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
-            # A failed push must not end the training. The next push contains the same files.
+            # Only print the error, because a failed push must not end the training. The next push uploads
+            # newer versions of the same files.
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
         finally:
             shutil.rmtree(repository, ignore_errors=True)
@@ -128,14 +132,14 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def _stage_resumable(checkpoint: Path, folder: Path) -> None:
-    """Write the files that a resumed run needs into a new folder, with a manifest of them."""
+    """Copy the files that a resumed run needs into a new folder, and write a manifest of these files."""
     ignored = shutil.ignore_patterns(*_NOT_RESUMED)
     shutil.copytree(checkpoint, folder, copy_function=_link_or_copy, ignore=ignored)
     write_manifest(folder, metadata_of(checkpoint))
 
 
 def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None:
-    """Download the checkpoints that an earlier run has pushed, unless the output folder has some."""
+    """Download the checkpoints that an earlier run pushed. Do nothing if the folder has checkpoints."""
     if checkpoints_in(folder) or (folder / WEIGHTS_FILE).exists():
         return
     with explained():
@@ -151,26 +155,29 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
     shutil.copy(staging / newest / METRICS_FILE, folder)
     shutil.copy(snapshot / RECIPE_FILE, folder)
     save_tokenizers(*load_tokenizers(staging / newest), folder)
-    # The newest one first: if this is interrupted after it, the run can continue from it.
+    # Move the newest checkpoint first, so that the run can continue even if moving the other checkpoints is
+    # interrupted.
     for name in sorted(steps, key=lambda name: -steps[name]):
         checkpoint = folder / f"checkpoint-{steps[name]}"
         if not checkpoint.exists():
             os.replace(staging / name, checkpoint)
     shutil.rmtree(staging)
     print(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}", flush=True)
-    # Early stopping ends with the best evaluated step, and an average needs the last checkpoints.
+    # Early stopping needs the checkpoint with the best validation score, and averaging needs the last
+    # checkpoints.
     best = _best_step(snapshot / newest, training)
     is_best_missing = training.early_stopping_patience is not None and best not in steps.values()
     if is_best_missing or len(set(steps.values())) < training.average_checkpoints:
         print(
-            "some checkpoints to average or choose the best from are not here: the final weights come from "
-            "the others and the ones to come; `hub_strategy: all_checkpoints` keeps them all",
+            "some checkpoints for the average or for the choice of the best checkpoint are missing, so the "
+            "final weights come from the remaining and later checkpoints; `hub_strategy: all_checkpoints` "
+            "keeps all checkpoints",
             flush=True,
         )
 
 
 def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]]:
-    """The folder of the newest commit in the cache, and the steps of its checkpoints by their names."""
+    """Download the newest commit. Return its folder in the cache, and the step of each checkpoint."""
     api = HfApi()
     if "/" not in repo_id:
         repo_id = f"{with_retries(api.whoami)['name']}/{repo_id}"
@@ -209,7 +216,7 @@ def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]
 
 
 def _best_step(newest: Path, training: AnyTraining, among: list[str] | None = None) -> int | None:
-    """The step with the best evaluation in the log of the newest checkpoint."""
+    """The step with the best validation score, according to the log in the newest checkpoint."""
     scores = scores_by_step(read_state(newest)["log_history"], training.metric_for_best_model)
     if among is not None:
         scores = {step: score for step, score in scores.items() if f"checkpoint-{step}" in among}
@@ -217,11 +224,11 @@ def _best_step(newest: Path, training: AnyTraining, among: list[str] | None = No
 
 
 def _step_of_whole(checkpoint: Path) -> int:
-    """The step of a downloaded checkpoint that is complete."""
+    """The step of a downloaded checkpoint. Raise a ValueError if the checkpoint is incomplete."""
     fault = verify_manifest(checkpoint)
     state = {} if fault else read_state(checkpoint)
     step = state.get("global_step")
-    # The step becomes a path.
+    # Check the type, because the step becomes part of a path.
     if type(step) is not int or step < 0 or "log_history" not in state:
         raise ValueError(
             f"{checkpoint.name} of the repository must be a whole checkpoint of this package, but is not "

@@ -1,7 +1,7 @@
-"""The model card, the README.md of a repository, made from the record of a run in the folder of its
+"""Writes the model card (the README.md of a repository) from the files that a run has saved with its
 checkpoint.
 
-Write the card of a checkpoint to a file:
+To write the card of a checkpoint to a file:
 
     from vaswani_hf.publish.model_card import model_card
     model_card("FOLDER", "user/name").save("model_cards/name.md")
@@ -38,9 +38,11 @@ from ..tasks import TASKS, CardWords, Task
 def model_card(
     folder: str | Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> ModelCard:
-    """The card of a checkpoint with the scores in its metadata. Facts without a record are "not known".
+    """Create the model card of a checkpoint. The metadata of the card has the scores. Facts that no file
+    records are written as "not known".
 
-    The snippets load `repo_id`. `license` and `base_model` replace what the run has recorded.
+    The code examples in the card load `repo_id`. `license` and `base_model` replace the values that the run
+    has recorded.
     """
     folder = Path(folder)
     if base_model is not None:
@@ -84,13 +86,15 @@ def model_card(
             f"The record '{folder / RESULTS_FILE}' must hold what `vaswani train` writes, but does not "
             f"({error}); restore it or remove it."
         ) from error
-    # Parts of the template that are left out leave empty lines.
+    # Remove repeated empty lines, which remain where the template leaves out a part.
     card.text = re.sub(r"\n{3,}", "\n\n", card.text).rstrip() + "\n"
     return card
 
 
 def check_card(path: Path) -> None:
-    """Refuse a handwritten card that cannot be read, or whose licence the training data does not allow."""
+    """Raise an error if a handwritten card cannot be read, or if the training data forbids the licence of the
+    card.
+    """
     try:
         content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -110,13 +114,15 @@ def check_card(path: Path) -> None:
     if stated == "other" and metadata.get("license_name") == RESEARCH_ONLY:
         stated = RESEARCH_ONLY
     for license in stated if isinstance(stated, list) else [stated]:
-        # The Hub refuses values that are no text.
+        # Check only text values, because the Hub itself refuses other values.
         if isinstance(license, str):
             check_license(license, data.get("license"), "license")
 
 
 def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The recorded recipe, results and facts of the data; None or empty if there is no record."""
+    """The recorded recipe, the results and the facts about the data. A missing recipe is None, and missing
+    results are empty.
+    """
     recipe = recorded_recipe(folder)
     results = read_record(folder / RESULTS_FILE)
     data = data_facts(recipe.data) if recipe else results.get("data") or {}
@@ -124,7 +130,9 @@ def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 
 def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
-    """The task of a model. Without a recipe the class of the model and the names of the scores decide."""
+    """The task of a model. If there is no recipe, the model type and the names of the scores determine the
+    task.
+    """
     if recipe is not None:
         return TASKS[recipe.task]
     model_type = read_record(folder / CONFIG_FILE).get("model_type")
@@ -134,7 +142,7 @@ def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """The repositories, without commits, among the models that a run started from."""
+    """The names of the repositories whose models a run started from, without local folders and commits."""
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:
         return names[0]
@@ -143,7 +151,8 @@ def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
 
 def _template() -> str:
     package = Path(__file__).parents[1]
-    # An installed package contains the folder of the template; in a checkout it lies beside the package.
+    # In an installed package, the folder model_cards is inside the package. In a checkout, it is next to the
+    # package.
     places = [folder / "model_cards" / "template.md" for folder in (package, package.parent)]
     return next(path for path in places if path.is_file()).read_text(encoding="utf-8")
 
@@ -155,7 +164,8 @@ def _metadata(facts: dict[str, Any], task: Task, words: CardWords) -> ModelCardD
         licenses = {"license": "other", "license_name": RESEARCH_ONLY}
     languages = []
     for key in ("source_language", "target_language", "language"):
-        # The Hub accepts codes of two or three letters: "de_AT" becomes "de".
+        # Shorten a code such as "de_AT" to "de", because the Hub accepts only language codes of two or three
+        # letters.
         code = re.split("[-_]", data.get(key) or "")[0].lower()
         if re.fullmatch("[a-z]{2,3}", code) and code not in languages:
             languages.append(code)
@@ -199,7 +209,7 @@ def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[E
 
 
 def _checkpoint_facts(folder: Path) -> dict[str, Any]:
-    """The facts in the files of the checkpoint."""
+    """The facts for the card that come from the files of the checkpoint, such as the number of parameters."""
     generation = read_record(folder / GENERATION_FILE)
     return {
         "parameters": _count_parameters(folder),
@@ -211,9 +221,9 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
 
 
 def _shape(config: dict[str, Any]) -> str:
-    """The layers, sizes and kind of attention of a model in words."""
+    """Describe the layers, the sizes and the attention of a model in words."""
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
-    # A language model has either an encoder or a decoder.
+    # Try both keys, because a language model has only an encoder or only a decoder.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))
     d_ff = config.get("encoder_ffn_dim", config.get("decoder_ffn_dim"))
     vocabularies = [config.get("vocab_size")]
@@ -244,7 +254,7 @@ def _count_parameters(folder: Path) -> int:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a run; empty if there is no such file."""
+    """Read a JSON object from a file of a run. A missing file gives an empty object."""
     if not path.exists():
         return {}
     try:
@@ -259,8 +269,10 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def data_facts(data: DataSettings) -> dict[str, Any]:
-    """The data of a run for its card and its results.json, without the folders that the data lies in."""
-    # A task has one language or two.
+    """Describe the data of a run for the model card and results.json. Only the names of files are kept,
+    without folders.
+    """
+    # Use `getattr`, because a task has either one language or two languages.
     return {
         "source_language": getattr(data, "source_language", ""),
         "target_language": getattr(data, "target_language", ""),

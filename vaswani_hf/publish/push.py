@@ -1,4 +1,4 @@
-"""Pushing a finished checkpoint: one commit, downloaded again and compared."""
+"""Pushes a finished checkpoint in one commit. Downloads the commit again and compares the files."""
 
 import filecmp
 import json
@@ -51,8 +51,8 @@ from ..recipe.published import published_yaml
 from ..translation.translator import Translator
 from .model_card import check_card, model_card
 
-# A push deletes these files of an earlier push if the checkpoint does not have them any more. A star matches
-# a slash too, so no pattern has a star that could match the files of somebody else.
+# A push deletes these files of the repository if the new checkpoint does not have them. The patterns are
+# narrow, because a star also matches a slash, and a pattern must not match files that the user has added.
 REPLACED_FILES = (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -65,15 +65,15 @@ REPLACED_FILES = (
     CURVE_FILE,
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
 )
-# transformers notes in tokenizer_config.json where a tokenizer was loaded from.
+# Keys of tokenizer_config.json in which transformers records where a tokenizer was loaded from.
 _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
-# Texts of the fingerprint of a checkpoint.
+# The texts for which `fingerprint` computes tokens and logits.
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
 
 
 @dataclass(frozen=True)
 class Destination:
-    """A place on the Hub to push to. The arguments of `push` explain the fields."""
+    """The repository and revision of a push. The docstring of `push` explains the fields."""
 
     repo_id: str
     private: bool = False
@@ -84,7 +84,7 @@ class Destination:
 
     @property
     def is_pull_request(self) -> bool:
-        """True if the push goes to a pull request, which everybody may open."""
+        """True if the push goes to a pull request. Every user may open a pull request."""
         return self.create_pr or (self.revision or "").startswith("refs/pr/")
 
 
@@ -101,31 +101,37 @@ def push(
     commit_message: str = "Push a checkpoint of vaswani_hf",
     token: str | bool | None = None,
 ) -> str:
-    """Push a checkpoint in one commit, download it again, and compare the two.
+    """Push a checkpoint in one commit. Download the commit again, and compare it with the checkpoint.
 
-    The repository is created if it does not exist. The checkpoint and the rights of the user are checked
-    before that; huggingface_hub validates the metadata of the card before it uploads anything. A push that
-    fails leaves the branch as it was and can be repeated. The folder of the checkpoint is only read.
+    The repository is created if it does not exist. Before that, the checkpoint and the permissions of the
+    user are checked. huggingface_hub validates the metadata of the card before the upload. If a push fails,
+    the branch does not change, and the push can be repeated. The folder of the checkpoint does not change.
 
     Args:
-        checkpoint (str or Path): A folder as `vaswani train` or `save_pretrained` writes it, with its tokenizers. If it
-            has a README.md, that is the card; otherwise the card is made from the record of the run.
+        checkpoint (str or Path): A folder that `vaswani train` or `save_pretrained` has written, with
+            tokenizers. If the folder has a README.md, this file is the model card. Otherwise the card is
+            written from the record of the run.
         repository (str): user/name.
-        private (bool): Create the repository as a private one. An existing public repository is refused.
-        revision (str, optional): A branch or refs/pr/N; main by default. A branch that does not exist is created.
+        private (bool): Make a new repository private. If the repository exists and is public, an error is
+            raised.
+        revision (str, optional): A branch or refs/pr/N. The default is main. A branch that does not exist is
+            created.
         create_pr (bool): Open a pull request instead of changing the branch.
         tag (str, optional): The name of a new tag for the commit.
-        license (str, optional): The licence for the card, as the Hub names it.
-        base_model (str, optional): The repository whose model this one was made from, for the card.
+        license (str, optional): The licence for the model card, as an identifier of the Hub such as
+            "cc-by-4.0".
+        base_model (str, optional): For the model card: the repository of the model that was the start of the
+            training.
         commit_message (str): The title of the commit.
-        token (str or bool, optional): The token in HF_TOKEN, or the one stored by `hf auth login`, by default.
+        token (str or bool, optional): An access token. The default is HF_TOKEN, or the token that `hf auth
+            login` has stored.
 
     Returns:
         str: The address of the commit, or of the pull request.
 
     Raises:
-        ValueError: If the checkpoint is damaged or incomplete, or an argument is not possible.
-        HubError: If the push is refused or fails, or if the downloaded files are not those that were pushed.
+        HubError: If an argument is invalid, if the checkpoint is damaged or incomplete, if the push is
+            refused or fails, or if the downloaded files differ from the pushed files.
     """
     with _only_hub_errors(), TemporaryDirectory() as name:
         to = Destination(repository, private, revision, create_pr, tag, token)
@@ -149,7 +155,7 @@ def push(
 
 @contextmanager
 def _only_hub_errors(remark: str = "") -> Iterator[None]:
-    """Raise a `HubError` for a `ValueError` too, so that a caller has one class to catch; add a remark to it."""
+    """Replace a `ValueError` by a `HubError` and add `remark`, so that callers catch only one class."""
     try:
         with explained():
             yield
@@ -158,14 +164,15 @@ def _only_hub_errors(remark: str = "") -> Iterator[None]:
 
 
 def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
-    """Push a translation pipeline as `push` does, with the record of the run of its model.
+    """Push a translation pipeline with `push`, together with the record of the run that trained the model.
 
     `kwargs` are `max_shard_size` and the arguments of `push`.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
         pipeline.save_pretrained(folder, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
-        # A licence or a base model is for a card that is made.
+        # Do not keep an old card if a licence or a base model is given, because these arguments are for a new
+        # card.
         keeps_card = not (kwargs.get("license") or kwargs.get("base_model"))
         with explained():
             _copy_record(pipeline.model, folder, repo_id, keeps_card=keeps_card, token=kwargs.get("token"))
@@ -175,14 +182,16 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
 def _copy_record(
     model: FromRepository, folder: Path, repo_id: str, *, keeps_card: bool, token: str | bool | None
 ) -> None:
-    """Copy the record of a run from where its model was loaded; the recipe alone if the weights differ."""
+    """Copy the record of a run from the folder that the model was loaded from. Copy only the recipe if the
+    weights have changed.
+    """
     origin = model.origin
     if origin is None:
         return
     name: str = model.name_or_path  # type: ignore[attr-defined]
     is_on_hub = not os.path.isdir(name)
     if is_on_hub:
-        # The repository may have been deleted since.
+        # Ignore a missing repository, because it may have been deleted after the model was loaded.
         with suppress(RepositoryNotFoundError):
             snapshot_download(
                 name,
@@ -205,7 +214,7 @@ def _copy_record(
             shutil.copy(origin / file, folder)
     card = folder / CARD_FILE
     if is_on_hub and card.exists():
-        # The snippets of the card load the new repository.
+        # Replace the name of the repository, so that the code examples of the card load the new repository.
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", repo_id, card.read_text(encoding="utf-8"))
         card.write_text(text, encoding="utf-8")
 
@@ -213,11 +222,11 @@ def _copy_record(
 def stage_repository(
     folder: Path, staged: Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> None:
-    """Write the repository of a checkpoint into a folder: links to weights, and the files made for the Hub.
+    """Write all files of the future repository into the folder `staged`. Weights are linked, not copied.
 
     Optimizer states, logs and other files in the folder of the checkpoint are left out.
     """
-    # An older checkpoint may lack the code that travels, and the config that points to it.
+    # Save the config and the model code again, because an older checkpoint may not have the code files.
     model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
     config = model_class.config_class.from_pretrained(folder)
     config.save_pretrained(staged)
@@ -272,12 +281,12 @@ def _link(path: Path, link: Path) -> None:
     try:
         link.symlink_to(path.absolute())
     except OSError:
-        # Windows permits links to administrators only.
+        # Copy the file, because Windows allows only administrators to create links.
         shutil.copyfile(path, link)
 
 
 def refuse_tokens(folder: Path) -> None:
-    """Refuse a folder with a text file that contains an access token of the Hub."""
+    """Raise an error if a text file in the folder contains an access token of the Hub."""
     for path in sorted(folder.rglob("*")):
         if path.suffix not in (".md", ".yaml", ".json", ".jsonl"):
             continue
@@ -289,9 +298,10 @@ def refuse_tokens(folder: Path) -> None:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """The destination, with the name of the user if it has none; a `HubError` if a push is not possible.
+    """Complete the destination with the user name if `repo_id` has none. Raise a `HubError` if a push is not
+    possible.
 
-    Nothing is created, so that a run can check its destination before the training.
+    The check creates nothing, so that a run can check the destination before the training.
     """
     with explained():
         api = HfApi(token=destination.token)
@@ -348,10 +358,10 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> 
 def upload(
     destination: Destination, folder: Path, message: str, replaced: tuple[str, ...] = REPLACED_FILES
 ) -> tuple[CommitInfo, bool]:
-    """Push a folder in one commit; create the repository and the branch if they do not exist.
+    """Push a folder in one commit. Create the repository and the branch if they do not exist.
 
-    The commit deletes files of the repository that match `replaced` and that the folder does not have. The
-    second result is False if nothing has changed; the first one is then the newest commit.
+    The commit deletes files of the repository that match `replaced` but are not in the folder. Return the
+    commit, and True if the commit is new. If nothing has changed, return the newest commit and False.
     """
     api = HfApi(token=destination.token)
     repo_id = destination.repo_id
@@ -362,7 +372,8 @@ def upload(
             with_retries(api.create_branch, repo_id, branch=revision, exist_ok=True)
     before = with_retries(api.model_info, repo_id, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # If the answer to a request was lost, a second request would open a second pull request.
+    # Do not repeat a request for a pull request, because if only the answer was lost, the repeated request
+    # would open a second pull request.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 
@@ -370,7 +381,8 @@ def upload(
 def _commit(
     api: HfApi, destination: Destination, folder: Path, message: str, replaced: tuple[str, ...]
 ) -> CommitInfo:
-    # Read the repository at each try: an earlier one may have succeeded although its answer was lost.
+    # Read the repository before each try, because an earlier try may have succeeded even if its answer was
+    # lost.
     info = api.model_info(destination.repo_id, revision=destination.revision)
     there = [file.rfilename for file in info.siblings or []]
     files = _files_in(folder)
@@ -380,7 +392,8 @@ def _commit(
         for name in filter_repo_objects(there, allow_patterns=list(replaced))
         if name not in files
     ]
-    # `upload_folder` would split a commit that fails into several, and open a pull request as a draft.
+    # Do not use `upload_folder`, because it would split a failed commit into several commits, and open pull
+    # requests as drafts.
     return api.create_commit(
         destination.repo_id,
         [*additions, *deletions],
@@ -413,13 +426,13 @@ def _check_arrived(
             arrived = fingerprint(Path(downloaded))
             different = [name for name, output in expected.items() if output != arrived[name]]
         if different:
-            raise HubError(f"What was downloaded after the push differs in {', '.join(different)}.")
+            raise HubError(f"The files that were downloaded after the push differ in {', '.join(different)}.")
 
 
 @torch.inference_mode()
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """The tokens and logits of sample texts, and a translation if the model translates. Equal copies have
-    equal ones.
+    """The tokens and logits of sample texts, and a translation if the model translates. Two identical
+    checkpoints have the same fingerprint.
     """
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)
     check_tokenizers(model, *tokenizers, str(folder))

@@ -1,4 +1,6 @@
-"""Translating and scoring texts: checkpoints by name, dtypes, int8, CTranslate2 and several processes."""
+"""Translates and scores texts: loads checkpoints by name, chooses the dtype, and supports int8 weights,
+CTranslate2 and several processes.
+"""
 
 from .translator import Translator
 

@@ -1,22 +1,25 @@
-"""CTranslate2 as a backend of `Translator`, for a folder that `vaswani export --format ctranslate2` wrote.
+"""The CTranslate2 backend of `Translator`. It loads a folder that `vaswani export --format ctranslate2`
+wrote.
 
-`convert.ctranslate2` writes the folder; the other backend is `PyTorchBackend` of `model.translator_vaswani`. The settings have
-the names and meanings that they have in `generate`. CTranslate2 differs in these points:
+`convert.ctranslate2` writes the folder. The other backend is `PyTorchBackend` in `model.translator_vaswani`.
+The search settings have the same names and meanings as in `generate`. The search of CTranslate2 differs from
+our search in these points:
 
-- CTranslate2 stops when 2 * `num_beams` translations have finished (`num_beams` with `early_stopping=True`).
-  Our search stops when no better translation is possible. The results differ if a better translation would
-  finish later.
-- CTranslate2 divides scores only by a power of the length. Therefore this backend requests all finished
-  translations, and ranks them with the length penalty and the coverage penalty of our search.
-- CTranslate2 has one length limit for a batch. This backend passes the largest limit, and searches sentences
-  that exceed their own limit again.
-- If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 divides their probability among the
-  other tokens.
-- CTranslate2 finds a translation that ends after its target prefix only if `</s>` is the most probable next
-  token.
-- CTranslate2 returns the attention of the last decoder layer only. Therefore only this layer aligns words.
+- CTranslate2 stops when 2 * `num_beams` translations have finished, or `num_beams` translations with
+  `early_stopping=True`. Our search stops when no better translation is possible. The results differ if a
+  better translation would finish after CTranslate2 has stopped.
+- CTranslate2 can divide scores only by a power of the length. Therefore this backend requests all finished
+  translations, and ranks the translations with the length penalty and the coverage penalty of our search.
+- CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest limit. If a
+  translation exceeds the limit of its own sentence, the sentence is translated again with this limit.
+- If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 distributes the probability of the
+  forbidden tokens among the other tokens.
+- CTranslate2 finds a translation that consists of the target prefix only if `</s>` is the most probable token
+  after the prefix.
+- CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only
+  this layer.
 
-Letters of shapes: B sentences, S source length, T target length with `</s>`, R translations per sentence.
+Dimensions in shapes: B sentences, S source length, T target length with `</s>`.
 """
 
 import math
@@ -46,10 +49,10 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# With a patience of 2, 1,000 sentences of Multi30k (4 beams) had the same translations as our search, at the
-# same speed. With 1, which is CTranslate2's default, 5 translations differed.
+# With `patience` 2 and 4 beams, all translations of 1,000 Multi30k sentences were the same as in our search,
+# and the speed did not change. With `patience` 1, the default of CTranslate2, 5 translations differed.
 PATIENCE = 2
-# The supported settings of a search. Other settings are refused.
+# The search settings that this backend supports. Other settings raise an error.
 _KNOWN_SETTINGS = (
     *("num_beams", "num_return_sequences", "early_stopping"),
     *("length_penalty", "length_penalty_type", "coverage_penalty"),
@@ -68,31 +71,35 @@ def load_ctranslate2_translator(
 ) -> Translator:
     """Load a folder that `vaswani export --format ctranslate2` wrote.
 
-    `dtype` and `quantization` must be None.
+    `dtype` and `quantization` must be None, because the dtype of the exported weights is fixed.
     """
     for name, value in (("dtype", dtype), ("quantization", quantization)):
         if value is not None:
             raise ValueError(
                 f"`{name}` must be left out with the engine ctranslate2; `vaswani export --quantization` "
-                "gives a folder its own."
+                "chooses the dtype of the exported weights."
             )
     if ensemble:
-        raise ValueError("`ensemble` must be left out with the engine ctranslate2, which has none.")
+        raise ValueError(
+            "`ensemble` must be left out with the engine ctranslate2, which does not support ensembles."
+        )
     backend = CTranslate2Backend(name_or_path, device or "auto")
     return Translator(backend, backend.source_tokenizer, backend.target_tokenizer)
 
 
 class CTranslate2Backend:
-    """A CTranslate2 model with its tokenizers and generation settings; a `Backend` of `translator_vaswani`.
+    """A CTranslate2 model with its tokenizers and generation settings. It implements the interface `Backend`
+    of `model.translator_vaswani`.
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
-        device (str): "cpu", "cuda", "cuda:1" …, or "auto" for a GPU if CTranslate2 finds one.
-        num_threads (int, optional): The number of CPU threads; by default the number that torch uses.
+        device (str): "cpu", "cuda", "cuda:1" …, or "auto", which is a GPU if CTranslate2 finds a GPU, else
+            the CPU.
+        num_threads (int, optional): The number of CPU threads. By default the number of threads that torch
+            uses.
 
     Raises:
-        ValueError: If CTranslate2 is not installed, or if the folder has no exported model or a damaged
-            model.
+        ValueError: If CTranslate2 is not installed, or if the model in the folder is missing or damaged.
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
@@ -101,7 +108,7 @@ class CTranslate2Backend:
                 f"The format 'ctranslate2' needs more libraries; install them with `{install_command('ctranslate2')}`."
             )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-            raise ValueError(f"`device` must be cpu, cuda or cuda:1 and the like, but is {device!r}.")
+            raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but is {device!r}.")
         self._folder = str(folder)
         self._device = device
         files = CTranslate2Files.read(Path(folder))
@@ -113,7 +120,8 @@ class CTranslate2Backend:
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
         self._warn_of_unknown_settings()
         self._ends = eos_token_ids(self.generation_config)
-        # Do not forbid `</s>` alone. `generate` permits it too.
+        # If `bad_words_ids` has an entry with only `</s>`, ignore the entry, because `generate` ignores it
+        # too.
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
         self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
         has_limit = self.source_tokenizer.model_max_length < 10**6
@@ -121,7 +129,8 @@ class CTranslate2Backend:
             self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
         )
         self._translator = self._load(num_threads or torch.get_num_threads())
-        # The seed for the next call that samples, and the CTranslate2 translator for sampling.
+        # The seed for the next call that samples, and a second CTranslate2 translator that is used for
+        # sampling.
         self._seed: int | None = None
         self._sampler: Any = None
 
@@ -162,8 +171,8 @@ class CTranslate2Backend:
 
             # Avoid the seed 2**32 - 1, because CTranslate2 replaces it by a random seed.
             ctranslate2.set_random_seed(self._seed % (2**32 - 1))
-            # Sample in one thread, because each thread has its own random generator with the same seed. With
-            # several threads, the translation of a sentence would depend on the thread that translates the
+            # Sample in one thread, because CTranslate2 gives each thread its own random generator. With
+            # several threads, the result for a sentence would depend on the thread that translates the
             # sentence.
             self._sampler = self._load(1)
             self._seed = None
@@ -172,10 +181,11 @@ class CTranslate2Backend:
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """See `Backend.search`; the settings are those of `SearchSettings`."""
+        """See `Backend.search`. `settings` are fields of `SearchSettings`."""
         if any(segment.phrases for segment in segments):
             raise ValueError(
-                "`must_contain` must be left out with the engine ctranslate2, which cannot search for it."
+                "`must_contain` must be left out with the engine ctranslate2, which cannot force phrases "
+                "into a translation."
             )
         config = self._config(settings)
         prefixes = [segment.prefix for segment in segments]
@@ -200,7 +210,9 @@ class CTranslate2Backend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """See `Backend.score`. The attention [1, T, S] is the attention that the search returned, or None."""
+        """See `Backend.score`. The returned attention [1, T, S] comes from the search; it is None if the
+        search returned no attention.
+        """
         # Remove `</s>`, because CTranslate2 adds `</s>` to every target.
         targets = [
             h.token_ids[:-1] if h.token_ids[-1:] == self._ends[:1] else h.token_ids for h in hypotheses
@@ -220,7 +232,8 @@ class CTranslate2Backend:
     def log_probs(
         self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """The log-probabilities [B][T] of given translations. The last one is that of `</s>`.
+        """The log-probabilities [B][T] of all tokens of given translations. The last value of a row is the
+        log-probability of `</s>`.
 
         Args:
             source_ids (sequence): [B][S] token ids with `</s>` at the end.
@@ -238,9 +251,8 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """The settings of a call.
-
-        Settings that the call does not give are those of the checkpoint, or the defaults.
+        """The search settings of a call. A setting that the call omits has the value of the checkpoint, or
+        else the default.
         """
         for name in settings:
             if name not in _KNOWN_SETTINGS:
@@ -264,19 +276,19 @@ class CTranslate2Backend:
         return config
 
     def _limit(self, config: SearchSettings, segment: Segment) -> int:
-        """The largest number of tokens of the translation of a segment, including its target prefix."""
+        """The maximum number of tokens in the translation of a segment, including the target prefix."""
         prefix_length = len(segment.prefix)
         if prefix_length >= self._num_positions:
             raise ValueError(
                 "`target_prefix` must have fewer tokens than the exported model has positions, "
-                f"{self._num_positions:,}, but has {prefix_length:,}; shorten it."
+                "{self._num_positions:,}, but has {prefix_length:,}; shorten it."
             )
         limits = [self._num_positions]
         own = max_tokens_by_source(config, len(segment.token_ids))
         if config.max_new_tokens is not None:
             limits.append(prefix_length + config.max_new_tokens)
         elif config.max_length is not None:
-            # In transformers, `max_length` includes the start token.
+            # Subtract 1, because `max_length` of transformers includes the start token.
             limits.append(config.max_length - 1)
         elif own is None:
             own = PAPER_MAX_LENGTH[0] * len(segment.token_ids) + PAPER_MAX_LENGTH[1]
@@ -291,7 +303,9 @@ class CTranslate2Backend:
         limits: list[int],
         options: dict[str, Any],
     ) -> list[Any]:
-        """CTranslate2's result for each sentence. Each result is within the length limit of its sentence."""
+        """The result of CTranslate2 for each sentence. Each translation respects the length limit of its
+        sentence.
+        """
         translator = self._sampling_translator() if "sampling_topk" in options else self._translator
         results: list[Any] = [None] * len(source)
         rows_of_limit = {max(limits, default=1): list(range(len(source)))}
@@ -310,8 +324,8 @@ class CTranslate2Backend:
         return results
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """The attention of the first target token, by greedy search, because CTranslate2's beam search mixes
-        up sentences here.
+        """The attention of the first target token, from greedy search. CTranslate2's beam search would assign
+        this attention to the wrong sentences.
         """
         results = self._translator.translate_batch(
             source,
@@ -326,16 +340,14 @@ class CTranslate2Backend:
     def _ranked(
         self, result: Any, first: list[float] | None, prefix_length: int, config: SearchSettings
     ) -> list[Hypothesis]:
-        """The hypotheses of a sentence, sorted by the score of our search.
-
-        The score is the log-probability of the new tokens divided by the length penalty, plus the coverage
-        penalty.
+        """The hypotheses of a sentence, sorted by the score of our search. The score is the log-probability
+        of the tokens after the prefix, divided by the length penalty, plus the coverage penalty.
         """
         hypotheses = []
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
-            # CTranslate2 divides the log-probability of the new tokens by the number of all tokens, prefix
-            # included.
+            # CTranslate2 divides the log-probability of the tokens after the prefix by a power of the number
+            # of all tokens, including the prefix. Undo this division.
             log_prob = result.scores[i] * len(tokens) ** config.length_penalty
             score = log_prob / length_penalty(len(tokens) - prefix_length, config)
             if config.coverage_penalty and attention:
@@ -349,7 +361,7 @@ class CTranslate2Backend:
 
 
 def _ctranslate2_options(config: SearchSettings) -> dict[str, Any]:
-    """The settings as arguments of CTranslate2."""
+    """Convert search settings to arguments of CTranslate2's `translate_batch`."""
     options = {
         "beam_size": config.num_beams,
         "length_penalty": config.length_penalty,

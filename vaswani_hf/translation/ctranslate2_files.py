@@ -1,6 +1,7 @@
 """Reads and validates the files of a CTranslate2 folder before CTranslate2 loads them.
 
-CTranslate2 does not validate the files. With a damaged file, the process would crash or translate nonsense.
+CTranslate2 does not validate the files. With a damaged file, the process could crash or write wrong
+translations.
 """
 
 import struct
@@ -17,15 +18,16 @@ from ..model.generation_vaswani import validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
-# A folder that has one of these files was exported for CTranslate2.
+# Only folders for CTranslate2 have one of these files.
 VOCABULARIES = (_SHARED, _TARGET)
-# The version of the binary format that `_shapes` can read. Files of other versions are left to CTranslate2.
+# The version of CTranslate2's binary format that `_shapes` can read. Files of other versions are not checked
+# here.
 _FORMAT = 6
 
 
 @dataclass(frozen=True)
 class CTranslate2Files:
-    """The contents of a CTranslate2 folder except the weights. The lists of tokens are sorted by token id."""
+    """The contents of a CTranslate2 folder except the weights. Each list of tokens is sorted by token id."""
 
     tokenizers: tuple
     generation_config: GenerationConfig
@@ -35,11 +37,13 @@ class CTranslate2Files:
 
     @classmethod
     def read(cls, folder: Path) -> "CTranslate2Files":
-        """Read the files of a folder that `vaswani export` wrote. Refuses missing and damaged files."""
+        """Read the files of a folder that `vaswani export` wrote. Raise an error if a file is missing or
+        damaged.
+        """
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise ValueError(
-                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no "
-                "such model."
+                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds "
+                "no such model."
             )
         shapes = _shapes(folder)
         tokenizers = load_tokenizers(folder)
@@ -61,7 +65,7 @@ def _refuse(folder: Path, file: str, fault: str) -> NoReturn:
 
 
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each weight by its name. Empty if the file has another version of the binary format."""
+    """Map the name of each weight to its shape. Empty for other versions of the binary format."""
     path = folder / MODEL_FILE
     if not path.is_file():
         _refuse(folder, MODEL_FILE, "must be a file, but is a folder")
@@ -88,7 +92,7 @@ def _unpack(file: BinaryIO, kinds: str) -> tuple[int, ...]:
 
 
 def _text(file: BinaryIO) -> str:
-    """Read a name. In the file, a name ends with a zero byte."""
+    """Read a name from the file, without the zero byte that ends each name."""
     (length,) = _unpack(file, "H")
     return struct.unpack(f"{length}s", file.read(length))[0].removesuffix(b"\0").decode()
 
@@ -106,9 +110,8 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
 
 
 def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] | None) -> list[str]:
-    """The tokens of one side, sorted by id.
-
-    Refuses a vocabulary that does not match the model or the tokenizer.
+    """The tokens of the source or target vocabulary, sorted by token id. Raise an error if the vocabulary
+    does not match the model or the tokenizer.
     """
     if not (folder / file).exists():
         _refuse(folder, file, "is missing")
@@ -119,17 +122,18 @@ def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] 
         _refuse(
             folder,
             file,
-            f"must have as many tokens as the model classes, {shape[0]:,}, but has {len(tokens):,}",
+            f"must have {shape[0]:,} tokens, one for each row of the model's embedding, but has "
+            f"{len(tokens):,}",
         )
     if any(i >= len(tokens) or tokens[i] != token for token, i in tokenizer.get_vocab().items()):
-        _refuse(folder, file, "must have the tokens of the tokenizer, but has others")
+        _refuse(folder, file, "must have the same tokens as the tokenizer, but has other tokens")
     if len(set(tokens)) < len(tokens):
         _refuse(folder, file, "must name each token once, but does not: it is damaged")
     return tokens
 
 
 def _num_positions(folder: Path, tokens: list[str], shape: tuple[int, ...] | None) -> int:
-    """The number of positions of the model, from the validated config.json."""
+    """Validate config.json, and return the number of positions of the model."""
     config = read_json_object(folder, CONFIG_FILE, folder)
     for name in ("decoder_start_token", "eos_token"):
         if config.get(name) not in tokens:
@@ -142,7 +146,7 @@ def _num_positions(folder: Path, tokens: list[str], shape: tuple[int, ...] | Non
 
 
 def _generation_config(folder: Path, num_classes: int) -> GenerationConfig:
-    """The validated generation config."""
+    """Read and validate the generation config."""
     read_json_object(folder, GENERATION_FILE, folder)
     try:
         config = GenerationConfig.from_pretrained(folder)

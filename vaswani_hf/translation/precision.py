@@ -1,6 +1,5 @@
-"""The dtype of a translator.
-
-"auto" chooses bfloat16 if bfloat16 is fast and gives the same translations as float32.
+"""Chooses the dtype in which a translator computes. "auto" means bfloat16 if bfloat16 is fast and the first
+texts get the same translations as in float32.
 """
 
 import copy
@@ -20,16 +19,19 @@ from ..model.translator_vaswani import BaseTranslator, TranslationOptions
 logger = transformers_logging.get_logger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# The number of texts that are translated in both dtypes. A few texts are enough to detect a model for which
-# bfloat16 is not precise enough. More texts would refuse bfloat16 for good models too, because a few of 100
-# translations differ when two candidates have nearly the same score.
+# The number of texts that are translated in float32 and in bfloat16. Compare only a few texts, because a few
+# texts are enough to detect a model for which bfloat16 is not precise enough. With 100 texts, bfloat16 would
+# be rejected even for good models, because a few translations differ where two candidates have nearly the
+# same score.
 NUM_COMPARED = 8
-# If several threads use one translator, only the first thread decides on the dtype.
+# A lock, because several threads may use one translator. Only the first thread chooses the dtype.
 _DECIDING = threading.Lock()
 
 
 def checked_dtype(dtype: Any) -> torch.dtype | str | None:
-    """The dtype that an argument `dtype` means: a torch.dtype, "auto", or None for the checkpoint's dtype."""
+    """Convert an argument `dtype` to a torch.dtype. "auto" and None (the dtype of the checkpoint) stay
+    unchanged.
+    """
     if dtype is None or dtype in ("auto", *DTYPES.values()):
         return dtype
     if not isinstance(dtype, str) or dtype not in DTYPES:
@@ -40,9 +42,10 @@ def checked_dtype(dtype: Any) -> torch.dtype | str | None:
 def choose_dtype(
     translator: Any, requests: Sequence[Request | InvalidInput], options: TranslationOptions
 ) -> None:
-    """Change a translator from float32 to bfloat16 if the first texts get the same translations.
+    """Change a translator from float32 to bfloat16 if both dtypes give the same translations of the first
+    texts.
 
-    If all requests are blank, the decision is left to the next call.
+    If all requests are blank, the next call chooses the dtype.
     """
     with _DECIDING:
         compared: list[Any] = [request for request in requests if has_text(request)][:NUM_COMPARED]
@@ -56,8 +59,8 @@ def choose_dtype(
             translator.backend = faster.backend
         else:
             logger.warning(
-                f"`dtype` auto: bfloat16 translates {num_same} of the first {len(compared)} texts as float32 "
-                "does; float32 is used."
+                "`dtype` auto: float32 is used, because bfloat16 gives the same translation as float32 for "
+                f"only {num_same} of the first {len(compared)} texts."
             )
         translator.is_undecided = False
 
@@ -76,7 +79,7 @@ def _with_models(translator: Any, models: list[Any]) -> BaseTranslator:
 def _num_same(
     translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
-    """The number of requests that both translators translate equally. Sampling is turned off."""
+    """The number of requests for which both translators give the same translation, without sampling."""
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
     generate |= {"do_sample": False, "num_return_sequences": 1}
@@ -94,14 +97,17 @@ def _num_same(
             expected = list(translator.translate_requests(requests, options))
             found = list(faster.translate_requests(requests, options))
         except (ValueError, TypeError, ArithmeticError, RuntimeError):
-            # If bfloat16 fails, use float32. If float32 fails, the later translation raises the error.
+            # If bfloat16 fails, use float32. If float32 fails too, the translation after this comparison
+            # raises the error.
             return 0
     return sum(map(str.__eq__, expected, found))
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Suppress warnings, because the translation after the comparison repeats them."""
+    """Suppress warnings during the comparison, because the translation after the comparison repeats the
+    warnings.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,11 +1,11 @@
-"""Linear layers with int8 weights on the CPU. torchao quantizes the weights, and kernels of PyTorch multiply
-by them.
+"""Linear layers with int8 weights on the CPU. torchao quantizes the weights. Kernels of PyTorch compute the
+matrix products.
 
-If PyTorch has no such kernel for the processor, torchao multiplies. torchao computes a dozen operations per
-layer, and on a processor without int8 instructions it is much slower than float32 (figures are in
-scripts/benchmarks/generation.md).
+If PyTorch has no int8 kernel for the processor, torchao computes the products. torchao needs about twelve
+operations per layer. On a processor without int8 instructions, torchao is much slower than float32; the
+measurements are in scripts/benchmarks/generation.md.
 
-Letters of shapes: R rows of states, I inputs and O outputs of a layer.
+Dimensions in shapes: R rows of states, I inputs of a layer, O outputs of a layer.
 """
 
 import warnings
@@ -19,8 +19,8 @@ from torch import nn
 from ..processor import capability
 from ..version import install_command
 
-# `Int8Weight` has no values. Therefore it permits only these methods, and all attributes except those in
-# `_VIEWS`.
+# An `Int8Weight` stores no float values. Therefore only these methods are allowed, and all attributes except
+# `_VIEWS`, because other operations would need the values.
 _HARMLESS = {
     "dim",
     "size",
@@ -33,20 +33,19 @@ _HARMLESS = {
 }
 _VIEWS = {"T", "mT", "H", "mH", "data", "real"}
 _ONLY_MULTIPLIES = (
-    "A weight in int8 can only multiply, but {} is asked of it; load the model without `quantization` to "
-    "save, move, copy or train it."
+    "An int8 weight can only be used in a linear layer, but {} is called on it; load the model without "
+    "`quantization` to save, move, copy or train it."
 )
-# The scale and the zero point by which rows from -1 to 1 are quantized to integers from 1 to 255.
+# The scale and the zero point that quantize values from -1 to 1 to integers from 1 to 255.
 _ROW_SCALE = (1 / 127, 128)
 
 
 class Int8Weight(nn.Parameter):
     """The int8 weight [O, I] of a linear layer.
 
-    It can only multiply: `product` computes the output of the layer.
-
-    The weight cannot be saved, moved, copied or trained. The layer stays an `nn.Linear`, so that fast paths
-    apply to it.
+    The function `product` computes the output of the layer from the states and the bias. All other operations
+    raise an error, so the weight cannot be saved, moved, copied or trained. The layer stays an `nn.Linear`,
+    so that the fast paths of this package still apply to the layer.
     """
 
     product: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -71,8 +70,8 @@ def _linear(input: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None =
 
 
 def check_quantization(quantization: str | None, dtype: Any, device: str | None) -> None:
-    """Refuse an unknown quantization, or one that does not work with the dtype, the device or the installed
-    libraries.
+    """Raise an error if the quantization is unknown, or does not work with the dtype, the device or the
+    installed libraries.
     """
     if quantization is None:
         return
@@ -80,7 +79,8 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
         raise ValueError(f'`quantization` must be "int8", but is {quantization!r}.')
     if dtype not in (None, torch.float32):
         raise ValueError(
-            f"`quantization` int8 computes all else in float32, but `dtype` is {dtype}; leave it out."
+            f"`quantization` int8 needs `dtype` float32 for all other operations, but `dtype` is {dtype}; "
+            "leave `dtype` out."
         )
     if device is not None and torch.device(device).type != "cpu":
         raise ValueError(
@@ -95,9 +95,9 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
 
 
 def quantize(model: Any) -> Any:
-    """Replace the weights of all linear layers of a model by int8 weights. Returns the same model.
+    """Replace the weights of all linear layers of a model by int8 weights, and return the same model object.
 
-    The model must be in float32 and on the CPU. Embeddings stay in float32, also an embedding that shares its
+    The model must be in float32 and on the CPU. Embeddings stay in float32, even if an embedding shares its
     weight with the output layer.
     """
     kernel = _kernel()
@@ -108,14 +108,14 @@ def quantize(model: Any) -> Any:
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """The function that makes the product for a quantized weight; None if torchao must multiply on this
-    processor.
+    """Choose `_with_fbgemm` or `_with_onednn` for this processor. None means that torchao must compute the
+    products.
     """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # Use oneDNN with AMX, because FBGEMM does not use AMX. On AVX2, oneDNN takes as long as FBGEMM for a
-    # batch and twice as long for one sentence. FBGEMM needs quantized tensors, which newer versions of
-    # PyTorch may not have.
+    # If the processor has AMX, use oneDNN, because FBGEMM does not use AMX. Without AMX, prefer FBGEMM,
+    # because on AVX2 oneDNN takes as long as FBGEMM for a batch but twice as long for one sentence. FBGEMM
+    # needs `quantize_per_channel`, which newer versions of PyTorch may remove.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -130,8 +130,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
         layer.weight = nn.Parameter(weight, requires_grad=False)
         quantize_(layer, Int8DynamicActivationInt8WeightConfig(set_inductor_config=False))
         return layer.weight
-    # Without VNNI, the processor adds two products in 16 bits. Use 7 bits per weight, so that the sum cannot
-    # overflow.
+    # A processor without VNNI adds two products in 16 bits. Reduce the weights to 7 bits, so that the sum
+    # cannot overflow.
     quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=not capability("avx512_vnni"))
     own = Int8Weight(torch.empty(()).expand(weight.shape), requires_grad=False)
     own.product = partial(_product, kernel(quantized.qdata, quantized.scale.flatten()))
@@ -141,10 +141,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """The output [..., O] of a linear layer for states [..., I].
 
-    `multiply` multiplies rows [R, I] by the weight.
-
-    Each row is divided by its own largest value before it is quantized, so that the result of a row does not
-    depend on the other rows of the batch.
+    `multiply` multiplies rows [R, I] by the int8 weight. Before the quantization, each row is divided by its
+    largest absolute value, so that the result of a row does not depend on the other rows of the batch.
     """
     rows = states.reshape(-1, states.shape[-1])
     largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny)
@@ -154,8 +152,8 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function that multiplies rows [R, I] from -1 to 1 by the int8 weight [O, I] with scales [O], by
-    FBGEMM.
+    """Create a function that multiplies rows [R, I] by the int8 weight [O, I] with scales [O], using FBGEMM.
+    The values of the rows must be from -1 to 1.
     """
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
@@ -172,14 +170,14 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function that multiplies rows [R, I] from -1 to 1 by the int8 weight [O, I] with scales [O], by
-    oneDNN.
+    """Create a function that multiplies rows [R, I] by the int8 weight [O, I] with scales [O], using oneDNN.
+    The values of the rows must be from -1 to 1.
     """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     scale, zero = _ROW_SCALE
     given: Any = (scale, zero, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
-    # The conversion to uint8 truncates. Add 0.5 to round to the nearest integer.
+    # Add 0.5 to round to the nearest integer, because the conversion to uint8 truncates.
     return lambda rows: torch.ops.onednn.qlinear_pointwise(
         (rows / scale).add_(zero + 0.5).to(torch.uint8), *given
     )

@@ -1,4 +1,4 @@
-"""`Translator`: adds checkpoints by name, the dtype "auto" and int8 weights to the base class in model/."""
+"""`Translator`: extends `BaseTranslator` with loading by name, the dtype "auto" and int8 weights."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -17,10 +17,10 @@ from .quantization import check_quantization, quantize
 
 
 class Translator(BaseTranslator):
-    """Translates texts by one model, or by several models whose probabilities are averaged.
+    """Translates texts with one model, or with several models whose probabilities are averaged.
 
-    `Translator.from_pretrained` loads a checkpoint. The arguments of the constructor are those of the base
-    class.
+    `Translator.from_pretrained` loads a checkpoint. The constructor has the same arguments as
+    `BaseTranslator`.
 
     Example:
         >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
@@ -34,7 +34,7 @@ class Translator(BaseTranslator):
 
     # True for `Parser`. A checkpoint that writes trees cannot be loaded as a `Translator`.
     makes_trees = False
-    # True with dtype "auto" until the first texts decide between float32 and bfloat16.
+    # True if the dtype is "auto" and the choice between float32 and bfloat16 is not yet made.
     is_undecided = False
 
     @classmethod
@@ -52,24 +52,25 @@ class Translator(BaseTranslator):
 
         Args:
             name_or_path (str): A local folder, or a repository on the Hub as user/name or user/name@revision.
-            device (str, optional): The device, such as "cpu" or "cuda:1". By default a GPU if there is one,
-                but the CPU for int8.
+            device (str, optional): The device, such as "cpu" or "cuda:1". The default is the GPU if the
+                machine has a GPU and `quantization` is None, else the CPU.
             ensemble (sequence): The names of more checkpoints with the same vocabulary.
             dtype (str or torch.dtype, optional): "float32", "bfloat16", "float16" or "auto". "auto" computes
-                in bfloat16 if the device multiplies bfloat16 in hardware and the first texts get the same
-                translations as in float32, else in float32. The checkpoint's dtype by default.
-            quantization (str, optional): "int8" for weights in int8, on the CPU. It needs torchao.
-            **hub_kwargs: `revision` (for the repositories whose names have no revision), `token`,
-                `cache_dir`, `local_files_only` and `force_download`, as arguments of `snapshot_download`.
+                in bfloat16 if the device multiplies bfloat16 in hardware and the first texts have the same
+                translations as in float32, else in float32. The default is the dtype of the checkpoint.
+            quantization (str, optional): "int8" loads int8 weights for the CPU. This needs the library
+                torchao.
+            **hub_kwargs: `revision`, `token`, `cache_dir`, `local_files_only` and `force_download`, as in
+                `snapshot_download`. `revision` applies to names without @revision.
 
         Returns:
             Translator: The translator, with its models in eval mode.
 
         Raises:
-            ValueError: If there is no such checkpoint, device, dtype or quantization, if the vocabularies
-                differ, or if a checkpoint is damaged or has another architecture.
-            HubError: If a repository cannot be downloaded, or if a downloaded file differs from the
-                repository.
+            ValueError: If the checkpoint, device, dtype or quantization does not exist, if the vocabularies
+                differ, or if a checkpoint is damaged or is not a translation model.
+            HubError: If a repository cannot be downloaded, or if a downloaded file differs from the file on
+                the Hub.
         """
         if isinstance(ensemble, str):
             raise ValueError(f"`ensemble` must be a list of checkpoints, but is the str {ensemble!r}.")
@@ -83,8 +84,8 @@ class Translator(BaseTranslator):
             folder = checkpoint_folder(name, option="ensemble" if number else "model", **hub_kwargs)
             if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
                 raise ValueError(
-                    f"'{name}' was exported for CTranslate2; `vaswani translate --engine ctranslate2` runs "
-                    "it."
+                    f"'{name}' was exported for CTranslate2; use `vaswani translate --engine ctranslate2` "
+                    "for it."
                 )
             check_config(folder, name, needed="a parser" if cls.makes_trees else "")
             folders.append(folder)
@@ -106,15 +107,19 @@ class Translator(BaseTranslator):
         return translator
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """With dtype "auto", let the first requests with text decide between float32 and bfloat16."""
+        """If the dtype is "auto", choose float32 or bfloat16 by translating the first requests that have
+        text.
+        """
         if self.is_undecided:
             choose_dtype(self, requests, options)
 
     def after_choosing_dtype(self, requests: Iterable[Any], options: TranslationOptions) -> Iterator[Any]:
-        """The same requests. With dtype "auto", the dtype is decided before the first request is returned."""
+        """Return the requests unchanged. If the dtype is "auto", choose the dtype before the first request is
+        returned.
+        """
         requests = iter(requests)
         first: list[Any] = []
-        # Read another window if all lines of the first one are blank, because blank lines decide nothing.
+        # Read another window while all requests are blank, because the choice of the dtype needs a text.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)
@@ -122,7 +127,9 @@ class Translator(BaseTranslator):
 
 
 def checked_device(name: str) -> torch.device:
-    """The device with a name such as "cpu" or "cuda:1". Refuses a device that this machine does not have."""
+    """Convert a name such as "cpu" or "cuda:1" to a device. Raise an error if this machine has no such
+    device.
+    """
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)

@@ -16,7 +16,7 @@ from ..model.inputs_vaswani import Request
 from ..model.translator_vaswani import TranslationOptions
 from .translator import Translator
 
-# The largest number of windows per process that are read before their translations are returned.
+# The maximum number of windows per process that are read ahead of the returned translations.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -28,15 +28,16 @@ def translate_in_processes(
     num_workers: int,
     first_line: int = 1,
 ) -> Iterator[Any]:
-    """Translations in the order of the requests. Each window of requests goes to one of several processes.
+    """Translate windows of requests in several processes. Yield the translations in the order of the
+    requests.
 
-    `load` is picklable and loads the translator in each process. The threads of this process are divided
-    among the processes. The processes end with the iterator, so close an iterator that is not read to its
-    end. A script must call this function under `if __name__ == "__main__":`, because the processes import the
-    script.
+    `load` is a picklable function that loads the translator; each worker process calls it. The CPU threads of
+    the calling process are divided among the worker processes. The worker processes end when the iterator
+    ends. If the iterator is not read to its end, close the iterator. A script must call this function under
+    `if __name__ == "__main__":`, because each worker process imports the script.
     """
     windows = _windows(iter(requests), options.window, first_line)
-    # Load no model if there is no text.
+    # Start no process if the input is empty.
     first = next(windows, None)
     if first is None:
         return
@@ -54,8 +55,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     context = multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // num_workers)
     workers: dict[Connection, BaseProcess] = {}
-    # Ctrl-C sends SIGINT to all processes of a terminal. The started processes ignore SIGINT, because this
-    # process ends them.
+    # Ctrl-C sends SIGINT to all processes in a terminal. The worker processes ignore SIGINT, because the main
+    # process terminates the worker processes.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     try:
@@ -63,7 +64,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             connection, of_worker = context.Pipe()
             process = context.Process(target=_work, args=(of_worker, load, num_threads), daemon=True)
             process.start()
-            # Close our copy of the other end, so that the connection is closed when the process ends.
+            # Close the worker's end of the pipe in this process, so that the connection is closed when the
+            # worker process ends.
             of_worker.close()
             workers[connection] = process
     finally:
@@ -73,7 +75,9 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 
 
 def _work(connection: Connection, load: Callable[[], Translator], num_threads: int) -> None:
-    """The main function of a process: translate windows from a connection until the connection is closed."""
+    """The main function of a worker process. It translates windows from `connection` until `connection` is
+    closed.
+    """
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
@@ -84,7 +88,7 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
             requests, options, first_line = connection.recv()
         except (EOFError, ConnectionError):
             return
-        # If a request fails, also send the translations of the requests before it.
+        # If a request fails, send the translations of the earlier requests together with the error.
         done, failure = [], None
         try:
             translator = translator or load()
@@ -95,12 +99,12 @@ def _work(connection: Connection, load: Callable[[], Translator], num_threads: i
         try:
             connection.send((done, failure))
         except ConnectionError:
-            # The main process has ended.
+            # The connection is closed, so the main process has ended.
             return
 
 
 def _picklable(error: Exception) -> Exception:
-    """The error, or another error with the same message if the error cannot be pickled and unpickled."""
+    """Return the error, or a `ChildProcessError` with the same message if the error cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -119,7 +123,7 @@ def _in_order(
     windows: Iterator[tuple[list[Request], int]],
     options: TranslationOptions,
 ) -> Iterator[Any]:
-    """Send windows to idle processes, and return the translations in the order of the windows."""
+    """Send windows to idle processes, and yield the translations in the order of the windows."""
     idle = list(workers)
     busy: dict[Any, int] = {}
     finished: dict[int, tuple[list[Any], Exception | None]] = {}
@@ -127,8 +131,8 @@ def _in_order(
     is_read = False
     while not is_read or busy or finished:
         if num_given in finished:
-            # Return finished translations before reading more requests, because reading may wait for a user
-            # who types.
+            # Yield finished translations before more requests are read, because reading blocks while a user
+            # types.
             translations, failure = finished.pop(num_given)
             yield from translations
             if failure is not None:
@@ -144,7 +148,7 @@ def _in_order(
             _send(connection, workers[connection], (window, options, first_line))
             busy[connection] = num_sent
             num_sent += 1
-        # `wait` never returns for an empty list.
+        # Do not call `wait` with an empty list, because this call never returns.
         ready: list[Any] = wait(list(busy)) if busy else []
         for connection in ready:
             finished[busy.pop(connection)] = _receive(connection, workers[connection])
