@@ -1,7 +1,7 @@
 """Translates a column of Parquet files with Ray Data on one machine or on a cluster.
 
 Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip
-install 'vaswani_hf[ray]'`. INPUT is a Parquet file or a folder of Parquet files. OUTPUT is another folder.
+install '.[ray]'` in the folder of the project. INPUT is a Parquet file or a folder of Parquet files. OUTPUT is another folder.
 All machines must have access to INPUT and OUTPUT. The rows of NAME.parquet keep their order and are written
 to NAME-00000-of-00003.parquet and so on, with at most `--rows_per_file` rows per file and an additional
 column `translation`. The translation of a null is null. Each worker has one model and one processor. An
@@ -203,7 +203,9 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
     try:
         import ray.data
     except ImportError:
-        refuse("Ray is not installed; install it with `pip install 'vaswani_hf[ray]'`.")
+        from vaswani_hf.version import install_command
+
+        refuse(f"Ray is not installed; install it with `{install_command('ray')}`.")
     ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)

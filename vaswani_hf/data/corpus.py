@@ -404,8 +404,15 @@ class PairEncoder:
         target_lengths = target_ids.value_lengths().to_numpy()  # [N]
         longer = np.maximum(source_lengths, target_lengths)
         unequal = longer > (self.max_length_ratio or np.inf) * np.minimum(source_lengths, target_lengths)
-        # The numbers in `outcome` are positions of fields of `CorpusReport`.
-        outcome = np.select([empty, too_many_characters, longer > self.max_length, unequal], [1, 4, 2, 3], 0)
+        # An outcome is the position of a field of `CorpusReport`. The first reason that applies is counted.
+        position = {field.name: number for number, field in enumerate(fields(CorpusReport))}
+        reasons = {
+            "empty": empty,
+            "too_many_characters": too_many_characters,
+            "too_long": longer > self.max_length,
+            "ratio": unequal,
+        }
+        outcome = np.select(list(reasons.values()), [position[name] for name in reasons], position["kept"])
         columns: dict[str, Any] = {
             "input_ids": source_ids,
             "labels": target_ids,

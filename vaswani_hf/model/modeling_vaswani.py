@@ -720,7 +720,13 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         num_items: torch.Tensor | int | None,
         skip_logits: bool | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The loss or None, and the logits [B, T, V] or None, of states [B, T, D]."""
+        """The loss or None, and the logits [B, T, V] or None, of states [B, T, D].
+
+        The loss is the cross-entropy with label smoothing (Section 5.4): for each token with logits z it is
+        logsumexp(z) - (gold - other) * z[label] - other * sum(z), where `gold` is the target probability of
+        the label and `other` that of each other class. The loss is the sum over the tokens divided by
+        `num_items`, or by the number of tokens. loss_vaswani computes the same in chunks.
+        """
         if labels is None:
             return None, self.logits(hidden_states)
         mask = self._infer_source_mask(labels)

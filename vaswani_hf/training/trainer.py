@@ -118,7 +118,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         # synchronisation.
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
-        self.finite_if_finite: Any = 0.0
+        self.norms_of_step: Any = 0.0
         # The first step of the latest series of losses that are too high; None if the loss of the last step
         # is not too high.
         self.suspect_since: int | None = None
@@ -280,7 +280,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         if norm is not None:
             # The norm of sharded gradients is sharded, so gather its shards.
             whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-            self.finite_if_finite = self.finite_if_finite + whole
+            self.norms_of_step = self.norms_of_step + whole
         return norm
 
     def take_losses(self) -> torch.Tensor:
@@ -288,8 +288,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         the summed loss.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
-        diverged = 1.0 - torch.isfinite(loss + self.finite_if_finite).float()
-        self.loss_of_step = self.finite_if_finite = 0.0
+        diverged = 1.0 - torch.isfinite(loss + self.norms_of_step).float()
+        self.loss_of_step = self.norms_of_step = 0.0
         return torch.stack([diverged, loss])
 
     def divergence(self, what: str, step: int, good_until: int) -> DivergedRunError:
