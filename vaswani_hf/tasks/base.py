@@ -1,7 +1,7 @@
 """`Task` defines the data, the model, the scores and the model card of one kind of run.
 
 To add a task, write a new file with a class, and add one entry to the table `TASKS`. No other module of the
-package checks for the name of a certain task.
+package depends on the name of a particular task.
 """
 
 from collections.abc import Sequence
@@ -129,7 +129,9 @@ class Task(Protocol):
     def load_corpus(
         self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
-        """The encoded corpus. The tokenizers are in `folder`. `new_tokenizers` means: train them first."""
+        """The encoded corpus. The tokenizers are in `folder`. If `new_tokenizers` is true, they are trained
+        first.
+        """
         ...
 
     def adopt_tokenizers(
