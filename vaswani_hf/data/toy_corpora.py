@@ -50,10 +50,11 @@ _MAX_WORDS = 18
 # The start symbols of the grammar: 17 of 19 sentences are statements (`S:`), 2 of 19 are questions (`SQ:`).
 _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
-# Each line is a rule: weight, left side, right side. The symbol `NP:base` is a constituent with the label NP;
-# `base` selects its rules. `:base` has no label and adds no bracket. A symbol without a colon is a word of
-# the lexicon. `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the
-# opposite value. `~` stands for s or p, with a separate random value for each symbol.
+# Each line is a rule: weight, left side, right side.
+# The symbol `NP:base` is a constituent with the label NP; `base` selects its rules. `:base` adds no bracket.
+# A symbol without a colon is a word of the lexicon.
+# `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the other value.
+# `~` stands for s or p, with a separate random value for each symbol.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .

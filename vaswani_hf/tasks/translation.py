@@ -168,7 +168,7 @@ class TranslationTokenizer(TokenizerSettings):
     """The tokenizers of source and target."""
 
     target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY)
-    """The size of the target vocabulary if source and target do not share one. Null means `vocab_size`."""
+    """The size of the target vocabulary if the vocabulary is not shared. Null means `vocab_size`."""
     shared_vocabulary: bool = True
     """Use one vocabulary for source and target (Section 5.1)."""
     bpe_dropout: float = Field(0.0, ge=0, lt=1)
