@@ -2,10 +2,10 @@
 
     python scripts/benchmarks/encoding.py SOURCE TARGET [--repeat 6] [--num_proc 1] [--rounds 4]
 
-`TextEncoder` encodes each word once, `encode_batch_fast` encodes whole sentences. Each measurement is a new
-process with an empty cache. CPU seconds are the CPU time of the process and its children. Other work on the
-machine changes CPU seconds less than wall-clock seconds. The printed digest shows that all ways give the same
-token ids.
+`TextEncoder` encodes each word once, `encode_batch_fast` encodes whole sentences. Each measurement runs in a
+new process with an empty cache. CPU seconds are the CPU time of the process and its children. Other work on
+the machine changes CPU seconds less than wall-clock seconds. The printed digest shows that all ways give the
+same token ids.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Compares the beam search with MarianMT and CTranslate2, with the same weights and sentences.
+"""Compares our beam search with MarianMT and CTranslate2, with the same weights and sentences.
 
     python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
 
@@ -97,7 +97,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
                 return identity
             # The last LayerNorm of the wide model is the last LayerNorm of the small model.
             old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
-            # The output projection is a repeated embedding, which sums each feature `width` times.
+            # Divide by `width**0.5`. The output projection is the repeated embedding and sums each feature
+            # `width` times, but the embedding is already divided by `width**0.5`.
             return old / width**0.5 if stack == "decoder" else old
         return state[name].repeat(width) if layer <= last else identity
     if layer > last:
@@ -125,7 +126,8 @@ def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
     """The MarianMT model with the same logits as `model`. `model` may be a result of `widened`."""
     if model.config.position_embedding == "sinusoidal":
         return to_marian(model)
-    # The export refuses learned positions, because transformers does not load them into a MarianMT model.
+    # Export the model with sinusoids and set the learned positions afterwards. The export refuses learned
+    # positions, because transformers does not load them into a MarianMT model.
     config = copy.deepcopy(model.config)
     config.position_embedding = "sinusoidal"
     twin = VaswaniForSeq2SeqLM(config).eval()
@@ -163,7 +165,7 @@ def by_transformers(model: Any, pad: int, batching: Batching, settings: dict[str
             input_ids = padded.to(model.device)
             outputs = model.generate(input_ids, attention_mask=(input_ids != pad).long(), **settings)
             for i, output in zip(batch, outputs.tolist(), strict=True):
-                # The start token is left out.
+                # Leave out the start token.
                 results[i] = [token for token in output[1:] if token != pad]
         return results
 
@@ -257,7 +259,7 @@ class Benchmark:
         return engines[best]
 
     def heavy_engine(self, name: str) -> tuple[Engine, Ids]:
-        """A search with 8 beams for 64 inputs of 100 tokens, and the inputs."""
+        """An engine that searches with 8 beams, and its inputs: 64 sentences of 100 tokens."""
         tokens = [token for sentence in self.ids for token in sentence[:-1]]
         tokens *= 64 * 99 // len(tokens) + 1
         ids = [tokens[99 * i : 99 * (i + 1)] + [self.eos] for i in range(64)]
@@ -309,7 +311,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--max_new_tokens", type=int, default=100)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--bf16", action="store_true", help="all engines of PyTorch in bfloat16")
+    parser.add_argument("--bf16", action="store_true", help="run all engines of PyTorch in bfloat16")
     parser.add_argument("--without_ctranslate2", action="store_true")
     parser.add_argument("--memory_of", help=argparse.SUPPRESS)
     parser.add_argument("--heavy", action="store_true", help=argparse.SUPPRESS)

@@ -1,6 +1,6 @@
 """Compares the time of `vaswani translate` for one word with the time to import transformers classes.
 
-Run `python scripts/benchmarks/startup.py CHECKPOINT [--rounds 7]`. Each measurement is a new process.
+Run `python scripts/benchmarks/startup.py CHECKPOINT [--rounds 7]`. Each measurement runs in a new process.
 """
 
 import argparse

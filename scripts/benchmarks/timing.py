@@ -49,10 +49,10 @@ def in_turns(
     warm_up: int = 1,
     measure: Callable[[Callable[[], Any]], float] = seconds_of,
 ) -> dict[str, list[float]]:
-    """The time of each way in each round.
+    """The seconds that each function in `ways` takes in each round.
 
-    Every round measures every way once, so that other work on the machine slows all ways down. Every second
-    round goes through the ways in reverse order. The first `warm_up` rounds are not counted.
+    Every round measures every function once, so that other work on the machine slows all functions down.
+    Every second round measures the functions in reverse order. The first `warm_up` rounds are not counted.
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(warm_up + rounds):
@@ -84,8 +84,8 @@ def ratio(numerators: list[float], denominators: list[float]) -> Ratio:
 
 
 def print_times(times: Mapping[str, list[float]], baseline: str, label: str = "") -> None:
-    """Print the median milliseconds of each way, and the ratio of the baseline's time to the time of each
-    way.
+    """Print the median milliseconds of each measured function, and the time of the baseline divided by the
+    time of the function.
     """
     for name, values in times.items():
         line = f"{label}{name:28} {1000 * statistics.median(values):11.2f} ms"
@@ -95,7 +95,9 @@ def print_times(times: Mapping[str, list[float]], baseline: str, label: str = ""
 
 
 def peak_memory(work: Callable[[], Any]) -> float:
-    """The peak memory of a call in MiB, beyond the memory before the call. Call this in a fresh process."""
+    """The peak memory of a call in MiB, beyond the memory before the call. Call `peak_memory` in a new
+    process.
+    """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**20

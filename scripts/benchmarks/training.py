@@ -3,8 +3,8 @@
     python scripts/benchmarks/training.py --source train.en.gz --target train.de.gz \
         [--joeynmt PYTHON] [--pymarian PYTHON] [--shapes tiny d256 base]
 
-Each competitor is a process. A competitor trains for a number of tokens while the other competitors wait.
-Then the next competitor trains. All competitors train on the same pairs with the same tokens, but each
+Each competitor is a process. The competitors train in turns: one competitor trains for a number of tokens
+while the other competitors wait. All competitors train on the same pairs with the same tokens, but each
 competitor builds its batches by its own rules. Speeds are medians over the turns, and ratios are medians over
 the rounds of turns.
 """
@@ -123,7 +123,7 @@ class Competitor:
 
 
 def competitors(arguments: argparse.Namespace) -> list[Competitor]:
-    """All competitors. This package is the first one."""
+    """All competitors. The first competitor is this package."""
     joeynmt = Competitor("JoeyNMT", ["joeynmt"], arguments.joeynmt)
     marian = Competitor("Marian (C++)", ["marian"], arguments.pymarian)
     if joeynmt.python is None:
@@ -207,7 +207,7 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
 
 
 def measure(name: str, arguments: argparse.Namespace, folder: Path) -> str:
-    """The table of a shape."""
+    """Measure a shape, and return the table of the results."""
     shape = SHAPES[name]
     if arguments.device != "cpu" and name != "toy":
         shape = replace(shape, tokens=GPU_TOKENS, turn=GPU_TURN)
@@ -298,7 +298,9 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pymarian", metavar="PYTHON", help="an interpreter that has pymarian")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    types = "recipe: this package chooses; its competitors use float32 on a CPU and bfloat16 on a GPU"
+    types = (
+        "recipe: this package chooses the dtype; its competitors use float32 on a CPU and bfloat16 on a GPU"
+    )
     parser.add_argument("--dtype", choices=["recipe", "float32", "bfloat16"], default="recipe", help=types)
     parser.add_argument("--learning_rate", type=float, default=1e-3, help="the peak of the schedule")
     parser.add_argument("--warmup_steps", type=int, default=100)

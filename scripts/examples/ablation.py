@@ -80,7 +80,7 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
 
 
 def _list(path: Path) -> dict[str, Any]:
-    """The content of a list."""
+    """The content of the YAML file that lists the runs."""
     content = {"all": {}, **read_mapping(path)}
     kinds = {"recipe": str, "all": dict, "runs": dict}
     if content.keys() != kinds.keys() or not all(
@@ -298,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.output.mkdir(parents=True, exist_ok=True)
         results = run_all(recipes, arguments.output, arguments.list.stem)
     except (InterruptedRunError, KeyboardInterrupt) as error:
-        print(f"{error or 'Interrupted.'} The same command continues.", file=sys.stderr)
+        print(f"{error or 'Interrupted.'} To continue, repeat the command.", file=sys.stderr)
         return 130
     except (OSError, ValueError) as error:
         print(f"ablation.py: {error}", file=sys.stderr)

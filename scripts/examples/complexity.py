@@ -4,9 +4,9 @@ Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`
 and writes a picture.
 
 torch.utils.flop_counter counts matrix products and convolutions, with two FLOPs for a multiplication and an
-addition. It does not count the operations of softmax, gates, masks and biases. The exponents of FLOPs and
-seconds come from a linear regression of their logarithms on the logarithms of n, d, k and r. Letters: n
-positions, d width, k kernel width of a convolution, r neighbours on each side.
+addition. The counter ignores softmax, gates, masks and biases. The exponents of FLOPs and seconds come from a
+linear regression of their logarithms on the logarithms of n, d, k and r. Letters: n positions, d width, k
+kernel width of a convolution, r neighbours on each side.
 """
 
 import argparse
@@ -136,7 +136,7 @@ def _dilated_layers(size: Size) -> int:
 # The smallest size is large enough for the leading term to dominate the cost. A layer of the largest size
 # takes about a second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
-# Measure no wider LSTM. Its matrices would not fit into the processor cache, and its time would follow
+# Measure no wider LSTM, because its matrices would not fit into the processor cache and its time would follow
 # another power law.
 CACHED = (128, 256, 512)
 ROWS = (
@@ -161,8 +161,7 @@ ROWS = (
         lambda size, _, kind: AttentionCore(size, kind),
         *("O(r n d)", "O(1)", "O(n/r)"),
         lambda size: _steps(size.n - 1, size.r),
-        # Measure no smaller sizes, because there the copying of the neighbours takes as long as the attention
-        # to them.
+        # Measure no smaller sizes, because copying the neighbours would take as long as attending to them.
         Size(8192, 256, r=128),
         {"n": (4096, 8192, 16384), "d": WIDE, "r": (128, 256, 512)},
     ),
@@ -260,7 +259,7 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """Fit a power law in the letters that differ among the sizes."""
+    """Fit a power law in those letters of n, d, k and r that differ among the sizes."""
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])
     targets = np.log(np.asarray(costs, dtype=float))

@@ -1,10 +1,10 @@
 """Trains memory networks (Sukhbaatar et al. 2015) that use the attention of this package.
 
 Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. Questions are the queries of the attention,
-statements are its keys and values. The script generates stories about people, places, things and colours. It
-trains a network for each number of hops. It prints the accuracy on held-out stories by the number of
-statements that an answer depends on, and one story with the attention over its statements. Letters of shapes:
-B questions, S statements, J words, D width.
+statements are its keys and values. The script generates stories about people, places, things and colours. The
+script trains a network for each number of hops. The script prints the accuracy on held-out stories for each
+number of statements that an answer depends on, and one story with the attention over its statements. Letters
+of shapes: B questions, S statements, J words, D width.
 """
 
 import argparse
@@ -105,7 +105,7 @@ class MemoryNetwork(nn.Module):
         self.hops = nn.ModuleList(
             VaswaniAttention(config, 1, layer_idx=hop, is_cross=True) for hop in range(hops)
         )
-        # Small initial weights, because the word embeddings are also the output projection.
+        # Use small initial weights, because the word embeddings are also the output projection.
         self.words.weight.data.mul_(0.3), self.ages.weight.data.mul_(0.3)
         word, feature = torch.arange(1, SENTENCE + 1)[:, None] / SENTENCE, torch.arange(1, WIDTH + 1) / WIDTH
         self.register_buffer("places", (1 - word) - feature * (1 - 2 * word))

@@ -17,7 +17,7 @@ from vaswani_hf.translation import Translator
 
 # The numbers that README and the quick start of the manual translate with this checkpoint.
 EXAMPLES = (312, 7, 86_000, 80_007, 90, 70, 2, 471_005)
-# The script translates all numbers below END. Most of them are not in the training corpus.
+# The script translates all numbers below END. Most numbers below END are not in the training corpus.
 END = 10_000
 # In percent.
 MIN_EXACT_MATCH = 99.5

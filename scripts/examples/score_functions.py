@@ -3,8 +3,8 @@
 `python scripts/examples/score_functions.py scaling` prints and draws the entropy and the gradient of the
 softmax for several widths of the keys. It takes seconds. `python scripts/examples/score_functions.py
 training` trains the quick start model with each score function, and prints the exact match on held-out
-numbers and the time of a training step. It takes about 40 minutes on 2 CPU cores. To continue an interrupted
-run, repeat the command. The picture and the checkpoints are written to `--output`.
+numbers and the time of a training step. The training takes about 40 minutes on 2 CPU cores. To continue an
+interrupted run, repeat the command. The picture and the checkpoints are written to `--output`.
 """
 
 import argparse

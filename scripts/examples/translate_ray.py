@@ -6,8 +6,8 @@ All machines must have access to INPUT and OUTPUT. The rows of NAME.parquet keep
 to NAME-00000-of-00003.parquet and so on, with at most `--rows_per_file` rows per file and an additional
 column `translation`. The translation of a null is null. Each worker has one model and one processor. An
 output file appears only when it is complete. To continue after an interruption, repeat the command: it
-translates only missing or damaged files. If RAY_ADDRESS is set, Ray joins the cluster at this address.
-Otherwise Ray runs on this machine only, and its processes listen on the loopback interface.
+translates only missing or damaged files. If RAY_ADDRESS is set, Ray joins the cluster at this address. If
+RAY_ADDRESS is not set, Ray runs on this machine only, and its processes listen on the loopback interface.
 """
 
 import argparse
@@ -32,10 +32,10 @@ ORIGIN = b"vaswani_hf.origin"
 
 
 class PartTranslator:
-    """A worker with one model. It translates one range of rows after another."""
+    """A worker with one model, which translates one range of rows after another."""
 
     def __init__(self, arguments: argparse.Namespace):
-        """Do not load the model. `__call__` loads it, so that loading errors are reported like other errors."""
+        """Load no model. `__call__` loads the model, so that loading errors are reported like other errors."""
         self._arguments = arguments
         self._translator: Any = None
 
@@ -159,7 +159,7 @@ def is_done(part: dict[str, Any]) -> bool:
     """True if the output file of a part is complete. Print the name of a damaged file. Refuse a file with
     another origin.
     """
-    target, remedy = part["target"], "choose another OUTPUT, or remove it"
+    target, remedy = part["target"], "choose another OUTPUT, or remove the file"
     if not os.path.exists(target):
         return False
     try:

@@ -86,8 +86,8 @@ def _read(node: ast.AST) -> tuple[str, Any]:
 
 @cache
 def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
-    """For each file of the package: the attributes that it reads, with their owners, and the ends of its
-    f-strings.
+    """For each file of the package: the attributes that it reads, with their owners, and the last texts of
+    its f-strings.
     """
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -213,7 +213,7 @@ def schema() -> dict[str, Any]:
     one.
     """
     properties: dict[str, Any] = {
-        "extends": {"type": "string", "description": "The recipe that this one extends."}
+        "extends": {"type": "string", "description": "The recipe that this recipe extends."}
     }
     definitions: dict[str, Any] = {}
     generated = {task: recipe.model_json_schema() for task, recipe in RECIPES.items()}

@@ -196,7 +196,7 @@ def test_outputs_of_something_else_are_kept(translated, source, capsys):
     output = translated()
     with pytest.raises(SystemExit) as caught:
         translated("--num_beams", "1")
-    remedy = "choose another OUTPUT, or remove it."
+    remedy = "choose another OUTPUT, or remove the file."
     assert str(caught.value) == (
         f"translate_ray: '{output / NAMES[0]}' was made from another file, checkpoint or options than these; {remedy}"
     )

@@ -155,8 +155,8 @@ def _evenly_full_bounds(
 ) -> np.ndarray:
     """The bounds of the batches: as few batches as both budgets allow, all about equally full.
 
-    If each batch used the whole budget, the last batch would have only the few pairs that are left. An
-    optimizer step would give these few pairs the weight of a full batch.
+    If each batch used the whole budget, the last batch would have only a few pairs, and an optimizer step
+    would give these few pairs the weight of a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -231,8 +231,8 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
     The batches of all epochs form one sequence, which does not depend on the number of processes. Process r
     of n takes each batch whose number in the sequence has the remainder r when divided by n. With gradient
     accumulation over `a` batches, optimizer step s therefore uses n * a batches of all processes, beginning
-    with batch s * n * a. These batches may belong to two epochs. A resumed run continues with the next batch
-    of the sequence.
+    with batch s * n * a. The batches of one optimizer step may belong to two epochs. A resumed run continues
+    with the next batch of the sequence.
     """
 
     def __init__(

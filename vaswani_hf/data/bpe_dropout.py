@@ -71,7 +71,7 @@ class BpeDropout:
         pieces = tuple(word)
         while True:
             # Draw a random number for each possible merge in the order of BPE, and stop at the first merge
-            # that is kept. This merge is the kept merge that BPE would apply first.
+            # that is kept. The first kept merge is the merge that BPE would apply next.
             for position in self._possible_merges(pieces):
                 pair = pieces[position : position + 2]
                 if pair in self._merges_of_bytes or rng.random() >= self.rate:

@@ -115,8 +115,7 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
         )
     stats = [os.stat(path) for paths in files.values() for path in paths]
     arguments = {
-        # Pass a list, because `datasets` turns each item of a list into one shard of a stream. It does not do
-        # so for a tuple.
+        # Pass a list and not a tuple, because `datasets` divides only lists into the shards of a stream.
         "shards": [dict(zip(files, paths, strict=True)) for paths in zip(*files.values(), strict=True)],
         "languages": (pair_source.source_language, pair_source.target_language),
         "cache_key": (__version__, *((stat.st_size, stat.st_mtime_ns) for stat in stats)),
@@ -268,7 +267,7 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
 def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
     """True if a side of a pair has more than `CHARACTERS_PER_TOKEN * max_length` characters.
 
-    The tokenizer and the model are not trained on such a pair.
+    The tokenizer and the model are not trained on a pair with too many characters.
     """
     return max(len(source), len(target)) > CHARACTERS_PER_TOKEN * max_length
 
@@ -457,7 +456,7 @@ class Corpus:
     # missing.
     texts: dict[str, Any]
     source_tokenizer: PreTrainedTokenizerFast
-    # If the vocabulary is shared, this is the same object as `source_tokenizer`.
+    # If the vocabulary is shared, `target_tokenizer` is the same object as `source_tokenizer`.
     target_tokenizer: PreTrainedTokenizerFast
     # The collators pad batches. The collator of the training also applies BPE-dropout, or chooses masked
     # tokens.

@@ -20,8 +20,8 @@ from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
 CACHE_REMEDY = "free disk space, or set HF_DATASETS_CACHE to a folder with more space"
-# The digest of a stream covers only its first pairs. The number of these pairs is small, because each start
-# of a run reads them again.
+# The digest of a stream covers only its first pairs. Digest few pairs, because each start of a run reads
+# these pairs again.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
@@ -33,7 +33,7 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
     hash of its first 1000 pairs, and the `count` of a stream is None.
     """
     if isinstance(pairs, IterableDataset):
-        # Copy the stream, because a stream and the streams derived from it share their position.
+        # Copy the stream, because a stream and all streams derived from the stream share one position.
         first = copy.deepcopy(pairs).take(_NUM_DIGESTED_PAIRS_OF_STREAM)
         text = "\n".join(json.dumps(pair, sort_keys=True) for pair in first)
         return {"count": None, "sha256": hashlib.sha256(text.encode()).hexdigest()}
@@ -55,7 +55,7 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
 
 
 def cached_digest(pairs: Dataset) -> dict[str, Any]:
-    """The `corpus_digest` of encoded pairs. It is computed once and then read from the cache."""
+    """The `corpus_digest` of encoded pairs, computed once and then read from the cache."""
     cache = cache_folder(pairs)
     if cache is None:
         return corpus_digest(pairs)

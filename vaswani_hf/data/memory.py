@@ -1,6 +1,6 @@
 """Controls two kinds of memory: pages of memory-mapped corpus files, and freed memory of the C library.
 
-The functions of this module work on Linux. On other systems they do nothing.
+The functions of this module work on Linux and do nothing on other systems.
 """
 
 import ctypes

@@ -55,7 +55,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._position = 0
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """The state for `load_state_dict`. It is equal in all processes and independent of their number.
+        """The state for `load_state_dict`, which is equal in all processes, for any number of processes.
 
         `position` is the number of finished batches of all epochs and processes. None means all batches that
         the iterator has yielded.
@@ -117,8 +117,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # None until the window is full. Then: the number of pairs of the window, their total size, and the
-        # position after the window.
+        # `full` is None until the window is full. A full window is described by the number of its pairs,
+        # their total size, and the position after the window.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
@@ -172,7 +172,9 @@ class ShuffledShards:
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 
     def epoch(self, epoch: int, place: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        """The pairs of an epoch, from the beginning or from the position `place`, the result of `state_dict`."""
+        """The pairs of an epoch, from its beginning or from a position `place` that `state_dict` has
+        returned.
+        """
         order = np.random.default_rng([self._seed, epoch]).permutation(self._pairs.num_shards).tolist()
         if place is None:
             place = {"open": [], "opened": 0, "turn": 0}

@@ -23,7 +23,7 @@ class SerializedTokenizer(NamedTuple):
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """Serialize a tokenizer. The result depends neither on its folder nor on earlier calls of the tokenizer."""
+    """Serialize a tokenizer. The result does not depend on the tokenizer's folder and earlier calls."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
     return SerializedTokenizer(text, tokenizer.split_special_tokens)
@@ -32,7 +32,7 @@ def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokeniz
 # Cache two encoders, because a run has a source tokenizer and a target tokenizer.
 @lru_cache(maxsize=2)
 def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
-    """The encoder of a tokenizer. Each process creates it once."""
+    """The encoder of a tokenizer. Each process creates one encoder per tokenizer."""
     return TextEncoder(tokenizer)
 
 
@@ -40,8 +40,8 @@ class TextEncoder:
     """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
     once.
 
-    A tokenizer spends most of its time on words that it has encoded before. Looking up the ids of such words
-    takes a third of the time (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that it has encoded before. A lookup of the ids of known
+    words takes a third of the time of the tokenizer (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
@@ -115,7 +115,7 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 def _separates_words(token: dict[str, Any]) -> bool:
     """True if an added token includes the spaces around it and contains no space.
 
-    Such a token does not change the encoding of the words next to it.
+    Added tokens of this kind do not change the encoding of the neighbouring words.
     """
     includes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]

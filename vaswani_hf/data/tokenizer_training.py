@@ -135,8 +135,8 @@ def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
         write_manifest(unfinished, {})
         unfinished.rename(kept)
     except OSError:
-        # `rename` fails if another run has created the folder `kept` in the meantime. Use the tokenizers in
-        # that folder, because both runs train identical tokenizers.
+        # `rename` fails if another run has created the folder `kept` in the meantime. Ignore this error,
+        # because both runs train identical tokenizers.
         if not kept.is_dir():
             raise
     finally:
@@ -284,9 +284,9 @@ def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_s
     over_characters = Tokenizer(models.BPE())
     over_characters.normalizer = normalizer
     over_characters.pre_tokenizer = pre_tokenizers.Split(_WORDS, "isolated")
-    # This order of the ASCII characters makes BPE merge equally frequent pairs in the order of their bytes.
-    # The trainer learns at least as many merges as fit into the vocabulary, because the trainer reserves 128
-    # entries for ASCII characters and the vocabulary reserves 256 entries for bytes.
+    # Sort the ASCII characters by their byte symbols, so that BPE merges equally frequent pairs in the order
+    # of their bytes. The trainer learns at least as many merges as fit into the vocabulary, because the
+    # trainer reserves 128 entries for ASCII characters and the vocabulary reserves 256 entries for bytes.
     ascii_characters = sorted(map(chr, range(128)), key=_as_byte_symbols)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=ascii_characters, show_progress=False)
     over_characters.train_from_iterator(_count_characters(texts, normalizer, counts), trainer)

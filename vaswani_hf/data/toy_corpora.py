@@ -38,7 +38,8 @@ Item = TypeVar("Item")
 NUMBERS_HELD_OUT = 1000
 TREES_HELD_OUT = 1000
 
-# The training split has all numbers below 100. They contain every word except "hundred" and "thousand".
+# The training split has all numbers below 100. The numbers below 100 contain every number word except
+# "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
 # A number has thousands and a remainder below 1000. Each of the two parts is drawn from one of these ranges:
@@ -49,10 +50,11 @@ _MAX_WORDS = 18
 # The start symbols of the grammar: 17 of 19 sentences are statements (`S:`), 2 of 19 are questions (`SQ:`).
 _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
-# Each line is a rule: weight, left side, right side. The symbol `NP:base` is a constituent with the label NP;
-# `base` selects its rules. `:base` has no label and adds no bracket. A symbol without a colon is a word of
-# the lexicon. `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the
-# opposite value. `~` stands for s or p, with a separate random value for each symbol.
+# Each line is a rule: weight, left side, right side.
+# The symbol `NP:base` is a constituent with the label NP; `base` selects its rules. `:base` adds no bracket.
+# A symbol without a colon is a word of the lexicon.
+# `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the other value.
+# `~` stands for s or p, with a separate random value for each symbol.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -275,12 +277,13 @@ def _num_digits_below_1000() -> dict[str, int]:
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     """Random numbers of one split as pairs: English words as `source`, the German word as `target`.
 
-    Each draw first chooses the shape of a number: the number of digits of the thousands and the number of
-    digits of the remainder, 0 to 3 each, with equal probability. Then it chooses a number of this shape. A
-    uniform draw from all numbers would give few short numbers, because 90 % of all numbers have six digits.
+    Each draw first chooses a shape and then a number of this shape. The shape of a number is the number of
+    digits of its thousands and of its remainder below 1000, 0 to 3 digits each. All shapes have equal
+    probability. A uniform draw from all numbers would give few short numbers, because 90 % of all numbers
+    have six digits.
 
     The split of a number does not depend on the seed: "validation" and "test" have about 5 % of the numbers
-    each, "train" has the remaining numbers and all numbers below 100. Only "train" repeats numbers. It
+    each, "train" has the remaining numbers and all numbers below 100. Only "train" repeats numbers, and
     repeats a number only after all numbers of the same shape. The pairs for a smaller `num_pairs` are the
     first pairs for a larger `num_pairs`.
     """
@@ -342,8 +345,8 @@ def _numbers_of_shape(
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
     """All numbers of a shape once, in random order.
 
-    This is a Fisher-Yates shuffle that stores only the numbers that were moved. The first number therefore
-    takes the same time for 810,000 numbers as for ten numbers.
+    The algorithm is a Fisher-Yates shuffle that stores only the numbers that were moved. The first number
+    therefore takes the same time for 810,000 numbers as for ten numbers.
     """
     moved: dict[int, int] = {}
     for last in reversed(range(len(thousands) * len(rests))):

@@ -21,7 +21,7 @@ from .lines import read_lines
 OPEN = "("
 CLOSE = ")"
 WORD = "XX"
-# Labels of the bracket around a whole sentence. In Penn files this bracket has no label.
+# Labels of the bracket around a whole sentence. In Penn files the bracket around a sentence has no label.
 WRAPPERS = ("", "TOP", "ROOT", "S1")
 # The tag of an empty element of Penn files.
 TRACE = "-NONE-"
@@ -51,7 +51,9 @@ class Constituent(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """A constituency tree. Its str is one line of brackets: `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))`."""
+    """A constituency tree. `str(tree)` is one line of brackets: `(S (NP (DT the) (NN dog)) (VP (VBZ
+    barks)))`.
+    """
 
     # The linearisation: `(S`, `(NP`, …, `)`, and `XX` for each word.
     symbols: tuple[str, ...]
@@ -244,7 +246,7 @@ def _cleaned_label(label: str) -> str:
 
 
 def treebank_files(names: list[str]) -> list[str]:
-    """The files of a treebank. A name is a file, a pattern, or a folder with `.mrg` files at any depth.
+    """The files of a treebank. `names` has files, patterns, and folders with `.mrg` files at any depth.
 
     The files of a pattern or of a folder are sorted.
     """

@@ -79,6 +79,6 @@ def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # `reduceat` stops before the first pair of the next place. Include the last pair separately, because two
-    # neighbouring places may share a pair.
+    # `reduceat` stops before the first pair of the next place. Compare with the last pair of each place
+    # separately, because two neighbouring places may share a pair.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

@@ -1,7 +1,7 @@
 """`Task` defines the data, the model, the scores and the model card of one kind of run.
 
 To add a task, write a new file with a class, and add one entry to the table `TASKS`. No other module of the
-package checks for the name of a certain task.
+package depends on the name of a particular task.
 """
 
 from collections.abc import Sequence
@@ -42,15 +42,14 @@ class CardWords:
     """The texts of a task for the model card.
 
     Attributes:
-        task_type: The name of the task on the Hub, or the usual name of the task if the Hub has no name
-            for it.
+        task_type: The name of the task on the Hub, or the usual name of the task if the Hub has no name for
+            it.
         task_name: The task in words.
         pipeline_tag: `task_type` if the Hub has this task; otherwise None.
         model: The beginning of the card's first sentence, before the title of the paper.
         ability: The end of the card's first sentence, after the title of the paper.
         example: An input for the code snippets.
-        pipeline: The name with which `transformers.pipeline` loads the model; None if no pipeline loads
-            it.
+        pipeline: The name with which `transformers.pipeline` loads the model; None if no pipeline loads it.
         is_translator: True if the output of the pipeline is a translation.
         snippet: Code that prints the output for `example`, for a model without a pipeline.
         snippet_note: A note about the code snippets.
@@ -137,7 +136,9 @@ class Task(Protocol):
     def load_corpus(
         self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
-        """The encoded corpus. The tokenizers are in `folder`. `new_tokenizers` means: train them first."""
+        """The encoded corpus. The tokenizers are in `folder`. If `new_tokenizers` is true, they are trained
+        first.
+        """
         ...
 
     def adopt_tokenizers(

@@ -229,7 +229,7 @@ def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_leng
 def train_tree_tokenizer(
     trees: Iterable[str], model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """The target tokenizer of a parser. Its vocabulary has the symbols of `trees`. Each tree is a text of one
+    """The target tokenizer of a parser. The vocabulary has the symbols of `trees`. Each tree is a text of one
     line.
 
     The tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`,

@@ -62,9 +62,9 @@ class TranslationData(CorpusData):
     source_keys = ("corpus", "dataset", "train_pairs", "train_source")
 
     source_language: str = Field(min_length=1)
-    """The language that the model translates from, such as en. It names a column of a dataset or of pairs."""
+    """The language that the model translates from, such as en, and the name of its column."""
     target_language: str = Field(min_length=1)
-    """The language that the model translates into, such as de. It names a column of a dataset or of pairs."""
+    """The language that the model translates into, such as de, and the name of its column."""
     train_source: Files = None
     """Text files with one source sentence per line, for training."""
     train_target: Files = None
@@ -89,7 +89,7 @@ class TranslationData(CorpusData):
     of the recipe have no tag, so that validation, test and exports use plain text.
     """
     max_length_ratio: float | None = Field(None, ge=1)
-    """Drop a training pair if one side has more tokens than the other side times this number."""
+    """Drop a training pair if one side has more than this number of times as many tokens as the other side."""
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class TranslationTokenizer(TokenizerSettings):
     """The tokenizers of source and target."""
 
     target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY)
-    """The size of the target vocabulary if it is not shared. Null means `vocab_size`."""
+    """The size of the target vocabulary if the vocabulary is not shared. Null means `vocab_size`."""
     shared_vocabulary: bool = True
     """Use one vocabulary for source and target (Section 5.1)."""
     bpe_dropout: float = Field(0.0, ge=0, lt=1)
@@ -201,7 +201,7 @@ class TranslationEvaluation(EvaluationSettings):
     tokenize: str = "13a"
     """The tokenizer of sacreBLEU."""
     lowercase: bool = False
-    """Ignore upper and lower case in the scores."""
+    """Ignore the difference between upper and lower case in the scores."""
     validation_bleu: bool = False
     """Translate the validation split at each validation, and log its BLEU."""
 
@@ -343,9 +343,9 @@ class Translation(Task):
                 f"{digits}: {row['exact_match']:.1f} %" for digits, row in scores["digits"].items()
             )
             lines.append(
-                f"exact match per number of digits: {by_digits} (trained on all below {SMALLEST_HELD_OUT})"
+                f"exact match per number of digits: {by_digits} (trained on all numbers below {SMALLEST_HELD_OUT})"
             )
-        # A source from JSON or CSV may have several lines. Write its translation on one line.
+        # Write each translation on one line, because a source from JSON or CSV may have several lines.
         outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
         return Scores(scores, lines, "".join(outputs))
 
@@ -428,7 +428,7 @@ def train_tokenizers(
     model_max_length: int,
     tags: tuple[str, ...],
 ) -> Tokenizers:
-    """Train the source and the target tokenizer. They are the same object if the vocabulary is shared."""
+    """Train the source and the target tokenizer, which are the same object if the vocabulary is shared."""
     if section.shared_vocabulary:
         joint = train_on_sides(section, pairs, ("source", "target"), model_max_length, tags=tags)
         return joint, joint

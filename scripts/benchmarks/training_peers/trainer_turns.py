@@ -27,7 +27,7 @@ class TurnsCallback(TrainerCallback):
 
 
 class Counting:
-    """Counts the tokens and positions of the batches of a trainer. `Counting` must be its first base class."""
+    """Counts the tokens and positions of the batches of a trainer. `Counting` must be the first base class."""
 
     turns: Turns
 

@@ -32,7 +32,7 @@ def sizes(shape: Shape) -> dict[str, int]:
 
 
 def recipe_of(settings: PeerSettings) -> Recipe:
-    """The recipe of the run. It leaves out the settings that the package chooses by the hardware."""
+    """The recipe of the run. The recipe leaves out settings that the package chooses by the hardware."""
     folder = Path(settings.folder)
     shape = settings.shape
     data: dict[str, Any] = {"source_language": "source", "target_language": "target"}
@@ -64,7 +64,7 @@ def recipe_of(settings: PeerSettings) -> Recipe:
 
 
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
-    """The corpus of a recipe. Its tokenizer lies in the folder of the texts."""
+    """The corpus of a recipe. The tokenizer of the corpus is in the folder of the texts."""
     folder = Path(recipe.output_dir).parent
     return TASKS[recipe.task].load_corpus(
         recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
@@ -72,7 +72,7 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
-    """The model of a recipe. Its vocabulary has the size in the shape, even if the texts give fewer pieces."""
+    """The model of a recipe. The vocabulary size is that of the shape, even if the texts give fewer pieces."""
     model = build_model(recipe, corpus)
     if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:
         model.resize_token_embeddings(recipe.tokenizer.vocab_size, mean_resizing=False)
