@@ -151,7 +151,7 @@ def test_empty_sides(vaswani, teacher, recipe, output, tmp_path):
     words = ["distill", recipe, *given, "--teacher", teacher, "--output"]
     code, out, _ = vaswani(*words, output, "--keep_references")
     assert code == 0 and "from 4 sentences" in out
-    assert out.endswith("; 2 of the sentences or their translations are empty\n")
+    assert out.endswith("; for 2 sentences, the source or the translation is empty\n")
     seven, two = Translator.from_pretrained(str(teacher), "cpu").translate(["seven", "two"])
     assert read_back(recipe, output) == [("seven", seven), ("two", two), ("two", "zwei")]
     # With nothing else there is no file.
@@ -253,7 +253,7 @@ def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
     ("languages", "place", "remedy"),
     [
         (("de", "en"), ".", "exchange the two languages and the two sides of the files in the recipe"),
-        (("fr", "de"), "checkpoint-80", "take a recipe of its languages"),
+        (("fr", "de"), "checkpoint-80", "give a recipe for the languages of the teacher"),
     ],
 )
 def test_a_teacher_of_other_languages_is_refused(vaswani, teacher, recipe, output, languages, remedy, place):
@@ -287,7 +287,7 @@ def test_a_teacher_on_the_hub_has_its_languages_with_it(vaswani, teacher, recipe
     push(str(teacher), repo_id)
     words = ["distill", recipe, "--teacher", repo_id, "--output", output]
     code, _, sentence = vaswani(*words, "--source_language", "fr")
-    assert code == 1 and sentence == OTHERS.format(repo_id, "'fr'", "'de'", "take a recipe of its languages")
+    assert code == 1 and sentence == OTHERS.format(repo_id, "'fr'", "'de'", "give a recipe for the languages of the teacher")
     assert vaswani(*words, "--numbers_train_size", "5")[0] == 0
     assert rows_of(words[-1])[0]["distillation"]["teachers"] == [repo_id]
 
@@ -306,12 +306,12 @@ REFUSED = {
     "--output x.txt": "`--output` must end in .jsonl, because `--train_pairs` recognises JSON lines by this ending, but is x.txt.",
     "--output no/x.jsonl": "`--output` must be in an existing folder, but is no/x.jsonl.",
     "--output there.jsonl": "`--output` must be a new file, but there.jsonl exists; continue it with `--resume` or",
-    "--output there.jsonl --resume": "`--resume` continues what `vaswani distill` wrote, but the first line of there",
+    "--output there.jsonl --resume": "`--resume` continues a file of `vaswani distill`, but the first line of there",
     "--output there.jsonl --resume --corpus null --train_pairs ./there.jsonl": (
-        "`--output` must be another file than `--train_pairs`, but there.jsonl is one of ./there.jsonl."
+        "`--output` must not be a file of `--train_pairs`, but there.jsonl is one of the files ./there.jsonl."
     ),
     "--output train-2.jsonl --corpus null --train_pairs a.jsonl,train-*.jsonl": (
-        "`--output` must be another file than `--train_pairs`, but train-2.jsonl is one of train-*.jsonl."
+        "`--output` must not be a file of `--train_pairs`, but train-2.jsonl is one of the files train-*.jsonl."
     ),
     "--target_language en --corpus null --train_source a.en --train_target a.de": (
         "`data.source_language` and `data.target_language` are both 'en', but they name the two sides of a pair"
@@ -351,7 +351,7 @@ def test_ctranslate2_gives_the_same_pairs_and_knows_its_languages(vaswani, teach
         assert vaswani(*words, "--num_return_sequences", "2")[0] == 0
     assert read_back(recipe, outputs[0]) == read_back(recipe, outputs[1])
     code, _, sentence = vaswani(*words[:-1], tmp_path / "x.jsonl", "--source_language", "fr")
-    assert code == 1 and sentence == OTHERS.format(exported, "'fr'", "'de'", "take a recipe of its languages")
+    assert code == 1 and sentence == OTHERS.format(exported, "'fr'", "'de'", "give a recipe for the languages of the teacher")
 
 
 def test_the_recipe_of_the_student():

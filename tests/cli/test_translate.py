@@ -344,7 +344,7 @@ def test_an_unknown_device_is_named(vaswani, copier_checkpoint):
     message = "`device` must be one of this machine, such as cpu or cuda, but is 'tpu9'."
     assert vaswani(*words, "tpu9")[::2] == (1, message)
     code, _, sentence = vaswani(*words, "cuda", "--workers", "2")
-    assert code == 1 and "`--workers` is for the CPU; with more than one leave out `--device`" in sentence
+    assert code == 1 and "`--workers` above 1 is for the CPU; leave out `--device`" in sentence
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,9 @@ REFUSED = [
     (
         GOLD,
         "none.txt --trees gold",
-        "`model` must be a parser or a file of finished trees, but there is no 'none.txt'",
+        "`model` must be a parser or a file with the trees of a parser, but 'none.txt' does not exist",
     ),
-    (GOLD, "--trees gold", "`vaswani evaluate --trees` needs a model, or a file of finished trees."),
+    (GOLD, "--trees gold", "`vaswani evaluate --trees` needs a parser, or a file with the trees of a parser."),
     (GOLD, "other --trees gold", "gold and other must have equally many trees with words, but have 2 and 1."),
     (
         GOLD,

@@ -250,7 +250,7 @@ def test_a_push_is_checked_after_the_download(hub, repo_id, tiny_checkpoint, vas
     url = f"{hub.endpoint}/{repo_id}/commit/{hub.repository(repo_id).head()}"
     assert (code, out) == (1, f"pushed to {url}\n")
     assert sentence == (
-        f"What was downloaded after the push differs in generation_config.json. {in_spite(hub, repo_id)}"
+        f"The files that were downloaded after the push differ in generation_config.json. {in_spite(hub, repo_id)}"
     )
     hub.fault("GET", "/resolve/.*/tokenizer.json", status=403)
     code, _, sentence = vaswani("push", folder, repo_id, "--tag", "v1.0")

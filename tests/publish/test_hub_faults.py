@@ -290,7 +290,7 @@ def test_an_endpoint_that_cannot_be_reached(repo_id, cache, tiny_checkpoint, vas
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     sentence = (
         "http://127.0.0.1:9 cannot be reached ([Errno 111] Connection refused); check the connection, HF_ENDPOINT and the "
-        "proxy, or work with what is in the cache by HF_HUB_OFFLINE=1."
+        "proxy, or set HF_HUB_OFFLINE=1 to use only files in the cache."
     )
     assert vaswani("push", tiny_checkpoint(), repo_id) == (1, "", sentence)
     no_folder = f"There is no folder '{repo_id}' here, and {sentence}"
@@ -439,8 +439,8 @@ def test_a_storm_of_errors_has_an_end(hub, published, tiny_checkpoint, vaswani, 
         with nothing_changes(hub, folder):
             assert vaswani("push", folder, published.id) == (
                 *(1, ""),
-                f"{hub.endpoint} answered with something that is no JSON, as a proxy or another server would; check "
-                "HF_ENDPOINT, or run it again later.",
+                f"The answer of {hub.endpoint} is not JSON, so it may come from a proxy or another server; check "
+                "HF_ENDPOINT, or run the command again later.",
             )
 
 
@@ -452,10 +452,10 @@ def test_an_upload_that_is_cut_can_be_run_again(hub, published, tiny_checkpoint,
     with nothing_changes(hub, folder):
         code, out, sentence = vaswani("push", folder, published.id)
     assert (code, out) == (1, "") and len(uploads(hub)) > 0
-    broken = rf"The connection to {hub.endpoint} broke off \(.+\); run it again, whole files that have arrived are not transferred "
-    without = r"twice, or with HF_HUB_DISABLE_XET=1, which does without xet\."
-    failed = rf"The transfer failed \(Network error: .+\); run it again, what has arrived is not transferred {without}"
-    assert re.fullmatch(rf"{broken}twice\." if IS_LFS else failed, sentence)
+    broken = rf"The connection to {hub.endpoint} was lost \(.+\); run the command again, which does not transfer complete files a second "
+    without = r"time, or set HF_HUB_DISABLE_XET=1 to transfer without xet\."
+    failed = rf"The transfer failed \(Network error: .+\); run the command again, which does not transfer complete files a second {without}"
+    assert re.fullmatch(rf"{broken}time\." if IS_LFS else failed, sentence)
     hub.clear()
     assert vaswani("push", folder, published.id)[0] == 0
     assert published.files()["model.safetensors"] == (folder / "model.safetensors").read_bytes()
@@ -473,7 +473,7 @@ def test_a_download_that_breaks_off_can_be_run_again(
     assert vaswani("push", tiny_checkpoint(), repo_id)[0] == 0
     starts = {
         "status": "Server error '503 Service Unavailable'",
-        "cut_after": f"The connection to {hub.endpoint} broke off (",
+        "cut_after": f"The connection to {hub.endpoint} was lost (",
     }
     for fault, value in (("cut_after", 0 if IS_LFS else 300), ("status", 503)):
         hub.fault(*DOWNLOAD, times=None, **{fault: value})
@@ -499,8 +499,8 @@ def test_a_hub_without_xet_says_how_to_do_without(hub, published, tiny_checkpoin
             code, _, sentence = vaswani("push", folder, published.id)
         assert code == 1
         assert re.fullmatch(
-            rf"The transfer failed \(.*{status}.*\); run it again, what has arrived is not transferred twice, or with "
-            r"HF_HUB_DISABLE_XET=1, which does without xet\.",
+            rf"The transfer failed \(.*{status}.*\); run the command again, which does not transfer complete files a second time, or set "
+            r"HF_HUB_DISABLE_XET=1 to transfer without xet\.",
             sentence,
         )
 
@@ -511,8 +511,8 @@ def test_a_cache_that_cannot_be_written(published, tmp_path, monkeypatch, vaswan
     code, _, sentence = vaswani("translate", published.id, "--text", "der Hund")
     assert code == 1
     assert re.fullmatch(
-        rf"What is downloaded cannot be written \(\[Errno 20\] Not a directory: '{tmp_path}/file/hub.*'\); free space, or set "
-        r"HF_HOME to another folder\. A push is checked in TMPDIR\.",
+        rf"The downloaded files cannot be written \(\[Errno 20\] Not a directory: '{tmp_path}/file/hub.*'\); free space, or set "
+        r"HF_HOME to another folder\. A push downloads to TMPDIR instead\.",
         sentence,
     )
 

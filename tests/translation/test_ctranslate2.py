@@ -150,7 +150,7 @@ def edited(change):
 NO_OBJECT = "must hold a JSON object, but does not: it is damaged; copy or download it again."
 NO_LIST = "must hold a list of tokens, but does not: it is damaged; copy or export it again."
 AGAIN = "copy or export it again."
-NUMBER = "must have as many tokens as the model classes, "
+NUMBER = "tokens, one for each row of the model's embedding, but has "
 DAMAGES = [
     ("model.bin", None, "that `vaswani export --format ctranslate2` wrote, but holds no such model."),
     ("model.bin", lambda content: b"", f"is damaged or not all there; {AGAIN}"),
@@ -166,7 +166,7 @@ DAMAGES = [
     (
         "shared_vocabulary.json",
         edited(lambda tokens: tokens[::-1]),
-        "must have the tokens of the tokenizer, but has others",
+        "must have the same tokens as the tokenizer, but has other tokens",
     ),
     ("config.json", None, "it has no config.json; copy or download it again."),
     ("config.json", cut, NO_OBJECT),

@@ -132,7 +132,8 @@ def test_auto_is_float32_where_they_do_not_agree(unstable, in_hardware, warnings
     assert list(translator.translate(texts, **settings)) == expected
     assert translator.model.dtype == torch.float32
     assert warnings == [
-        f"`dtype` auto: bfloat16 translates {num_same} of the first 8 texts as float32 does; float32 is used."
+        "`dtype` auto: float32 is used, because bfloat16 gives the same translation as float32 for only "
+        f"{num_same} of the first 8 texts."
     ]
 
 
@@ -148,7 +149,8 @@ def test_a_failure_in_bfloat16_alone_is_no_agreement(copier_checkpoint, in_hardw
     monkeypatch.setattr(type(translator.backend), "search", failing)
     assert list(translator.translate(TEXTS)) == TEXTS
     assert warnings == [
-        "`dtype` auto: bfloat16 translates 0 of the first 7 texts as float32 does; float32 is used."
+        "`dtype` auto: float32 is used, because bfloat16 gives the same translation as float32 for only "
+        "0 of the first 7 texts."
     ]
 
 

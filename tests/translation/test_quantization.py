@@ -145,7 +145,7 @@ def test_every_command_takes_it(copier_checkpoint, copier, tmp_path, vaswani):
 def test_a_quantized_model_is_neither_saved_nor_moved_nor_trained(in_int8, tmp_path):
     model = in_int8.model
     message = (
-        "A weight in int8 can only multiply, but .* is asked of it; load the model without `quantization`"
+        "An int8 weight can only be used in a linear layer, but .* is called on it; load the model without "
     )
     labels = torch.tensor([[5, 6, 2]])
     model.train()
@@ -170,7 +170,7 @@ def test_a_quantized_model_is_neither_saved_nor_moved_nor_trained(in_int8, tmp_p
         ({"quantization": "int4"}, "`quantization` must be \"int8\", but is 'int4'."),
         (
             {"quantization": "int8", "dtype": "auto"},
-            "`quantization` int8 computes all else in float32, but `dtype` is auto; leave it out.",
+            "`quantization` int8 needs `dtype` float32 for all other operations, but `dtype` is auto; leave `dtype` out.",
         ),
         (
             {"quantization": "int8", "device": "cuda:1"},

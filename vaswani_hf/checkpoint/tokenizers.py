@@ -115,7 +115,7 @@ def read_json(folder: Path, file: str, name: str | os.PathLike) -> Any:
     path = folder / file
     if not path.exists():
         raise ValueError(
-            f"'{name}' holds no complete checkpoint, because it has no {file}; copy or download it again."
+            f"'{name}' holds no whole checkpoint: it has no {file}; copy or download it again."
         )
     if path.is_dir():
         raise ValueError(
