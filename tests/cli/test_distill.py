@@ -200,9 +200,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
     assert out == f"2 more pairs from 1 more sentences are in '{output}'\n"
     code, _, sentence = vaswani(*fewer)
     assert code == 1 and output.read_bytes() == whole
-    assert sentence.startswith(
-        f"{output} must not have more training pairs than the recipe, but has 11"
-    )
+    assert sentence.startswith(f"{output} must not have more training pairs than the recipe, but has 11")
     # A beginning of a line that is no record is somebody's text.
     for mine in (b'{"dist', b'{"translation": {"en": "one", "de": "eins"}}\n', b"text"):
         output.write_bytes(mine)
@@ -291,7 +289,9 @@ def test_a_teacher_on_the_hub_has_its_languages_with_it(vaswani, teacher, recipe
     push(str(teacher), repo_id)
     words = ["distill", recipe, "--teacher", repo_id, "--output", output]
     code, _, sentence = vaswani(*words, "--source_language", "fr")
-    assert code == 1 and sentence == OTHERS.format(repo_id, "'fr'", "'de'", "give a recipe for the languages of the teacher")
+    assert code == 1 and sentence == OTHERS.format(
+        repo_id, "'fr'", "'de'", "give a recipe for the languages of the teacher"
+    )
     assert vaswani(*words, "--numbers_train_size", "5")[0] == 0
     assert rows_of(words[-1])[0]["distillation"]["teachers"] == [repo_id]
 
@@ -355,7 +355,9 @@ def test_ctranslate2_gives_the_same_pairs_and_knows_its_languages(vaswani, teach
         assert vaswani(*words, "--num_return_sequences", "2")[0] == 0
     assert read_back(recipe, outputs[0]) == read_back(recipe, outputs[1])
     code, _, sentence = vaswani(*words[:-1], tmp_path / "x.jsonl", "--source_language", "fr")
-    assert code == 1 and sentence == OTHERS.format(exported, "'fr'", "'de'", "give a recipe for the languages of the teacher")
+    assert code == 1 and sentence == OTHERS.format(
+        exported, "'fr'", "'de'", "give a recipe for the languages of the teacher"
+    )
 
 
 def test_the_recipe_of_the_student():
