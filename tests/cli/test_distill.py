@@ -287,7 +287,9 @@ def test_a_teacher_on_the_hub_has_its_languages_with_it(vaswani, teacher, recipe
     push(str(teacher), repo_id)
     words = ["distill", recipe, "--teacher", repo_id, "--output", output]
     code, _, sentence = vaswani(*words, "--source_language", "fr")
-    assert code == 1 and sentence == OTHERS.format(repo_id, "'fr'", "'de'", "give a recipe for the languages of the teacher")
+    assert code == 1 and sentence == OTHERS.format(
+        repo_id, "'fr'", "'de'", "give a recipe for the languages of the teacher"
+    )
     assert vaswani(*words, "--numbers_train_size", "5")[0] == 0
     assert rows_of(words[-1])[0]["distillation"]["teachers"] == [repo_id]
 
@@ -351,7 +353,9 @@ def test_ctranslate2_gives_the_same_pairs_and_knows_its_languages(vaswani, teach
         assert vaswani(*words, "--num_return_sequences", "2")[0] == 0
     assert read_back(recipe, outputs[0]) == read_back(recipe, outputs[1])
     code, _, sentence = vaswani(*words[:-1], tmp_path / "x.jsonl", "--source_language", "fr")
-    assert code == 1 and sentence == OTHERS.format(exported, "'fr'", "'de'", "give a recipe for the languages of the teacher")
+    assert code == 1 and sentence == OTHERS.format(
+        exported, "'fr'", "'de'", "give a recipe for the languages of the teacher"
+    )
 
 
 def test_the_recipe_of_the_student():

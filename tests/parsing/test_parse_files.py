@@ -131,7 +131,11 @@ REFUSED = [
         "none.txt --trees gold",
         "`model` must be a parser or a file with the trees of a parser, but 'none.txt' does not exist",
     ),
-    (GOLD, "--trees gold", "`vaswani evaluate --trees` needs a parser, or a file with the trees of a parser."),
+    (
+        GOLD,
+        "--trees gold",
+        "`vaswani evaluate --trees` needs a parser, or a file with the trees of a parser.",
+    ),
     (GOLD, "other --trees gold", "gold and other must have equally many trees with words, but have 2 and 1."),
     (
         GOLD,
@@ -146,7 +150,7 @@ REFUSED = [
     (
         GOLD,
         "other --trees gold --device cuda:7",
-        "`--device` is for a parser, but other is a file of trees; leave it",
+        "`--device` is for a parser, but other is a file of trees; leave `--device`",
     ),
     (
         "(S (-NONE- *))",

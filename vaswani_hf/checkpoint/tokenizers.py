@@ -114,9 +114,7 @@ def read_json(folder: Path, file: str, name: str | os.PathLike) -> Any:
     """Read a JSON value from a file of a checkpoint. Return None if the content is not JSON."""
     path = folder / file
     if not path.exists():
-        raise ValueError(
-            f"'{name}' holds no whole checkpoint: it has no {file}; copy or download it again."
-        )
+        raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}; copy or download it again.")
     if path.is_dir():
         raise ValueError(
             f"{file} of '{name}' must be a file, but is a folder; copy or download the checkpoint again."
