@@ -281,7 +281,7 @@ class CTranslate2Backend:
         if prefix_length >= self._num_positions:
             raise ValueError(
                 "`target_prefix` must have fewer tokens than the exported model has positions, "
-                "{self._num_positions:,}, but has {prefix_length:,}; shorten it."
+                f"{self._num_positions:,}, but has {prefix_length:,}; shorten it."
             )
         limits = [self._num_positions]
         own = max_tokens_by_source(config, len(segment.token_ids))
