@@ -57,9 +57,14 @@ MAX_PART_SIZE = 2**19
 
 # If several processes train on a CPU, transformers 5.17 loads the optimizer to the device "cpu:0", which
 # `torch.load` does not know.
-torch.serialization.register_package(
-    11, lambda storage: None, lambda storage, device: storage if re.fullmatch(r"cpu:\d+", device) else None
-)
+try:
+    torch.serialization.default_restore_location(torch.UntypedStorage(), "cpu:0")
+except RuntimeError:
+    torch.serialization.register_package(
+        11,
+        lambda storage: None,
+        lambda storage, device: storage if re.fullmatch(r"cpu:\d+", device) else None,
+    )
 
 
 class DivergedRunError(Exception):
