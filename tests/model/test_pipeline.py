@@ -235,6 +235,12 @@ def test_defaults_fill_what_nobody_sets(
     assert not transformers_log.records
 
 
+def test_a_generation_config_gets_no_defaults(translator, monkeypatch):
+    config = GenerationConfig(max_new_tokens=4)
+    settings = generate_settings(translator, monkeypatch, generation_config=config)
+    assert settings == {"generation_config": config}
+
+
 def test_a_short_limit_is_reported(translator, transformers_log):
     length = len(translator.tokenizer(TEXTS[1]).input_ids)
     translator(TEXTS[1], max_new_tokens=length)
@@ -275,6 +281,7 @@ def test_the_return_type_of_transformers_4(translator, checkpoint):
     for kind in (ReturnType.TEXT, "text", text_generation.ReturnType.FULL_TEXT):
         assert translator(TEXTS[1], return_type=kind, return_tensors=True) == RECORDS[1:2]
     by_default = pipeline("translation", model=checkpoint, return_type="tensors")
+    assert by_default(TEXTS[1])[0].keys() == {"translation_token_ids"}
     assert by_default(TEXTS[1], return_type=ReturnType.TEXT) == RECORDS[1:2]
     with pytest.raises(ValueError, match='^`return_type` must be "tensors" or "text", but is \'numpy\'.$'):
         translator(TEXTS[1], return_type="numpy")
