@@ -2,9 +2,9 @@
 
 The encoder, the decoder, the search and the word alignments compute attention only with `VaswaniAttention`. A
 subclass of `VaswaniAttention` may override `scores` to change the score function, and define `local_mask` to
-change the mask. Training, cached decoding, the search, the coverage penalty and the word alignments then use
-the new function and the new mask. Fast paths that do not support the new function or the new mask are
-disabled.
+change the mask. Training, cached decoding, the search, the coverage penalty and the word alignments use the
+score function and the mask of the subclass. Fast paths that do not support an overridden score function or
+mask are disabled.
 
 The config field `attention_window` restricts self-attention to r neighbouring tokens (Section 4). The config
 fields `attention_score` and `cross_attention_score` select the function that computes a score from the query
@@ -16,16 +16,16 @@ q and the key k of a head:
 - "general": q W k with a matrix W per head, Luong et al. 2015, Section 3.1.
 - "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903),
   Eq. (3) without its LeakyReLU. The term w_q q is equal for all keys, so the softmax over the keys cancels
-  it. Therefore all queries have equal attention weights.
+  this term. Therefore the attention weights do not depend on the query.
 - "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv
   1409.0473), A.1.2.
 
-Every attention kernel can compute the first four scores: "scaled_dot", "dot" and "dot_mean" differ only in a
-factor, and "general" projects the query before the dot product. No fused kernel can compute "additive_linear"
-and "additive". The parameters of a score function are initialised so that queries and keys whose features
-have variance 1 give scores with a variance of about 1.
+Every attention kernel can compute "scaled_dot", "dot", "dot_mean" and "general": "scaled_dot", "dot" and
+"dot_mean" differ only in a factor, and "general" projects the query before the dot product. No fused kernel
+can compute "additive_linear" or "additive". The parameters of a score function are initialised so that
+queries and keys whose features have variance 1 give scores with a variance of about 1.
 
-This file travels with every checkpoint because the models compute attention with it.
+This file travels with every checkpoint because the models compute attention with the code of this file.
 
 Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes: B
 batch, S source length (or number of keys), T target length (or number of queries), H heads, D model width, K
@@ -115,7 +115,7 @@ def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torc
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A mask to add to attention scores: 0 where `visible` is True, else the smallest finite number."""
+    """A mask to add to attention scores: 0 where `visible` is True, else the lowest finite number."""
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
@@ -124,15 +124,15 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class Blocks:
     """The mask of restricted attention for a sequence that is divided into N blocks of W queries.
 
-    Each block attends only to the C keys in the windows of its queries. The cost of attention then grows
-    linearly with the length of the sequence.
+    Each block attends only to the C keys in the windows of its queries. Therefore the cost of attention is
+    linear in the length of the sequence.
     """
 
     mask: torch.Tensor  # [B * N, 1, W, C] bool
     num_before: int  # the number of keys before the first query of a block
 
     def to(self, *args, **kwargs) -> "Blocks":
-        """Copy the mask to another device. A model that is split between several devices needs copies."""
+        """Copy the mask to another device. A model that is split between devices needs copies."""
         return Blocks(self.mask.to(*args, **kwargs), self.num_before)
 
     def attended(
@@ -178,9 +178,9 @@ def window_mask(
 ) -> Any:
     """The mask for attention with a window: `Blocks`, a bool tensor [B or 1, 1, T, S], or [B, S] for flash.
 
-    `states` [B, T, D] give the queries, and the keys that follow the cached keys. `attention_mask` [B, S] is
-    nonzero for real tokens. Padding does not count as a neighbour. Flash kernels need no mask if there is no
-    padding.
+    Attention computes the queries, and the keys that follow the cached keys, from `states` [B, T, D].
+    `attention_mask` [B, S] is nonzero for real tokens. Padding does not count as a neighbouring token. Flash
+    kernels need no mask if there is no padding.
     """
     length = states.shape[1]
     past = 0
@@ -263,16 +263,17 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     """An empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
     With `is_whole` all layers cache all tokens. All layers also cache all tokens if `prompt_mask` [B, P] has
-    padding after a real token, because the last r entries may then be padding. With flex attention all layers
-    cache all tokens, because the masks of flex attention need equally many keys in all layers.
+    padding after a real token, because the last r entries of a cache could then be padding. With flex
+    attention all layers cache all tokens, because the masks of flex attention need equally many keys in all
+    layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # For window 0 use a plain layer, because a sliding layer with a size of one token would also
-            # cache all tokens.
+            # For window 0 use a plain layer. A sliding layer with a size of one token would cache all tokens,
+            # as a plain layer does.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]
@@ -283,7 +284,8 @@ class AttentionRecorder:
     """Records the cross-attention weights of chosen decoder layers, because fused kernels return no weights.
 
     Pass a recorder to the model as `attention_recorder=`. `weights` maps the index of each layer (counted
-    from 0) to its weights [B, T, S] float32, averaged over the heads. Each row of weights adds up to 1.
+    from 0) to the weights [B, T, S] float32 of the layer, averaged over the heads. Each row of weights adds
+    up to 1.
     """
 
     def __init__(self, layers: Collection[int]):
@@ -320,8 +322,9 @@ def positions_of(
     """Positions [B or 1, T] that count real tokens only. The first real token has position 0.
 
     `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. With `is_causal`
-    the mask may also be a causal mask [B, 1, T, S], as for a static cache. If there is no such mask, padding
-    counts like a real token, and the first position is `past_length`.
+    the mask may also be a causal mask [B, 1, T, S], as for a static cache. If `attention_mask` is None, or is
+    [B, 1, T, S] without `is_causal`, padding counts like a real token, and the first position is
+    `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -342,10 +345,10 @@ def attention_masks(
 ) -> list[Any]:
     """The masks for all attention layers of a stack. The masks hide padding, and in a decoder later tokens.
 
-    The form of each mask is the form that the attention implementation of its layer needs. Queries come from
+    Each mask has the form that the attention implementation of the layer needs. Queries come from
     `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
-    tokens. With `encoder_hidden_states` [B or B/K, S, D] the masks are for cross-attention, and K beams may
-    share a source. An `attention_mask` [B, 1, T, S] is used unchanged.
+    tokens. With `encoder_hidden_states` the masks are for cross-attention. `encoder_hidden_states` are [B, S,
+    D], or [B/K, S, D] if K beams share a source. An `attention_mask` [B, 1, T, S] is used unchanged.
     """
     own_cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -379,7 +382,7 @@ def attention_masks(
             has_window = attention.window is not None and not is_static
             is_flex = implementation == "flex_attention"
             # The masks of flex attention compare indices in the padded row instead of positions of tokens. If
-            # padding lies between tokens, the indices are wrong, so create an additive mask.
+            # padding lies between tokens, indices and positions differ, so create an additive mask.
             if has_window and is_flex and has_gaps(attention_mask):
                 mask = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
                 made[kind] = additive_mask(mask, inputs_embeds.dtype)
@@ -394,7 +397,7 @@ def attention_masks(
 
 
 def _mask_without_reading(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Expand a mask [B, S] to [B, 1, 1 or T, S]. Do not read values, because reading synchronises."""
+    """Expand a mask [B, S] to [B, 1, 1 or T, S]. Read no values: reading synchronises with the device."""
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
 
@@ -455,7 +458,7 @@ def tree_masks(
         kind = getattr(allowed, "args", allowed)
         if kind not in made and allowed is not None and key_positions is not None:
             near = allowed(query_positions[:, :, None], key_positions[:, None])  # [N, T, M]
-            # Use `masked_fill` instead of adding masks, because twice the smallest finite number is -inf.
+            # Use `masked_fill` instead of adding masks, because twice the lowest finite number is -inf.
             made[kind] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
         masks.append(made[kind])
     return masks
@@ -538,7 +541,7 @@ class VaswaniAttention(nn.Module):
     def weights(
         self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """The softmax of the masked scores [B, H, T, S], in float32 or better. Each row adds up to 1.
+        """The softmax [B, H, T, S] of the masked scores, in float32 or float64. Each row adds up to 1.
 
         The mask is bool or additive, [B, S] or broadcastable to [B, H, T, S].
         """
@@ -562,8 +565,8 @@ class VaswaniAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute attention. Returns the output [B, T, D], and the attention weights [B, H, T, S] or None.
 
-        Queries come from `hidden_states` [B, T, D]. In cross-attention keys and values come from
-        `key_value_states` [B, S, D], the encoder's output, or [B/K, S, D] if K beams share a source.
+        Queries come from `hidden_states` [B, T, D]. In cross-attention, keys and values come from the
+        encoder's output `key_value_states`: [B, S, D], or [B/K, S, D] if K beams share a source.
         """
         batch_shape = hidden_states.shape[:-1]
         query = self.q_proj(hidden_states).view(*batch_shape, -1, self.d_k).transpose(1, 2)  # [B, H, T, K]
@@ -644,8 +647,8 @@ class VaswaniAttention(nn.Module):
             output = attention_mask.attended(kernel, self, query, key, value, **settings)
             weights = None
         elif implementation == "sdpa" and self.training and is_in_slow_dtype:
-            # Compute in float32, because on a CPU the backward pass of this kernel takes 126 ms in bfloat16
-            # and 9 ms in float32.
+            # Compute in float32, because on a CPU the backward pass of the SDPA kernel takes 126 ms in
+            # bfloat16, but only 9 ms in float32.
             if getattr(attention_mask, "dtype", None) == torch.bfloat16:
                 attention_mask = attention_mask.float()
             with torch.autocast("cpu", enabled=False):
@@ -660,7 +663,7 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """`attend` with PyTorch's fused kernel. Needs `supports_fused_kernel` and an additive mask."""
+        """`attend` with PyTorch's fused kernel. Requires `supports_fused_kernel` and an additive mask."""
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
         ).transpose(1, 2)
@@ -693,7 +696,7 @@ class VaswaniAttention(nn.Module):
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """The weights [B, H, T, S] from weights with B/K rows, in which the K beams of a sentence are merged."""
+    """Split weights with one row for the K beams of each sentence into weights [B, H, T, S] with B rows."""
     if weights.shape[0] == num_rows:
         return weights
     return weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
@@ -708,7 +711,7 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """For each parameter its number of values per head, and 1 / variance of its initial values."""
+        """For each parameter: the number of values per head, and 1 / variance of the initial values."""
         raise NotImplementedError
 
     def init_scores(self) -> None:
@@ -725,7 +728,7 @@ class GeneralAttention(LearnedScores):
         return {"score_weight": (self.d_k**2, self.d_k**2)}
 
     def projected(self, query: torch.Tensor) -> torch.Tensor:
-        """The projected queries [B, H, T, K]. The scores are dot products of projected queries and keys."""
+        """The projected queries [B, H, T, K]. A score is the dot product of a projected query and a key."""
         return torch.matmul(query, self.score_weight.view(-1, self.d_k, self.d_k))
 
     def attend(self, query, *args, **kwargs):
@@ -776,5 +779,5 @@ UNFUSED_SCORES = ("additive_linear", "additive")
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
-    """The attention class for self-attention or cross-attention that computes the scores of a config."""
+    """The class for the score function that a config sets for self-attention or cross-attention."""
     return OTHER_SCORES.get(config.score_of(is_cross), VaswaniAttention)

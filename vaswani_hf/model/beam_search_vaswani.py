@@ -4,21 +4,21 @@
 
 1. A decoder of decoding_vaswani reads the last token of each beam and returns logits (`TreeAttentionDecoder`
    on the fast path).
-2. The candidate selection chooses the best continuations of the beams, at least twice as many as there are
-   beams.
+2. The candidate selection chooses the best continuations of the beams: at least twice as many continuations
+   as beams.
 3. Candidates that end with `</s>` or reach their limit become finished translations, if they are among the K
-   best candidates. The best of the other candidates become the beams of the next step.
-4. A sentence is closed if the stopping rule says that no later step can change its results. Closed sentences
+   best candidates. The best candidates that have not ended become the beams of the next step.
+4. A sentence is closed if the stopping rule decides that the search of the sentence ends. Closed sentences
    are removed from the batch.
 
-The search follows the rules of transformers. This package adds the length penalty of Wu et al. 2016 (arXiv
-1609.08144, Section 7), which the paper uses, the coverage penalty of Wu et al., a length limit for each
-sentence, and the removal of closed sentences.
+The search follows the rules of transformers. This package adds the length penalty that the paper uses (Wu et
+al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al., a length limit for each sentence,
+and the removal of closed sentences.
 
 `generate(..., search=SearchStrategies(...))` replaces the candidate selection, the scorer or the stopping
 rule.
 
-This file travels with every checkpoint because `generate` searches with it.
+This file travels with every checkpoint because `generate` searches with the code of this file.
 
 Letters of shapes: B sentences at the start, N sentences that are still searched, K beams, C candidates, R
 results per sentence, T tokens so far including the prompt, P prompt length, S source length, V target
@@ -89,7 +89,7 @@ class CandidateSelection(Protocol):
 
         `search` contains the beams: their `scores` [N, K], their `sequences` [N, K, T], and their `parents`
         [N, K], the indices of the previous beams that the beams extend. `log_probs` are [N, K, V]. Before the
-        first token they are [N, 1, V], because all beams are equal then.
+        first new token `log_probs` may be [N, 1, V], because all beams of a sentence are equal at the start.
         """
 
 
@@ -107,13 +107,13 @@ class Scorer(Protocol):
 
 
 class StoppingRule(Protocol):
-    """Decides whether the search of a sentence ends before its limit."""
+    """Decides whether the search of a sentence ends before the length limit of the sentence."""
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
         """[N] bool: True if a longer translation could still change the results of a sentence.
 
         `finished` [N, K] are the scores of the finished translations, best first, NEG_INF for missing
-        translations. `best` [N] is the highest summed log-probability of the continuing candidates.
+        translations. `best` [N] is the highest summed log-probability of the candidates that have not ended.
         """
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
@@ -128,11 +128,12 @@ class SearchStrategies:
         ensemble (Sequence): Further models. The probabilities of all models are averaged.
         must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
             translation must contain. Cannot be combined with `candidates` or `stopping_rule`.
-        warns_of_unmet (bool): True to warn of phrases that a translation lacks.
-        candidates (CandidateSelection, optional): By default `best_candidates`; with `do_sample`
-            `drawn_candidates`.
-        scorer (Scorer, optional): By default `PenaltyScorer`.
-        stopping_rule (StoppingRule, optional): By default `EarlyStopping`.
+        warns_of_unmet (bool): True to warn about phrases of `must_contain` that a translation lacks.
+        candidates (CandidateSelection, optional): Chooses the candidates of each step; by default
+            `best_candidates`, or `drawn_candidates` if `do_sample` is set.
+        scorer (Scorer, optional): Computes the scores of translations; by default `PenaltyScorer`.
+        stopping_rule (StoppingRule, optional): Decides when the search of a sentence ends; by default
+            `EarlyStopping`.
     """
 
     ensemble: Sequence[Any] = ()
@@ -182,15 +183,15 @@ class SearchTask:
         sentences: torch.Tensor | None = None,
         rows_per_sentence: int | None = None,
     ) -> "BeamSearch":
-        """Search translations of `sentences` [N] int64 (by default all). Returns the finished search."""
+        """Search the sentences with these indices [N] (by default all). Returns the finished search."""
         device = self.prompt.device
         if sentences is None:
             sentences = torch.arange(len(self.prompt), device=device)
         if candidates is None:
             candidates = drawn_candidates if config.do_sample else best_candidates
         if stopping_rule is None:
-            # A processor may raise scores, so that the bound of the scores of longer translations is wrong.
-            # With processors count `num_beams` results, as transformers does.
+            # A processor may raise scores above the bound that the stopping rule computes for longer
+            # translations. Therefore count `num_beams` results if there are processors, as transformers does.
             is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
@@ -198,7 +199,8 @@ class SearchTask:
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # The search may read values of the device one step late if a superfluous step has no effect.
+        # The search may read values from the device one step late, unless a superfluous step would have an
+        # effect: recorded outputs, random numbers or calls of custom parts.
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
@@ -251,9 +253,12 @@ class BeamSearch:
         source_mask: The attention mask [B, S] of the source. The coverage penalty needs the mask.
         processors: Functions that change log-probabilities.
         criteria: Functions that end candidates, in addition to `</s>` and the limits.
-        rows_per_sentence: The number of beams that processors and criteria see in one call; by default all.
-        excluded: The id of the padding token. No translation contains padding.
-        reader: Delays reading from the device by one step; None if a superfluous step would have an effect.
+        rows_per_sentence: The number of rows per sentence that processors and criteria receive in one call;
+            by default all rows.
+        excluded: The id of the padding token, because no translation contains padding; None if padding is
+            permitted.
+        reader: Delays reading from the device by one step; None on a CPU, or if a superfluous step would have
+            an effect.
         transformers_compatible: If True, keep all sentences to the end, and record the outputs that
             `generate` of transformers returns.
     """
@@ -292,7 +297,7 @@ class BeamSearch:
         self.reader = reader
         self.transformers_compatible = transformers_compatible
         self.may_remove_sentences = not (transformers_compatible or has_custom_rules(processors, criteria))
-        # On a CPU first check whether any candidate has ended. If none has ended, skip the rest of the step.
+        # On a CPU without sampling, do not update finished translations until a candidate has ended.
         self.checks_ends_first = not (config.do_sample or needs_sync(limits))
 
         # Tokens and numbers of tokens.
@@ -306,8 +311,8 @@ class BeamSearch:
         self.num_beams = config.num_beams
         self.num_candidates = max(2, 1 + num_ends) * config.num_beams
 
-        # The beams. At the start all beams of a sentence are equal, so give all beams except the first the
-        # score NEG_INF.
+        # The beams. At the start all beams of a sentence are equal, so give the score NEG_INF to all beams
+        # except the first beam.
         num_searched = len(sentences)
         self.prompt_length = prompt.shape[1]
         self.num_new = 0
@@ -319,8 +324,8 @@ class BeamSearch:
         self.paths = paths[sentences]  # [N, K, T, 1 or 2]
         self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
         self.scores[:, 0] = 0
-        # [N, K] int64: for each beam the index of the previous beam that it extends. The first step sets
-        # these indices.
+        # [N, K] int64: for each beam the index of the previous beam that the beam extends. The first step
+        # sets `parents`.
         self.parents: torch.Tensor
 
         # The state of the sentences.
@@ -347,11 +352,11 @@ class BeamSearch:
         return self.paths[..., 0]
 
     def run(self, logits: Sequence[torch.Tensor], goes_on: Callable[[bool], bool]) -> None:
-        """Search until no further step can change the results.
+        """Take steps until `goes_on` returns False.
 
         `logits` contains for each decoder the logits [B, 1 or K, V] of the first new token.
-        `goes_on(is_over)` returns True if another step is necessary, because processes that share one model
-        must take equally many steps.
+        `goes_on(is_over)` returns True if this search, or the search of another process that shares the
+        model, needs another step. Processes that share one model must take equally many steps.
         """
         while goes_on(self.is_over):
             if self.num_new > 0:
@@ -364,7 +369,8 @@ class BeamSearch:
                 self._use_step_numbers(last)
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
-        """Steps 2 to 4 of the head of this file: choose candidates, finish some of them, close sentences."""
+        """Take one step with the logits of each decoder: steps 2 to 4 of the list at the head of this
+        file."""
         was_open = self.is_open
         log_probs, checked = self._log_probs(logits)
         candidates = self.candidates(self, log_probs)
@@ -381,8 +387,8 @@ class BeamSearch:
             num_going_on = self._close_sentences(candidates, ended)
             some_ended, num_open = self._read_step_numbers(checked, was_open, ended.any(), num_going_on)
             self.is_over = num_open == 0 or self.num_new >= self.last_limit
-        # Candidates are sorted unless they are sampled. If no candidate has ended, the first K candidates are
-        # the new beams.
+        # Candidates are sorted unless they are sampled. If candidates are sorted and no candidate has ended,
+        # the first K candidates are the new beams.
         if some_ended or self.reader is not None or self.config.do_sample:
             self._update_finished_paths(finished, paths)
             self.scores, best = (candidates.scores + ended * NEG_INF).topk(self.num_beams)
@@ -392,8 +398,8 @@ class BeamSearch:
             self.scores = candidates.scores[:, : self.num_beams]
             self.paths = paths[:, : self.num_beams]
             self.parents = candidates.parents[:, : self.num_beams]
-        # To remove closed sentences, the search copies the open sentences. Therefore remove closed sentences
-        # only if at least an eighth of the sentences is closed.
+        # Remove closed sentences only if at least an eighth of the sentences is closed, because each removal
+        # copies all open sentences.
         if self.may_remove_sentences and not self.is_over and 8 * num_open <= 7 * len(self.sentences):
             self._remove_closed_sentences(num_open)
 
@@ -402,7 +408,7 @@ class BeamSearch:
     ) -> tuple[bool, int]:
         """Read whether a candidate has ended, and the number of open sentences. Synchronises with the device.
 
-        No other method of a step synchronises. With a reader the two values are those of the previous step.
+        No other method of a step synchronises. With a `reader`, both values are from the previous step.
         """
         trees = [
             decoder.tree
@@ -420,7 +426,7 @@ class BeamSearch:
         return self._use_step_numbers(numbers)
 
     def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
-        """Check for NaN, and update the trees. Returns the two values of `_read_step_numbers`."""
+        """Check for NaN, and update the trees. Returns the result of `_read_step_numbers`."""
         log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
         if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
             is_broken = numbers.log_probs.isnan().any(dim=1) & numbers.is_open
@@ -439,7 +445,8 @@ class BeamSearch:
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
-            # Before the first token some decoders return K rows and others one row.
+            # Before the first new token some decoders return K rows per sentence, and other decoders return
+            # one row.
             others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
             of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
             log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
@@ -457,7 +464,7 @@ class BeamSearch:
         return log_probs, checked
 
     def _to_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """The values [N, K, ...] as rows [B * K, ...]. Removing sentences does not change row indices."""
+        """The values [N, K, ...] as rows [B * K, ...]. The row index of a beam never changes."""
         full = values.new_zeros(len(self.limits), *values.shape[1:])
         return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
@@ -488,7 +495,7 @@ class BeamSearch:
         return torch.cat(parts, dim=1)
 
     def _extend_paths(self, candidates: Candidates) -> torch.Tensor:
-        """The tokens of the candidates [N, C, T + 1, 1 or 2], see `paths`."""
+        """The paths [N, C, T + 1, 1 or 2] of the candidates, in the format of `self.paths`."""
         new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
         if self.transformers_compatible:
             rows = candidates.parents + self.sentences.unsqueeze(1) * self.num_beams
@@ -513,8 +520,8 @@ class BeamSearch:
     def _update_finished_scores(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
         """Update the scores of the K best finished translations of each sentence.
 
-        Returns [N, K] int64, the indices of the K best translations. An index below K refers to an earlier
-        translation. An index K + i refers to candidate i.
+        Returns [N, K] int64, the indices of the K best translations. An index below K refers to a translation
+        that finished at an earlier step. An index K + i refers to candidate i.
         """
         scores = candidates.scores[:, : self.num_beams]
         entering = ended[:, : self.num_beams] & self.is_open.unsqueeze(1) & (scores > NEG_INF / 2)
@@ -526,14 +533,15 @@ class BeamSearch:
                 1, candidates.parents[:, : self.num_beams]
             )  # [N, K]
         scores = self.scorer(scores, self.num_new, coverage)
-        # Use 2 * NEG_INF, because the score of a missing finished translation is NEG_INF and must be higher.
+        # Give 2 * NEG_INF to candidates that do not become finished translations, because this score must be
+        # lower than NEG_INF, the score of a missing translation.
         entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
         merged = torch.cat((self.finished_scores[self.sentences], entering_scores), dim=1)
         self.finished_scores[self.sentences], kept = merged.topk(self.num_beams)
         return kept
 
     def _update_finished_paths(self, kept: torch.Tensor, paths: torch.Tensor) -> None:
-        """Update tokens and lengths of finished translations. `kept` is from `_update_finished_scores`."""
+        """Update the finished translations. `kept` is the result of `_update_finished_scores`."""
         lengths = torch.cat(
             (self.finished_lengths[self.sentences], torch.full_like(kept, self.num_new)), dim=1
         )
@@ -567,9 +575,9 @@ class BeamSearch:
         return self.is_open.sum()
 
     def _remove_closed_sentences(self, num_staying: int) -> None:
-        """Remove closed sentences, so that `num_staying` sentences stay.
+        """Remove closed sentences, and keep `num_staying` sentences.
 
-        With a reader `num_staying` is one step old, so that some of the staying sentences may be closed.
+        With a `reader`, `num_staying` is one step old. Therefore some of the kept sentences may be closed.
         """
         staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         for decoder in self.decoders:
@@ -584,8 +592,8 @@ class BeamSearch:
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """The best R translations of each sentence: tokens [B * R, T], scores [B * R], beam indices or None.
 
-        Beam indices [B * R, T - P] have the meaning that they have in transformers. Missing translations
-        contain only padding and have the score -inf.
+        The beam indices [B * R, T - P] are the `beam_indices` of transformers. If a translation is missing,
+        padding follows the prompt, and the score is -inf.
         """
         kept = slice(self.config.num_return_sequences)
         length = self.prompt_length + int(self.finished_lengths[:, kept].max())
@@ -610,7 +618,7 @@ def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool
 
 
 def padding_token(config: GenerationConfig) -> int:
-    """The token that fills finished rows, as in transformers."""
+    """The id of the token that fills finished rows, as in transformers."""
     pad = config._pad_token_tensor
     eos = config._eos_token_tensor
     if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
@@ -626,18 +634,18 @@ class StepNumbers:
     # sentences, and for each tree the largest number of tokens per sentence that belong to a beam.
     values: torch.Tensor
     trees: list[TreeKVCache]
-    # The search uses these three tensors to find a sentence with NaN. `log_probs` [N, K or 1] are the
-    # log-probabilities of one class. `is_open` [N] is True for open sentences. `sentences` [N] int64 are the
-    # indices of the sentences.
+    # The search uses `log_probs`, `is_open` and `sentences` to find a sentence with NaN. `log_probs` [N, K or
+    # 1] are the log-probabilities of one class. `is_open` [N] is True for open sentences. `sentences` [N]
+    # int64 are the indices of the sentences.
     log_probs: torch.Tensor
     is_open: torch.Tensor
     sentences: torch.Tensor
 
 
 class DeferredReader:
-    """Delays reading from the GPU by one step. The GPU computes while the previous values are copied.
+    """Delays reading from the GPU by one step. Meanwhile the GPU computes the next step.
 
-    The search takes one step more than necessary. The results of this step are discarded.
+    With this reader the search takes one step more than necessary, and discards the results of the last step.
     """
 
     def __init__(self) -> None:
@@ -667,7 +675,7 @@ def length_penalty(length: Any, config: GenerationConfig) -> Any:
 
 
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """The sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Eq. 14), not weighted.
+    """The sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Eq. 14), without a weight.
 
     `coverage` [..., S] is the attention that each source token receives, summed over all target tokens.
     """
@@ -692,8 +700,8 @@ class PenaltyScorer(Scorer):
 class EarlyStopping(StoppingRule):
     """The default stopping rule, which implements the setting `early_stopping`.
 
-    A sentence is improvable while a longer translation could enter the best `num_counted` results. A sentence
-    is full if `num_beams` translations are finished and `early_stopping` is True.
+    A sentence is improvable while a longer translation could become one of the `num_counted` best results. A
+    sentence is full if `num_beams` translations are finished and `early_stopping` is True.
     """
 
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
@@ -705,8 +713,8 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # NEG_INF if fewer than `num_counted` translations are finished. With fewer than `num_counted`
-        # translations, every further translation improves the results.
+        # `worst` is NEG_INF if fewer than `num_counted` translations are finished. In this case every further
+        # translation improves the results.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:
@@ -721,9 +729,10 @@ class EarlyStopping(StoppingRule):
 def has_exact_bound(config: GenerationConfig) -> bool:
     """True if the stopping rule must consider all possible lengths of a longer translation.
 
-    transformers considers all possible lengths only for `early_stopping="never"`. For False, transformers
-    compares scores at the current length. This comparison is exact only for scores that are not divided by a
-    length. With the length penalty of Wu et al., this package considers all possible lengths for False too.
+    transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,
+    transformers compares scores at the current length. A comparison at the current length is exact only for
+    scores that are not divided by a length. With the length penalty of Wu et al., this package considers all
+    possible lengths for `early_stopping=False`, too.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
@@ -738,8 +747,8 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     """The best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the beams.
 
     Missing candidates have the score NEG_INF. If the vocabulary is large, the classes are divided into
-    chunks, and only the chunks with the highest maxima are sorted. The chunks halve the time and do not
-    change the result.
+    chunks, and only the chunks with the highest maxima are sorted. Chunks halve the time of the selection and
+    do not change the selected candidates.
     """
     num_sentences, num_beams, num_classes = log_probs.shape
     size = chunk_size(num_classes)
@@ -749,7 +758,8 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     # [N, K, V / size, size]
     chunks = log_probs.view(num_sentences, num_beams, num_chunks, size)
     maxima = chunks.amax(dim=-1) + scores.unsqueeze(2)
-    # [N, number]: the indices of the best chunks, counted over all beams of a sentence.
+    # [N, number]: for each sentence, the indices of the `number` best chunks. Index k * num_chunks + c means
+    # chunk c of beam k.
     chosen = maxima.flatten(1).topk(number, sorted=False).indices
     # [N, number, size]
     members = chunks.flatten(1, 2).gather(1, chosen.unsqueeze(2).expand(-1, -1, size))
@@ -773,7 +783,7 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """The divisor of `num_classes` that is nearest to its square root; 1 if no divisor is near."""
+    """The divisor of `num_classes` nearest to sqrt(num_classes); 1 if no divisor is near this root."""
     root = math.isqrt(num_classes)
     if root <= 16:
         return 1
@@ -791,13 +801,13 @@ def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)  # [N, K * V]
     probabilities = torch.softmax(total, dim=-1)
-    # `torch.multinomial` does the same, but first synchronises to check the probabilities.
+    # Do not call `torch.multinomial`, because `torch.multinomial` synchronises to check the probabilities.
     index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
     return Candidates(total.gather(1, index), index // num_classes, index % num_classes)
 
 
 class SentenceError(ValueError):
-    """A sentence cannot be translated.
+    """The error for a sentence that cannot be translated.
 
     `sentence` is the index of the sentence in the batch. `text` is the text of the sentence, or None if the
     text is unknown.
@@ -810,7 +820,7 @@ class SentenceError(ValueError):
 
     @property
     def place(self) -> str:
-        """The sentence in the words of an error message."""
+        """The words that name the sentence in an error message."""
         return (
             f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
         )
@@ -849,10 +859,10 @@ _FORBIDDING = (
 
 
 def forbidding_settings(config: GenerationConfig) -> str:
-    """The settings that forbid tokens and their values, in the words of an error message."""
+    """The names and values of the settings that forbid tokens, as words for an error message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
-        # Name only one of the two settings, because transformers derives `min_length` from `min_new_tokens`.
+        # Do not name `min_length`, because transformers has derived `min_length` from `min_new_tokens`.
         del values["min_length"]
     given = [
         f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)

@@ -188,9 +188,9 @@ class VaswaniConfig(PreTrainedConfig):
         dropout (float): Dropout rate of sub-layer outputs and of the sums of embeddings and positions
             (Section 5.4).
         attention_dropout (float): Dropout rate of attention weights. Differs from the paper if above 0,
-            because the paper has no dropout there.
+            because the paper has no dropout of attention weights.
         activation_dropout (float): Dropout rate after the activation. Differs from the paper if above 0,
-            because the paper has no dropout there.
+            because the paper has no dropout after the activation.
         activation_function (str): Activation of the feed-forward networks (Section 3.3, Eq. (2)).
         norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
             Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack; differs from the paper because
@@ -211,11 +211,11 @@ class VaswaniConfig(PreTrainedConfig):
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
         attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
-            encoder r tokens on each side, in the decoder the r tokens before. Section 4 of the paper only
-            mentions this restriction. None means no restriction. Time and memory are O(r n d) for n tokens,
-            and two tokens are connected over O(n/r) layers. A list contains r or None for each layer. A list
-            either applies to both stacks, or contains the values of the encoder layers followed by the values
-            of the decoder layers.
+            encoder to r tokens on each side of a token, in the decoder to the r tokens before a token.
+            Section 4 of the paper only mentions this restriction. None means no restriction. For n tokens of
+            width d, time and memory are O(r n d), and the maximum path length is O(n/r) layers. A list
+            contains r or None for each layer. A list either applies to both stacks, or contains the values of
+            the encoder layers followed by the values of the decoder layers.
         attention_bias (bool): True for biases in the projections of attention. The projections of the paper
             have no biases.
         initializer_range (float, optional): Standard deviation for an initialisation as in GPT-2; by default
@@ -232,7 +232,7 @@ class VaswaniConfig(PreTrainedConfig):
             of `<s>`.
 
     Raises:
-        ValueError: If a field or a combination of fields is impossible, or a keyword is not a field.
+        ValueError: If a field or a combination of fields is impossible, or a keyword argument is no field.
 
     Example:
         >>> from vaswani_hf import VaswaniConfig
@@ -294,7 +294,8 @@ class VaswaniConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
-        # Assign both sizes, because transformers assigns only `vocab_size` when it resizes shared embeddings.
+        # Assign both vocabulary sizes, because transformers assigns only `vocab_size` when it resizes shared
+        # embeddings.
         if (
             name == "vocab_size"
             and self.share_encoder_decoder_embeddings
@@ -359,7 +360,7 @@ class VaswaniConfig(PreTrainedConfig):
             )
 
     def score_of(self, is_cross: bool) -> str:
-        """The score function of cross-attention or of self-attention."""
+        """The score function of cross-attention (`is_cross`) or of self-attention."""
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
@@ -381,8 +382,8 @@ class VaswaniConfig(PreTrainedConfig):
         gives a warning and is ignored.
 
         Raises:
-            ValueError: If the dict is for another type of model, or a keyword argument is no field but has
-                almost the name of a field.
+            ValueError: If the dict is for another type of model, or a keyword argument looks like a
+                misspelled field.
         """
         found = config_dict.get("model_type", cls.model_type)
         if found != cls.model_type:
@@ -394,7 +395,8 @@ class VaswaniConfig(PreTrainedConfig):
             _refuse_unknown(
                 key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8)
             )
-        # Drop these two entries, because transformers would ask for `trust_remote_code`.
+        # Drop `auto_map` and `custom_pipelines`, because with these entries transformers would ask for
+        # `trust_remote_code`.
         ignored = (
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )
@@ -413,7 +415,7 @@ class VaswaniConfig(PreTrainedConfig):
         super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
 
 
-# With this call transformers saves all travelling files together with each config.
+# After this call transformers saves the code files of the model together with each config.
 VaswaniConfig.register_for_auto_class()
 
 

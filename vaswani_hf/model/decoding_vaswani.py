@@ -1,4 +1,4 @@
-"""The decoders of the search. Each computes a decoding step of the model for all beams at once.
+"""The decoders of the search. Each decoder computes a decoding step of the model for all beams at once.
 
 Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses between them:
 
@@ -8,7 +8,7 @@ Both decoders return the same logits. `SearchTask` of beam_search_vaswani choose
 - `RowDecoder` is general. `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder`
   supports every cache, every attention implementation and recorded outputs.
 
-This file travels with every checkpoint because `generate` decodes with it.
+This file travels with every checkpoint because `generate` decodes with the code of this file.
 
 Letters of shapes: B sentences at the start, N sentences that are still searched, K beams, P prompt length, S
 source length, M tokens in the tree, H heads, D model width, V target vocabulary.
@@ -41,8 +41,8 @@ class TreeKVCache:
         self.dtype = dtype
         self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
-        # The largest window of the layers. No layer needs tokens that are further back. The value is None if
-        # a layer has no window.
+        # The largest window (tokens) of all layers; None if a layer has no window. No layer attends to a
+        # token that is more than `reach` tokens back.
         self.reach: int | None = None if None in windows else max(windows)
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
@@ -116,7 +116,7 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if only one more step fits, so that the search must count the tokens that belong to a beam."""
+        """True if the memory has space for only one more step. The search must then count the used tokens."""
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
     def living(self) -> torch.Tensor:
@@ -182,10 +182,12 @@ def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 class AttentionStep:
-    """A decoding step of an attention that `supports_fast_path`, without the overhead of calling modules.
+    """A decoding step of a `VaswaniAttention`, without the overhead of calling modules.
 
-    The result equals that of `VaswaniAttention.forward`. The step calls `attend`, or `attend_fused` if a
-    fused kernel can compute the scores. The cache must already contain the keys and values of the source.
+    `supports_fast_path` of the attention must be True. The result equals the result of
+    `VaswaniAttention.forward`. The step calls `attend_fused` if PyTorch's fused kernel can compute the scores
+    and no weights are recorded, else `attend`. The cache must already contain the keys and values of the
+    source.
     """
 
     def __init__(self, attention: VaswaniAttention, cache: EncoderDecoderCache, is_cross: bool):
@@ -316,8 +318,8 @@ class TreeAttentionDecoder:
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # From here on the cache contains the keys and values of the source, so that steps without calls
-            # of modules are possible.
+            # Steps without calls of modules are possible from here on, because the cache now contains the
+            # keys and values of the source.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
@@ -350,15 +352,15 @@ class TreeAttentionDecoder:
     ) -> tuple[torch.Tensor, Any]:
         """The output [N, T, D] of the decoder for tokens [N, T], and the attention [N, T, S] or None.
 
-        The computation is that of `VaswaniDecoder.forward`. The tokens are added to the tree.
+        The results equal the results of `VaswaniDecoder.forward`. The tokens are added to the tree.
         """
         decoder = self.decoder
         last = len(decoder.layers) - 1
         recorder = AttentionRecorder([last]) if self.with_coverage else None
         if len(self.encodings) < self.num_read:
             # Compute the encodings of many positions in advance, because computing sinusoids at each step
-            # takes long. A learned table limits the positions; `position_states` raises an error beyond the
-            # end of the table.
+            # takes long. A table of learned positions limits the size; `position_states` raises an error for
+            # positions beyond the end of the table.
             longest = getattr(getattr(decoder, "embed_positions", None), "num_embeddings", math.inf)
             size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = decoder.position_states(torch.arange(size, device=positions.device))
@@ -383,14 +385,14 @@ class TreeAttentionDecoder:
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-    """From values [N, beams, ...] the values of the beams with the indices `parents` [N, beams'] int64."""
+    """Select from values [N, beams, ...] the beams with the indices `parents` [N, beams'] int64."""
     first = torch.arange(len(values), device=values.device).unsqueeze(1) * values.shape[1]
     rows = values.reshape(-1, *values.shape[2:]).index_select(0, (parents + first).view(-1))
     return rows.view(*parents.shape, *values.shape[2:])
 
 
 class RowDecoder:
-    """The general decoder: calls the model's `forward` with B * K rows, one per beam."""
+    """The general decoder. Calls the model's `forward` with a batch that has one row for each beam."""
 
     # `RowDecoder` always calls modules, and has no tree.
     is_direct = False
@@ -403,7 +405,7 @@ class RowDecoder:
         self.model_kwargs = dict(model_kwargs)
         is_compiled = model._valid_auto_compile_criteria(model_kwargs, config)
         self.forward = model.get_compiled_call(config.compile_config) if is_compiled else model.__call__
-        # The recorded outputs of each call, such as attentions. `generate` returns these outputs.
+        # The outputs, such as attentions, that each call records and `generate` returns.
         self.recorded: dict[str, tuple] = {}
         # [N, K, S] the summed attention that each source token has received from each beam; None if unused.
         self.coverage: torch.Tensor | None = None
@@ -494,7 +496,7 @@ class RowDecoder:
         own_cache.reorder_cache((parents + first).flatten())
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with these indices [N']. Works with dynamic caches."""
+        """Keep only the sentences with these indices [N']. Requires a dynamic cache or no cache."""
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()

@@ -1,19 +1,20 @@
 """`generate` of the models: settings, length limits, the choice of the search, ensembles.
 
 `VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence.
-Greedy search and beam search are run by this package: transformers calls `SearchMethod` in place of its own
-search, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. Sampling, and everything else that
-`generate` of transformers offers, is run by transformers.
+This package runs beam search and greedy search: transformers calls `SearchMethod` in place of its own search,
+and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. transformers runs sampling, greedy search
+with a streamer, with logits processors or with `return_dict_in_generate`, and all other decoding methods.
 
-Settings that this package adds to those of transformers. Each setting is an argument of `generate`, and may
-be a field of `generation_config`:
+This package adds the following settings to the settings of transformers. Each added setting may be an
+argument of `generate` or a field of `generation_config`:
 
 - `length_penalty_type`: "power" (or None) divides scores by length^length_penalty. "gnmt" divides scores by
   ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), as the paper does (Section 6.1).
-- `max_length_a`, `max_length_b`: each sentence has at most a * source tokens + b new tokens. `</s>` counts as
-  a source token and as a new token. If only a or only b is given, the missing number is 0. If neither these
-  two nor `max_length` nor `max_new_tokens` is given, a is 1 and b is 50 (Section 6.1: "input length + 50").
-  If several limits are given, every limit applies.
+- `max_length_a`, `max_length_b`: the translation of a sentence with n tokens has at most `max_length_a * n +
+  max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only one of `max_length_a`
+  and `max_length_b` is given, the missing number is 0. If no length limit is given, `max_length_a` is 1 and
+  `max_length_b` is 50 (Section 6.1: "input length + 50"). `max_length` or `max_new_tokens` applies in
+  addition.
 - `coverage_penalty`: the weight of the coverage in beam search (Wu et al. 2016, Eq. 14).
 
 Further arguments of `generate`:
@@ -27,7 +28,7 @@ Further arguments of `generate`:
 - `search`: a `SearchStrategies` of beam_search_vaswani with custom parts of the search: candidate selection,
   scorer and stopping rule.
 
-This file travels with every checkpoint because the models inherit `generate` from it.
+This file travels with every checkpoint because the models inherit `generate` from this file.
 
 Letters of shapes: B sentences, K beams, R translations of a sentence, P prompt length, S source length, T
 target length, N decoder layers, D model width, V target vocabulary.
@@ -193,8 +194,8 @@ class VaswaniGeneration(GenerationMixin):
         """Check the generation settings, and save the model as transformers does."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
-            # Without this flag transformers would drop the added fields, because it drops unknown fields from
-            # a config that it considers a copy of the model's config.
+            # Without this assignment transformers would drop the added settings, because transformers drops
+            # unknown fields of a generation config that counts as a copy of the model's config.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
@@ -207,7 +208,7 @@ class VaswaniGeneration(GenerationMixin):
         stopping_criteria: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Generate translations. Accepts all arguments of `GenerationMixin.generate`, and others.
+        """Generate translations. Accepts all arguments of `GenerationMixin.generate`, and further arguments.
 
         The head of this file describes the arguments and settings that `GenerationMixin.generate` lacks.
 
@@ -251,7 +252,7 @@ class VaswaniGeneration(GenerationMixin):
         return super().generate(source, config, **arguments, **model_kwargs)
 
     def _strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
-        """The search strategies that the arguments describe. Removes these arguments."""
+        """The search strategies that `kwargs` describe. Removes their arguments from `kwargs`."""
         strategies = kwargs.pop("search", None) or SearchStrategies()
         if not isinstance(strategies, SearchStrategies):
             raise ValueError(f"`search` must be a SearchStrategies, but is a {type(strategies).__name__}.")
@@ -279,7 +280,7 @@ class VaswaniGeneration(GenerationMixin):
     ) -> bool:
         """True if the search of this package runs, False if transformers samples.
 
-        Raises an error if one argument needs the search and another argument excludes it.
+        Raises an error if one argument needs the search and another argument excludes the search.
         """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
@@ -296,7 +297,7 @@ class VaswaniGeneration(GenerationMixin):
         for name, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
             if needing_search and is_given:
                 raise ValueError(
-                    f"{needing_search[0]} needs a search, but `{name}` is given; remove `{name}` or set `num_beams` above 1."
+                    f"{needing_search[0]} needs a search, but `{name}` is given; remove `{name}`."
                 )
         is_greedy = mode == GenerationMode.GREEDY_SEARCH and streamer is None
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
@@ -326,7 +327,7 @@ class VaswaniGeneration(GenerationMixin):
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         given = (kwargs, generation_config, self.generation_config)
         for settings in given:
-            # Validate the settings before transformers computes with them.
+            # Validate the settings before transformers computes with the settings.
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
@@ -391,7 +392,8 @@ class VaswaniGeneration(GenerationMixin):
         """Set the length limit of the batch in the config.
 
         Returns:
-            torch.Tensor: [B] int64, the limits of the sentences including the prompt; None if they are equal.
+            torch.Tensor: [B] int64, the limits of the sentences including the prompt; None if all limits are
+                equal.
         """
         has_no_length = config.max_length is None and config.max_new_tokens is None
         is_by_source = any(
@@ -405,8 +407,8 @@ class VaswaniGeneration(GenerationMixin):
         if self.config.position_embedding == "learned":
             # The model never reads the last token, so the last token needs no position.
             positions_left = max(1, self.config.max_position_embeddings - prompt_length + 1)
-        # The length limit of the batch is the limit of the longest source. The length of that source includes
-        # padding.
+        # Compute the length limit of the batch from the padded length of the sources, because no source is
+        # longer.
         by_source = max_tokens_by_source(config, self._source_length(source, model_kwargs))
         longest = positions_left if by_source is None else min(by_source, positions_left)
         if has_no_length:
@@ -455,13 +457,14 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         has_own_cache = model_kwargs.get("past_key_values") is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # Create the cache that transformers would create, because this takes less time here.
+            # Create the cache here, because transformers would take more time to create an equal cache.
             model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
         synced_gpus = arguments.get("synced_gpus")
         if synced_gpus is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
-            # Each process has a part of one model. Therefore all processes must take equally many steps.
+            # With DeepSpeed ZeRO-3 or FSDP each process stores a part of the model. Therefore all processes
+            # must take equally many steps.
             synced_gpus = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
@@ -515,7 +518,7 @@ class VaswaniGeneration(GenerationMixin):
         return input_ids, model_kwargs
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
-        """The mask for static caches. If layers may have different masks, the given mask of the tokens."""
+        """The mask for static caches; the unchanged `attention_mask` if a layer has a `local_mask`."""
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
             return attention_mask
@@ -525,7 +528,8 @@ class VaswaniGeneration(GenerationMixin):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         if not self.supports_fast_path:
             return inputs
-        # transformers synchronises to read a mask [B, S] at each step, but not for a mask [B, 1, 1, S].
+        # Expand masks, because transformers synchronises at each step to read a mask [B, S], but not to read
+        # a mask [B, 1, 1, S].
         names = ["attention_mask"]
         has_no_window = all(layer.self_attn.local_mask is None for layer in self.get_decoder().layers)
         if inputs["decoder_input_ids"].shape[1] == 1 and has_no_window:
@@ -568,7 +572,7 @@ class SharedEncoderOutput(BaseModelOutput):
 class SearchMethod:
     """The search, as a `custom_generate` method that transformers calls in place of its own search.
 
-    Before the call transformers repeats the prompts for all beams and creates processors and criteria.
+    Before the call, transformers repeats the prompts for all beams and creates processors and criteria.
     """
 
     source: torch.Tensor | None
@@ -810,9 +814,9 @@ def token_log_probs(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The log-probabilities [B, T] float32 (nats) of given labels [B, T], for the scores of translations.
 
-    The models must be in eval mode. Their probabilities are averaged. The result is NaN where logits are NaN
-    or infinite. If `num_layers` N is not 0, the second result is the cross-attention [B, N, T, S] float32 of
-    the last N layers of Vaswani models, averaged over heads and models.
+    The models must be in eval mode. The probabilities of the models are averaged. The result is NaN where
+    logits are NaN or infinite. If `num_layers` N is not 0, the second result is the cross-attention [B, N, T,
+    S] float32 of the last N layers of Vaswani models, averaged over heads and models.
     """
     log_probs, attentions = [], []
     for model in models:
@@ -842,7 +846,8 @@ def token_log_probs(
 class SentenceLimitCriteria(StoppingCriteria):
     """Ends each translation at its own limit. `lengths` [B] int64 counts tokens, including prompts."""
 
-    # Define this attribute, because transformers pads finished rows only if a criterion has this attribute.
+    # Define `eos_token_id`, because transformers pads finished rows only if a criterion has the attribute
+    # `eos_token_id`.
     eos_token_id = None
 
     def __init__(self, lengths: torch.Tensor, config: GenerationConfig):
@@ -902,7 +907,7 @@ class FiniteLogits(RowCheck):
 class TokensLeft(RowCheck):
     """Marks rows for which other logits processors forbid every token.
 
-    `excluded` is the id of the padding token, because no translation contains padding.
+    `excluded` is the id of the padding token, which no translation contains; None if padding is permitted.
     """
 
     def __init__(self, config: GenerationConfig, prompt_length: int, excluded: int | None, at_once: bool):

@@ -14,7 +14,8 @@ pipeline read the same fields. To add an option, add a field and the code that u
 Lines. A `Request` is a text with the constraints of its translation. An `InvalidInput` stands for a line that
 cannot become a request.
 
-This file travels with every checkpoint because the search and the translator validate their input with it.
+This file travels with every checkpoint because the search and the translator validate their input with the
+code of this file.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from .configuration_vaswani import is_int, is_number
 
 T = TypeVar("T")
 
-# The errors that a bad line raises while it is read, tokenized or translated.
+# The error types that reading, tokenizing or translating a bad line may raise.
 LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
 
@@ -206,7 +207,7 @@ def make_requests(
 
 
 def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """The request of line `number`. None means no constraint."""
+    """The request of line `number`. If `prefix` or `phrases` is None, the constraint is missing."""
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(
@@ -220,7 +221,7 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """The pairs of a source and a target. Raises an error if there are not equally many of both."""
+    """The pairs of a source and a target. Raises an error if there are not as many sources as targets."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:

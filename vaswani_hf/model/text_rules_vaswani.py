@@ -7,8 +7,8 @@ boundary only makes a sentence longer, but a wrong boundary divides a sentence.
 Words. White space separates words. A word of a translation is aligned with the source word that receives most
 attention from the tokens of the word.
 
-Loops. Models repeat a word or a phrase endlessly on some short or unusual inputs. `is_loop` detects such
-translations.
+Loops. Models repeat a word or a phrase endlessly on some short or unusual inputs. `is_loop` detects
+translations with loops.
 
 This file travels with every checkpoint because the translator splits and aligns texts and detects loops.
 
@@ -164,7 +164,7 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
         # number of a list item or heading.
         is_ordinal = previous in _BEFORE_ORDINALS or next_word in _AFTER_ORDINALS
         return bool(previous) and not is_ordinal
-    # After another word "I" is the pronoun and not an initial, so the sentence ends.
+    # If another word precedes "I", "I" is the pronoun and not an initial, so the sentence ends.
     if word == "I" and previous:
         return True
     if re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]|[IVXLCDM]+", word):
@@ -174,7 +174,8 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
 
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
     """For each character position the index of the word at or after the position; -1 if there is no word."""
-    # Entry i is the number of words that end before character i. The last entry is for the end of the text.
+    # Entry i of `ended` is the number of words that end before character i. The last entry is for the end of
+    # the text.
     ended = [0]
     for character, following in zip(text, (text + " ")[1:], strict=True):
         ended.append(ended[-1] + (not character.isspace() and following.isspace()))
@@ -243,17 +244,18 @@ def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torc
 
 
 def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """An alignment in Pharaoh format: "0-0 1-2 2-1", pairs source word - target word."""
+    """Write an alignment in Pharaoh format, such as "0-0 1-2". Each pair is source word - target word."""
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 
 def shift_alignment(alignment: str, num_target: int) -> str:
-    """An alignment in Pharaoh format, with `num_target` added to each target word."""
+    """Add `num_target` to each target word of an alignment in Pharaoh format."""
     pairs = [pair.split("-") for pair in alignment.split()]
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
 
 
-# The minimum number of repeats in a loop. Normal text repeats a word three times ("very very very").
+# A loop repeats a word or phrase at least this number of times in a row. Normal text may repeat a word three
+# times ("very very very").
 _WORD_REPEATS = 4
 
 _PHRASE_REPEATS = 3
@@ -261,8 +263,8 @@ _PHRASE_REPEATS = 3
 # The minimum length (characters) of a loop without white space, as in Chinese or inside a word.
 _CHARACTERS_OF_LOOP = 20
 
-# The maximum length (words or characters) of a repeated unit. The maximum keeps the time linear in the length
-# of the text.
+# The maximum length (words or characters) of a repeated unit. With this maximum the time of `is_loop` is
+# linear in the length of the text.
 _LONGEST_UNIT = 100
 
 # The maximum length (words) of a short input.
@@ -273,8 +275,8 @@ def is_loop(translation: str, source: str) -> bool:
     """True if a translation repeats a word or phrase in a row much more often than its source.
 
     A loop repeats a word four times, a phrase three times, or a part of a word four times (at least twenty
-    characters in total). In addition the number of repeats must be more than twice the largest number of
-    repeats in the source.
+    characters in total). The number of repeats must also be more than twice the largest number of repeats in
+    the source.
     """
     words = [word.casefold().strip(".,;:!?…'\"()„“”«»") or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -291,7 +293,7 @@ def ngram_size_without_loops(source: str) -> int:
     For long texts the size is 3, because a long sentence may need to repeat two tokens. For short texts the
     size is 2, because size 3 is not enough: a small Multi30k model gave loops for 20 of 950 short inputs.
     With size 3, 19 of the 20 second translations still repeated a word or phrase three times in a row. With
-    size 2, only 2 of the 20 did.
+    size 2, only 2 of the 20 second translations still repeated a word or phrase three times in a row.
     """
     return 2 if len(source.split()) <= _SHORT else 3
 
@@ -313,7 +315,7 @@ def _most_repeats(source: str) -> int:
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each length of a unit (symbols) the largest number of equal units in a row."""
+    """For each length of a unit (symbols), yield the largest number of equal units in a row."""
     for length in range(1, min(len(symbols) // 2, _LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))
         yield length, 1 + max(map(len, is_same.split(b"\0"))) // length
