@@ -2,8 +2,9 @@
 
     python scripts/benchmarks/bf16.py [--threads 1 2] [--rounds 7] [--shapes numbers.yaml d256] [--part steps products]
 
-Prints the median times, and the median and the range of the ratios float32 / bfloat16. The training steps are
-those of `vaswani train` on the corpus of number words. The file bf16.md has the measurements.
+Prints the median times of both dtypes, and the median and the range of the ratio float32 time / bfloat16
+time. The training steps are those of `vaswani train` on the corpus of number words. The file bf16.md has the
+measurements.
 """
 
 import argparse
@@ -34,12 +35,12 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 WARM_UP_STEPS = 3
 # A measurement of steps ends after this many seconds.
 SECONDS = 0.5
-# The number of batches per step in the two recipes. Other shapes have one batch per step.
+# The number of batches per step of the optimizer in two recipes. Other shapes have one batch per step.
 ACCUMULATION = {"numbers.yaml": 2, "multi30k_en_de.yaml": 2}
 
 
 def shapes() -> dict[str, Shape]:
-    """The shapes of two recipes, and a grid of widths, vocabularies and batch sizes."""
+    """Return the shapes of two recipes, and of a grid of widths, vocabulary sizes and batch sizes."""
     found = {
         "numbers.yaml": Shape(128, 256, 2, 4, 500, 512, turn=0),
         "multi30k_en_de.yaml": Shape(128, 256, 4, 4, 10000, 4096, turn=0),
@@ -57,7 +58,7 @@ class _EnoughStepsError(Exception):
 
 
 class _StepTimes(TrainerCallback):
-    """Notes the end of each step, and ends the training after `SECONDS`."""
+    """Records the time at the end of each step, and ends the training after `SECONDS`."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -75,8 +76,8 @@ class _StepTimes(TrainerCallback):
 
 
 def recipe_of(shape: Shape, accumulation: int, folder: Path) -> Recipe:
-    """The recipe of a shape on number words. `step_seconds` enlarges the embedding to the shape's vocabulary
-    size.
+    """Return a recipe that trains a model of this shape on number words. `step_seconds` enlarges the
+    embedding to the shape's vocabulary size.
     """
     data = {
         "source_language": "en",
@@ -104,7 +105,7 @@ def recipe_of(shape: Shape, accumulation: int, folder: Path) -> Recipe:
 
 
 def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, *, bf16: bool) -> float:
-    """The median seconds of the steps of a new training."""
+    """Start a new training, and return the median seconds of its steps."""
     model = build_model(recipe, corpus)
     if shape.vocabulary != model.config.vocab_size:
         model.resize_token_embeddings(shape.vocabulary, mean_resizing=False)
@@ -120,7 +121,7 @@ def step_seconds(shape: Shape, corpus: Corpus, recipe: Recipe, *, bf16: bool) ->
 
 
 def product_seconds(matrix: torch.Tensor, *, bf16: bool) -> float:
-    """The median seconds in which Muon orthogonalizes a matrix."""
+    """Return the median seconds that Muon takes to orthogonalize a matrix."""
     seconds: list[float] = []
     while sum(seconds) < SECONDS / 2:
         seconds.append(seconds_of(lambda: orthogonalized(matrix, bf16)))

@@ -94,8 +94,8 @@ def generate(folder: Path, name: str, count: int, seed: int) -> None:
 
 
 def record(function: Any, phase: str, places: list[Any]) -> None:
-    """Replace the attribute `function` of each place by a function that also prints its start and end as JSON
-    to stderr.
+    """Wrap the attribute `function` of each module or class in `places`, so that each call also prints its
+    start and end as JSON to stderr.
     """
     before = getattr(places[0], function)
 
@@ -135,7 +135,7 @@ def run_recorded(arguments: list[str]) -> int:
 
 
 def resident(pid: int) -> np.ndarray:
-    """Rss, Pss and Pss_Anon [3] of a process and its children in kB."""
+    """Return the sums [3] of Rss, Pss and Pss_Anon (kB) over a process and its children."""
     sizes = np.zeros(3)
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
@@ -145,7 +145,7 @@ def resident(pid: int) -> np.ndarray:
             for child in (task / "children").read_text(encoding="ascii").split():
                 sizes += resident(int(child))
     except (OSError, ValueError):
-        # Ignore the error, because the process has just ended.
+        # Ignore the error, because a process that ends during the sampling loses its files in /proc.
         pass
     return sizes
 
@@ -195,7 +195,7 @@ def table(name: str, phases: list[dict], samples: list[tuple], began: float) -> 
 
 
 def main() -> None:
-    """Print the table of the three runs."""
+    """Generate the corpus, measure the three runs, and print a table."""
     if sys.argv[1:2] == ["--recorded"]:
         sys.exit(run_recorded(sys.argv[2:]))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])

@@ -1,11 +1,11 @@
-"""Compares two ways to encode a corpus: each word once, and whole sentences.
+"""Compares two ways to encode a corpus: encode each distinct word once, or encode whole sentences.
 
     python scripts/benchmarks/encoding.py SOURCE TARGET [--repeat 6] [--num_proc 1] [--rounds 4]
 
 `TextEncoder` encodes each word once, `encode_batch_fast` encodes whole sentences. Each measurement runs in a
 new process with an empty cache. CPU seconds are the CPU time of the process and its children. Other work on
-the machine changes CPU seconds less than wall-clock seconds. The printed digest shows that all ways give the
-same token ids.
+the machine changes CPU seconds less than wall-clock seconds. The printed digests are equal if all
+measurements give the same token ids.
 """
 
 import argparse
@@ -76,7 +76,9 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("source", type=Path, help="sentences, one per line, plain or .gz")
     parser.add_argument("target", type=Path, help="the translations of the sentences")
-    parser.add_argument("--repeat", type=int, default=6, help="the corpus is encoded this many times (6)")
+    parser.add_argument(
+        "--repeat", type=int, default=6, help="copies of the corpus that are encoded together (6)"
+    )
     parser.add_argument("--num_proc", type=int, default=1, help="processes that encode (1)")
     parser.add_argument("--rounds", type=int, default=4, help="measurements of each way (4)")
     parser.add_argument(

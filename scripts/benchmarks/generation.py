@@ -2,11 +2,12 @@
 
     python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
 
-Prints a table: median seconds, ratios to MarianMT in file order with batches of 32, the number of
-translations that are equal to those of MarianMT, the number of translations that differ from our search in
-float32, BLEU, and the peak memory beyond the loaded model. Our search is also measured in bfloat16 and with
-int8 weights. `--base` measures a model of the paper's base size that computes the same function as the
-checkpoint (see `widened`), so that the translations have realistic lengths.
+Prints a table with a row per engine. The columns are the median seconds, the number of translations that are
+equal to the translations of MarianMT, the number of translations that differ from the translations of our
+search in float32, BLEU, the peak memory beyond the loaded model, and the speed divided by the speed of the
+engine in the first row. By default our search is also measured in bfloat16, and on a CPU with int8 weights.
+`--base` measures a model of the paper's base size that computes the same function as the checkpoint (see
+`widened`), so that the translations have realistic lengths.
 """
 
 import argparse
@@ -31,7 +32,8 @@ from vaswani_hf.model.translator_vaswani import Segment, batches_by_length
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 
-# Settings of all searches. With "never" a search stops when no better translation is possible.
+# Settings of all searches. With `early_stopping="never"` a search stops when no better translation is
+# possible.
 SETTINGS: dict[str, Any] = {
     "num_beams": 4,
     "length_penalty": 0.6,
@@ -59,8 +61,9 @@ def widened(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
     """A model of the paper's base size with the same logits as `model`. The wide model repeats the features,
     heads and inner units of `model`.
 
-    LayerNorm of repeated features gives repeated features. Positions become a learned table, because
-    sinusoids of another width differ. Additional layers add almost nothing to their inputs.
+    The LayerNorm of repeated features is the repeated LayerNorm of the features. The wide model stores the
+    position encodings of `model` in a learned table, because sinusoids depend on the width. If the wide model
+    has more layers than `model`, the additional layers add almost nothing to their inputs.
     """
     small = model.config
     config = VaswaniConfig(
@@ -97,8 +100,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
                 return identity
             # The last LayerNorm of the wide model is the last LayerNorm of the small model.
             old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
-            # Divide by `width**0.5`. The output projection is the repeated embedding and sums each feature
-            # `width` times, but the embedding is already divided by `width**0.5`.
+            # Divide by `width**0.5`. The output projection sums each feature `width` times, but its weights,
+            # the repeated embedding, are already divided by `width**0.5`.
             return old / width**0.5 if stack == "decoder" else old
         return state[name].repeat(width) if layer <= last else identity
     if layer > last:
@@ -117,8 +120,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if is_output:
         return per_head.T.repeat(width, 1) / (heads * depth)
     wide = per_head.repeat(1, width) / width
-    # A dot product of the wide model has `depth` times as many terms, and its divisor is sqrt(depth) times as
-    # large.
+    # A dot product of a query and a key has `depth` times as many terms as in `model`, and the divisor of the
+    # attention scores is sqrt(depth) times as large.
     return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
 
 
@@ -213,7 +216,7 @@ class Benchmark:
             self.references = references[: arguments.sentences]
 
     def bleu(self, translations: Ids) -> str:
-        """BLEU of translations, if there are references."""
+        """Return the BLEU score of the translations; an empty str if these sentences have no references."""
         if len(self.references) != len(translations):
             return ""
         texts = self.tokenizers[1].batch_decode(translations, skip_special_tokens=True)
@@ -233,8 +236,8 @@ class Benchmark:
         return model
 
     def engine(self, name: str, ids: Ids) -> Engine:
-        """The engine `name`. `ids` are the sentences for the choice of the batch size; empty means a fixed
-        size.
+        """The engine `name`. An engine with sorted batches uses the batch size that is fastest on the
+        sentences `ids`, or a fixed batch size if `ids` is empty.
         """
         if name.startswith("ctranslate2"):
             from vaswani_hf.convert.ctranslate2 import to_ctranslate2
@@ -311,7 +314,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--max_new_tokens", type=int, default=100)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--bf16", action="store_true", help="run all engines of PyTorch in bfloat16")
+    parser.add_argument("--bf16", action="store_true", help="run all PyTorch engines in bfloat16")
     parser.add_argument("--without_ctranslate2", action="store_true")
     parser.add_argument("--memory_of", help=argparse.SUPPRESS)
     parser.add_argument("--heavy", action="store_true", help=argparse.SUPPRESS)

@@ -49,10 +49,11 @@ def in_turns(
     warm_up: int = 1,
     measure: Callable[[Callable[[], Any]], float] = seconds_of,
 ) -> dict[str, list[float]]:
-    """The seconds that each function in `ways` takes in each round.
+    """Return the seconds that each function in `ways` takes in each round.
 
-    Every round measures every function once, so that other work on the machine slows all functions down.
-    Every second round measures the functions in reverse order. The first `warm_up` rounds are not counted.
+    Every round measures every function once, so that other work on the machine slows all functions down
+    alike. Every second round measures the functions in reverse order. The first `warm_up` rounds are not
+    counted.
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(warm_up + rounds):

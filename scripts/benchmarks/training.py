@@ -4,9 +4,9 @@
         [--joeynmt PYTHON] [--pymarian PYTHON] [--shapes tiny d256 base]
 
 Each competitor is a process. The competitors train in turns: one competitor trains for a number of tokens
-while the other competitors wait. All competitors train on the same pairs with the same tokens, but each
-competitor builds its batches by its own rules. Speeds are medians over the turns, and ratios are medians over
-the rounds of turns.
+while the other competitors wait. All competitors train on the same pairs with the same subword vocabulary,
+but each competitor builds its batches by its own rules. The speed of a competitor is the median over its
+turns. In each round every competitor has one turn, and a ratio of speeds is the median over the rounds.
 """
 
 import argparse
@@ -62,7 +62,8 @@ class Competitor:
     """One row of a table.
 
     `words` are the module in training_peers and its arguments, `python` is the interpreter, `missing` is the
-    reason if the competitor is not measured, and `turns` are its answers after the turns, the warm-up first.
+    reason if the competitor is not measured, and `turns` are its answers: the first answer follows the
+    warm-up, and each further answer follows a turn.
     """
 
     title: str
@@ -75,7 +76,7 @@ class Competitor:
     log: Path = Path()
 
     def start(self, settings: Path, environment: dict[str, str]) -> None:
-        """Start the process, if there is an interpreter."""
+        """Start the process of the competitor; do nothing if the competitor has no interpreter."""
         if self.python is None:
             return
         self.log = settings.parent / f"{'_'.join(self.words)}.log"
@@ -86,8 +87,8 @@ class Competitor:
             )
 
     def answer(self, command: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The next answer of the process. If the process has ended, `missing` becomes the last line of its
-        log.
+        """Send `command` to the process, and return the answer. If the process has ended, set `missing` to
+        the last line of its log.
         """
         if self.missing or self.process is None:
             return {}
@@ -143,7 +144,7 @@ def competitors(arguments: argparse.Namespace) -> list[Competitor]:
 
 
 def product_rate(device: str, dtype: torch.dtype) -> float:
-    """The FLOP/s of large matrix products on this machine at this moment."""
+    """Measure the rate of large matrix products (FLOP/s)."""
     best = 0.0
     for size in (512, 1024, 2048) if device == "cpu" else (4096, 8192):
         left = torch.randn(size, size, device=device, dtype=dtype)
@@ -153,7 +154,8 @@ def product_rate(device: str, dtype: torch.dtype) -> float:
         while sum(seconds) < 0.5:
             seconds.append(seconds_of(product))
         best = max(best, 2 * size**3 / statistics.median(seconds))
-        # A dtype without hardware support takes long and does not become faster with larger matrices.
+        # Skip larger matrices if a product is slow: without hardware support for the dtype, larger matrices
+        # take long and do not reach a higher rate.
         if statistics.median(seconds) > 0.1:
             break
     return best
@@ -179,7 +181,9 @@ def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
 
 
 def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Let each competitor train in turns of `tokens` tokens, and return the median product rates by dtype."""
+    """Let the competitors train in turns of `tokens` tokens, and return the median rate of large matrix
+    products (FLOP/s) for each dtype.
+    """
     rates: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for competitor in everybody:
         # The first answer says that the competitor has started and waits.
@@ -188,11 +192,11 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
         warm_up = competitor.answer({"steps": WARM_UP_STEPS})
         if warm_up:
             competitor.turns.append(warm_up)
-    # The warm-ups have different numbers of tokens. From here on all competitors train up to the same number
-    # of tokens.
+    # The competitors have trained on different numbers of tokens in the warm-up. Each turn therefore ends at
+    # the same total number of tokens for all competitors.
     begun = max((competitor.turns[-1]["tokens"] for competitor in everybody if competitor.turns), default=0)
     for turn in range(1, arguments.turns + 1):
-        # The speed of a shared machine changes, so that the rates are measured in each round.
+        # Measure the rates of matrix products in each round, because the speed of a shared machine changes.
         for dtype, found in rates.items():
             found.append(product_rate(arguments.device, getattr(torch, dtype)))
         for competitor in everybody:
@@ -207,7 +211,7 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
 
 
 def measure(name: str, arguments: argparse.Namespace, folder: Path) -> str:
-    """Measure a shape, and return the table of the results."""
+    """Train models of one shape with all competitors, and return the table of the results."""
     shape = SHAPES[name]
     if arguments.device != "cpu" and name != "toy":
         shape = replace(shape, tokens=GPU_TOKENS, turn=GPU_TURN)
@@ -247,7 +251,7 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> str:
 
 
 def table(title: str, everybody: list[Competitor], facts: dict[str, Any], rates: dict[str, float]) -> str:
-    """The results of a shape in Markdown."""
+    """Return the results of a shape as a table in Markdown."""
     flops = facts["flops_per_token"]
     products = ", ".join(f"{dtype} {rate / 1e9:,.0f} GFLOP/s" for dtype, rate in rates.items())
     lines = [
@@ -270,8 +274,8 @@ def table(title: str, everybody: list[Competitor], facts: dict[str, Any], rates:
         cells.append(f"{last['tokens'] / last['positions']:.1%}" if last["positions"] else "not reported")
         cells.append(f"{last['memory']:,.0f}")
         for rate in rates.values():
-            # If bfloat16 is slower than float32, the hardware has no bfloat16, and no competitor computes in
-            # bfloat16.
+            # If matrix products are slower in bfloat16 than in float32, print no utilisation for bfloat16,
+            # because the hardware does not support bfloat16.
             cells.append(f"{speed * flops / rate:.1%}" if rate >= rates["float32"] else "no hardware")
         cells.append(f"{competitor.validation_loss:.3f}" if competitor.validation_loss else "")
         cells.append(f"{last['tokens']:,}")
@@ -286,11 +290,20 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
         "--source", help="source sentences, one per line, plain or .gz; default: number words"
     )
     parser.add_argument("--target", help="the translations of the source sentences")
-    parser.add_argument("--pairs", type=int, default=30000, help="the number of pairs of number words")
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        default=30000,
+        help="the number of generated pairs of number words, used without --source",
+    )
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["tiny", "d256", "base"])
     parser.add_argument("--turns", type=int, default=4, help="turns of each competitor after the warm-up")
-    parser.add_argument("--turn", type=int, help="source and target tokens of a turn; default: by shape")
-    parser.add_argument("--tokens", type=int, help="positions of a batch on each side; default: by shape")
+    parser.add_argument(
+        "--turn", type=int, help="source and target tokens of a turn; the default depends on the shape"
+    )
+    parser.add_argument(
+        "--tokens", type=int, help="positions of a batch on each side; the default depends on the shape"
+    )
     parser.add_argument(
         "--python", default=sys.executable, help="the interpreter for this package and MarianMT"
     )

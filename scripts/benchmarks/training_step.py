@@ -1,4 +1,4 @@
-"""Compares time and memory of one training step with MarianMT on the same random batches.
+"""Compares the time and memory of a training step of this package and of MarianMT on the same random batches.
 
     python scripts/benchmarks/training_step.py [--width 128 …]
 
@@ -73,7 +73,9 @@ def random_batch(shape: Shape, length: int, device: str) -> dict[str, torch.Tens
 
 
 def seconds_by_kind(step: Step, batch: dict[str, torch.Tensor], repetitions: int) -> dict[str, float]:
-    """The CPU seconds of a step by kind of operation. "Python" is the time outside the operations of PyTorch."""
+    """Return the CPU seconds that a step spends on each kind of operation. "Python" is the time outside the
+    operations of PyTorch.
+    """
     step(batch)
     with profile(activities=[ProfilerActivity.CPU]) as record:
         whole = sum(seconds_of(lambda: step(batch)) for _ in range(repetitions))

@@ -3,8 +3,8 @@
     python scripts/benchmarks/window.py [--window 128 …]
 
 Measures a forward and a backward pass of one attention layer with its mask, for several sequence lengths.
-Prints the medians and the slopes of straight lines through the logarithms of the medians, and draws the
-medians.
+Prints and draws the median seconds and the memory. Also prints the exponent of the length in a power law that
+is fitted to each curve.
 """
 
 import argparse
@@ -44,12 +44,12 @@ def run(attention: VaswaniAttention, length: int) -> None:
 
 
 def slope(lengths: list[int], values: list[float]) -> float:
-    """The exponent of the length in a power law, by least squares of the logarithms."""
+    """Fit a power law of the length by least squares on the logarithms, and return its exponent."""
     return float(np.polyfit(np.log(lengths), np.log(np.maximum(values, 1e-9)), 1)[0])
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Seconds and MiB of both kinds of attention at each length."""
+    """Measure the seconds and the MiB of both kinds of attention at each length."""
     windows = {"full": 0, "window": arguments.window}
     found: dict[str, dict[str, list[float]]] = {"seconds": {}, "MiB": {}}
     for length in arguments.lengths:

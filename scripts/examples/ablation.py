@@ -10,10 +10,10 @@ keys of each run:
       simcut: {simcut_alpha: 3}
       further: {init_from: simcut, learning_rate: 0.001}     # starts from the model of an earlier run of the list
 
-Each run is written to OUTPUT/NAME. Keys of the command line replace keys of `all`. To continue an interrupted
-list, also in the middle of a run, repeat the command. Runs are scored on the validation split, because
-choices must not be made on a test split. The search has the settings of the recipe. The table OUTPUT/LIST.md
-and the picture OUTPUT/LIST.png are written after each run.
+Each run is written to OUTPUT/NAME. Keys of the command line replace keys of `all`. To continue after an
+interruption, also in the middle of a run, repeat the command. Runs are scored on the validation split,
+because choices must not be made on a test split. The search for translations uses the settings of the recipe.
+The table OUTPUT/LIST.md and the picture OUTPUT/LIST.png are written after each run.
 """
 
 import argparse
@@ -44,14 +44,17 @@ from vaswani_hf.training.run import (
     resolve,
 )
 
-# The table of differences leaves out keys with these beginnings, because such keys name files.
+# The column of differences leaves out keys with these beginnings, because the values of these keys depend on
+# the folder or the split.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
 # The placeholder for a value that comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
 
 
 def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Recipe]:
-    """The recipes of a list, by the names of the runs. Each recipe scores its model on the validation split."""
+    """Return the recipe of each run of a list, by the name of the run. Each recipe scores its model on the
+    validation split.
+    """
     content = _list(path)
     if output.exists() and not output.is_dir():
         raise ValueError(f"OUTPUT must be a folder, but '{output}' is a file.")
@@ -69,8 +72,8 @@ def planned_runs(path: Path, output: Path, overrides: list[str]) -> dict[str, Re
             recipe = load_recipe(path.parent / content["recipe"], [*words, *overrides, *place])
             recipe = _scored_on_validation(_with_base(recipe, list(content["runs"]), list(recipes), output))
             if recipe.model.init_from is None:
-                # If the folder has an earlier run, it must be the same run. A run with `init_from` is checked
-                # later, when its base exists.
+                # If the folder already contains a run, that run must have the same recipe. A run with
+                # `init_from` is checked later, when the model in `init_from` exists.
                 earlier = earlier_recipe(output / name)
                 refuse_another_run(resolve(recipe, earlier) if earlier else recipe, earlier)
         except ValueError as error:
@@ -96,7 +99,7 @@ def _list(path: Path) -> dict[str, Any]:
 
 
 def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Path) -> Recipe:
-    """The recipe in which folders replace the names of other runs of the list in `init_from`."""
+    """Replace the names of runs in `init_from` by the folders of these runs."""
     given = recipe.model.init_from
     places = {base: _place_of(base, names, earlier, output) for base in recipe.model.bases()}
     if not places:
@@ -108,7 +111,9 @@ def _with_base(recipe: Recipe, names: list[str], earlier: list[str], output: Pat
 
 
 def _place_of(base: str, names: list[str], earlier: list[str], output: Path) -> str:
-    """The folder of the run `base`, or `base` itself if it is a checkpoint folder or a repository of the Hub."""
+    """Return the folder of the run `base`; return `base` if `base` is a checkpoint folder or a repository of
+    the Hub.
+    """
     if base in names and base not in earlier:
         raise ValueError(
             f"`init_from: {base}` must be an earlier run of the list, but is this run or a later run; change the order."
@@ -168,7 +173,7 @@ def run_all(recipes: dict[str, Recipe], output: Path, stem: str) -> dict[str, di
 
 
 def _has_ended(recipe: Recipe) -> bool:
-    """True if the folder has the results of this run and not of another run."""
+    """True if the output folder has the results of this run, and not the results of another run."""
     try:
         earlier = earlier_recipe(Path(recipe.output_dir))
         if earlier is None:
@@ -180,7 +185,7 @@ def _has_ended(recipe: Recipe) -> bool:
 
 
 def changes(recipe: Recipe, first: Recipe) -> str:
-    """The keys and values in which a run differs from the first run."""
+    """Return the keys whose values differ from the first run, with their values in this run."""
     keys = {**recipe.values(), **first.values()}
     # If the parts of a model start from different models, `init_from` has one key per part.
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
@@ -191,7 +196,7 @@ def changes(recipe: Recipe, first: Recipe) -> str:
         and not key.startswith(_OF_THE_PLACE)
     }
     last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
-    # Write a key with its section if two sections have the key, such as `lowercase`.
+    # Write the section before a key that two sections have, such as `lowercase`.
     names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
     words = ["null" if value is None else value for value in changed.values()]
     return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))

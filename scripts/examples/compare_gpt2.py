@@ -81,7 +81,7 @@ def train_step(model: Any, optimizer: torch.optim.Optimizer, batch: dict[str, An
 
 
 def train_both(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[str, tuple[float, list[float]]]:
-    """Train both models, and return the perplexity and the seconds of each step by model."""
+    """Train both models, and return for each model its perplexity and the seconds of each step."""
     torch.manual_seed(seed)
     models = build_models(corpus.source_tokenizer)
     optimizers = {
@@ -97,7 +97,8 @@ def train_both(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[st
         sampler.set_epoch(step)
         for numbers in sampler:
             batch = corpus.train_collator(rows.__getitems__(numbers))
-            # The learning rate is the product of a warmup over a tenth of the steps and a linear decay to 0.
+            # The learning rate is the peak rate times two factors: a warmup from 0 to 1 over a tenth of the
+            # steps, and a linear decay from 1 to 0.
             warm_up = min(1.0, 10 * (step + 1) / arguments.steps)
             rate = arguments.learning_rate * warm_up * (1 - step / arguments.steps)
             for name, model in models.items():
@@ -124,7 +125,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--test", required=True, help="held-out texts")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument(
-        "--seeds", type=int, default=2, help="the number of trainings, each with another seed (2)"
+        "--seeds",
+        type=int,
+        default=2,
+        help="train both models this many times, each time with another seed (2)",
     )
     parser.add_argument("--vocab_size", type=int, default=4000)
     parser.add_argument("--tokens_per_batch", type=int, default=2048)

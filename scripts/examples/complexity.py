@@ -4,9 +4,9 @@ Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`
 and writes a picture.
 
 torch.utils.flop_counter counts matrix products and convolutions, with two FLOPs for a multiplication and an
-addition. The counter ignores softmax, gates, masks and biases. The exponents of FLOPs and seconds come from a
-linear regression of their logarithms on the logarithms of n, d, k and r. Letters: n positions, d width, k
-kernel width of a convolution, r neighbours on each side.
+addition. The counter ignores softmax, gates, masks and biases. A linear regression of log(FLOPs) or
+log(seconds) on the logarithms of n, d, k and r gives the exponents. Letters: n positions, d width, k kernel
+width of a convolution, r neighbours on each side.
 """
 
 import argparse
@@ -70,8 +70,8 @@ class SelfAttention(nn.Module):
 
 
 class AttentionCore(SelfAttention):
-    """Attention without projections: scores, weights and weighted sum, which cost n^2 d in the paper. The
-    states are used as queries, keys and values.
+    """Attention without projections: scores, weights and weighted sum. The paper gives their cost as n^2 d.
+    The states are used as queries, keys and values.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -110,8 +110,8 @@ class Row:
     """A row of the table: its layers, the entries of the paper, and the measured sizes.
 
     `layer` builds a layer from a size, the number of the layer in a stack and the implementation of
-    attention. `path` gives the length of the longest path between two positions in sequential operations. The
-    length is derived from the construction of the layer.
+    attention. `path` computes the length of the longest path between two positions, in sequential operations,
+    from the construction of the layer.
     """
 
     name: str
@@ -133,8 +133,8 @@ def _dilated_layers(size: Size) -> int:
     return next(layers for layers in range(size.n) if size.k**layers >= size.n)
 
 
-# The smallest size is large enough for the leading term to dominate the cost. A layer of the largest size
-# takes about a second.
+# At the smallest size the leading term already dominates the cost. A layer of the largest size takes about a
+# second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
 # Measure no wider LSTM, because its matrices would not fit into the processor cache and its time would follow
 # another power law.
@@ -201,7 +201,9 @@ ROWS = (
 
 
 def sizes_of(row: Row, quick: bool = False) -> list[Size]:
-    """The base size, and the sizes that differ from it in one letter. A quick run divides n and d by 8."""
+    """Return the base size of a row, and sizes in which one of the numbers n, d, k and r differs from the
+    base size. If `quick`, divide n and d of each size by 8.
+    """
     others = [replace(row.base, **{name: at}) for name, values in row.varied.items() for at in values]
     sizes = dict.fromkeys([row.base, *others])
     return [replace(size, n=size.n // 8, d=size.d // 8) if quick else size for size in sizes]
@@ -209,7 +211,9 @@ def sizes_of(row: Row, quick: bool = False) -> list[Size]:
 
 @contextmanager
 def in_the_open() -> Iterator[None]:
-    """Switch the kernels of oneDNN off, because the counter and autograd see each kernel as one operation."""
+    """Switch the kernels of oneDNN off, because the FLOP counter and autograd see each kernel as one
+    operation.
+    """
     with warnings.catch_warnings():
         # `mkldnn.flags` warns about GPUs even if there is no GPU.
         warnings.filterwarnings("ignore", "TF32 acceleration")
@@ -218,7 +222,7 @@ def in_the_open() -> Iterator[None]:
 
 
 def flops_of(row: Row, size: Size) -> int:
-    """The FLOPs of a layer on one sentence.
+    """Count the FLOPs of a layer on one sentence.
 
     The counter does not see the products inside fused attention and inside the LSTM of oneDNN. This function
     therefore counts eager attention and the LSTM of PyTorch. The meta device computes shapes only.
@@ -231,7 +235,7 @@ def flops_of(row: Row, size: Size) -> int:
 
 
 def median_seconds(cases: Sequence[tuple[Row, Size]], repetitions: int) -> dict[tuple[Row, Size], float]:
-    """The median seconds of a forward pass of each layer on one sentence. The layers take turns."""
+    """Measure the median seconds of a forward pass of each layer on one sentence. The layers take turns."""
     ways = {}
     for row, size in cases:
         layer = row.layer(size, 0, "sdpa").eval()
@@ -259,7 +263,7 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """Fit a power law in those letters of n, d, k and r that differ among the sizes."""
+    """Fit a power law of the costs. Its variables are those of n, d, k and r that differ among the sizes."""
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])
     targets = np.log(np.asarray(costs, dtype=float))
@@ -270,7 +274,9 @@ def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
 
 
 def longest_chain(output: torch.Tensor) -> int:
-    """The number of sequential operations: the longest chain in the autograd graph of an output."""
+    """Return the number of sequential operations: the length of the longest chain in the autograd graph of
+    `output`.
+    """
     depths: dict = {}
     stack = [output.grad_fn]
     while stack:
@@ -284,7 +290,7 @@ def longest_chain(output: torch.Tensor) -> int:
 
 
 def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
-    """The longest chain of operations of a layer for n and for 2n positions."""
+    """Return the length of the longest chain of operations in a layer, for n positions and for 2n positions."""
     chains = []
     with in_the_open():
         for length in (size.n, 2 * size.n):
@@ -294,7 +300,7 @@ def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
 
 
 def layers_between_ends(row: Row, size: Size) -> int:
-    """The smallest number of layers after which the last position depends on the first position."""
+    """Return the smallest number of layers after which the last position depends on the first position."""
     torch.manual_seed(0)
     # Use float64, because the gradients of many layers are too small for float32. Take the derivative in a
     # random direction at position 0.
@@ -317,8 +323,8 @@ def layers_between_ends(row: Row, size: Size) -> int:
 
 
 def path_length(row: Row, size: Size) -> int:
-    """The sequential operations between the first and the last position: the number of layers from
-    `layers_between_ends`, for recurrent layers multiplied by n.
+    """Return the number of sequential operations between the first and the last position: the number of
+    layers from `layers_between_ends`, multiplied by n if the layer is recurrent.
     """
     short, long = sequential_operations(row, size)
     return layers_between_ends(row, size) * (size.n if long > short else 1)
@@ -341,8 +347,9 @@ def measure(quick: bool) -> list[Measured]:
     seconds = median_seconds(cases, 1 if quick else 7)
     found = []
     for row in ROWS:
-        # Count the FLOPs of quick sizes, because the FLOPs follow exact power laws. With a window use the
-        # full sizes, because small sizes do not fill the blocks of neighbours.
+        # Count the FLOPs at the small sizes of a quick run, because FLOPs follow exact power laws. For
+        # restricted attention count the FLOPs at the full sizes, because small sizes do not fill the blocks
+        # of neighbours.
         timed, counted = sizes[row.name], sizes_of(row, quick="r" not in row.varied)
         times = [seconds[row, size] for size in timed]
         flops = fit(counted, [flops_of(row, size) for size in counted])
@@ -372,7 +379,7 @@ def table(found: Sequence[Measured]) -> Iterator[str]:
 
 
 def draw(found: Sequence[Measured], path: str) -> None:
-    """Draw the measured seconds over each letter, and the lines of the fit."""
+    """Draw the measured seconds and the fitted power laws over each of n, d, k and r."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -417,12 +424,12 @@ def main(words: Sequence[str] | None = None) -> None:
         "--picture", default="complexity.png", help="the file of the picture (complexity.png)"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="one measurement of small sizes; the seconds are not reliable"
+        "--quick", action="store_true", help="measure small sizes once; the seconds are not reliable"
     )
     arguments = parser.parse_args(words)
     # Check the folder before the measurement, which takes minutes.
     if not Path(arguments.picture).parent.is_dir():
-        parser.error(f"`--picture` must lie in a folder that exists, but '{arguments.picture}' does not.")
+        parser.error(f"`--picture` must be a file in an existing folder, but is '{arguments.picture}'.")
     torch.manual_seed(0)
     found = measure(arguments.quick)
     print_header()

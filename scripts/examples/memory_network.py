@@ -1,10 +1,10 @@
 """Trains memory networks (Sukhbaatar et al. 2015) that use the attention of this package.
 
 Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. Questions are the queries of the attention,
-statements are its keys and values. The script generates stories about people, places, things and colours. The
-script trains a network for each number of hops. The script prints the accuracy on held-out stories for each
-number of statements that an answer depends on, and one story with the attention over its statements. Letters
-of shapes: B questions, S statements, J words, D width.
+and statements are the keys and values. The script generates stories about people, places, things and colours.
+The script trains a network for each number of hops. The script prints the accuracy on held-out stories for
+each number of statements that an answer depends on, and one story with the attention over its statements.
+Letters of shapes: B questions, S statements, J words, D width.
 """
 
 import argparse
@@ -139,7 +139,7 @@ def train(hops: int, stories: list[Story]) -> MemoryNetwork:
 
 @torch.no_grad()
 def accuracies(network: MemoryNetwork, stories: list[Story]) -> dict[int, float]:
-    """The percentage of correct answers by the number of supporting statements."""
+    """Return the percentage of correct answers for each number of supporting statements."""
     statements, questions, answers, facts = tensors_of(stories)
     right = network(statements, questions)[0].argmax(dim=-1) == answers
     return {count: 100 * right[facts == count].float().mean().item() for count in (1, 2, 3)}

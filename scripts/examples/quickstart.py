@@ -48,8 +48,8 @@ def translate_examples(checkpoint: str, remedy: str) -> None:
         translation = translator(source)[0]["translation_text"]
         print(f"{source} -> {translation}")
         if translation != target:
-            outcome = f"but '{checkpoint}' makes '{translation}' of it"
-            sys.exit(f"'{source}' must become '{target}', {outcome}; {remedy}.")
+            outcome = f"but is '{translation}' with '{checkpoint}'"
+            sys.exit(f"The translation of '{source}' must be '{target}', {outcome}; {remedy}.")
 
 
 def translate_all(checkpoint: str) -> float:

@@ -1,4 +1,4 @@
-"""Compares the score functions of attention: effect of the scaling, accuracy, and time of a step.
+"""Compares the score functions of attention: effect of scaling, accuracy, and time of a training step.
 
 `python scripts/examples/score_functions.py scaling` prints and draws the entropy and the gradient of the
 softmax for several widths of the keys. It takes seconds. `python scripts/examples/score_functions.py
@@ -36,7 +36,7 @@ SOURCES = {
     "additive_linear": ("w_q q + w_k k", "Veličković et al. 2018, Eq. (3), linear"),
     "additive": ("v tanh(W q + U k)", "Bahdanau et al. 2015, A.1.2"),
 }
-# The score functions that are dot products with different factors.
+# The score functions that multiply the dot product by a factor.
 FACTORS = ("dot", "scaled_dot", "dot_mean")
 WIDTHS = (1, 4, 16, 64, 256, 1024)
 NUM_KEYS = 64
@@ -95,7 +95,9 @@ def compare_scaling(output: Path, num_queries: int = 2000) -> dict[str, list[dic
 
 
 def step_times(scores: list[str], repetitions: int) -> dict[str, list[float]]:
-    """The seconds of training steps of the recipe's model, by score function. The score functions take turns."""
+    """Measure the seconds of a training step of the recipe's model with each score function. The score
+    functions take turns.
+    """
     fields = load_recipe(RECIPE).model.config_fields()
     tokens = torch.randint(4, 500, (32, 16))
     ways = {}
@@ -137,7 +139,9 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("what", choices=["scaling", "training"])
     parser.add_argument("--output", type=Path, default=Path("checkpoints/score_functions"), help="folder")
     parser.add_argument("--scores", nargs="+", choices=ATTENTION_SCORES, default=list(ATTENTION_SCORES))
-    parser.add_argument("--max_steps", type=int, help="steps of each run; default: the number in the recipe")
+    parser.add_argument(
+        "--max_steps", type=int, help="steps of each training; default: `max_steps` of the recipe"
+    )
     parser.add_argument("--repetitions", type=int, default=40, help="steps that are timed (40)")
     arguments = parser.parse_args(given)
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -80,8 +80,8 @@ class PlannedRow(NamedTuple):
 
     @property
     def classes(self) -> tuple[float, float] | None:
-        """The smallest and the largest vocabulary size that give the paper's number of parameters after
-        rounding.
+        """The smallest and the largest vocabulary size with which the model has the number of parameters in
+        the paper, rounded to millions.
         """
         if self.paper.millions is None:
             return None
@@ -93,7 +93,7 @@ class PlannedRow(NamedTuple):
 
 @cache
 def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]:
-    """The planned rows of Table 3, by the names of their recipes."""
+    """Return the planned rows of Table 3, by the name of the recipe."""
     rows = {}
     for name in names:
         paper = PAPER[name]

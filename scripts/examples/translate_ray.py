@@ -4,10 +4,11 @@ Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column t
 install '.[ray]'` in the folder of the project. INPUT is a Parquet file or a folder of Parquet files. OUTPUT is another folder.
 All machines must have access to INPUT and OUTPUT. The rows of NAME.parquet keep their order and are written
 to NAME-00000-of-00003.parquet and so on, with at most `--rows_per_file` rows per file and an additional
-column `translation`. The translation of a null is null. Each worker has one model and one processor. An
-output file appears only when it is complete. To continue after an interruption, repeat the command: it
-translates only missing or damaged files. If RAY_ADDRESS is set, Ray joins the cluster at this address. If
-RAY_ADDRESS is not set, Ray runs on this machine only, and its processes listen on the loopback interface.
+column `translation`. If a text is null, its translation is null. Each worker has one model and one processor.
+Each output file gets its name only when the file is complete. To continue after an interruption, repeat the
+command; the command translates only missing or damaged files. If RAY_ADDRESS is set, Ray joins the cluster at
+this address. If RAY_ADDRESS is not set, Ray runs on this machine only, and its processes listen on the
+loopback interface.
 """
 
 import argparse
@@ -40,7 +41,9 @@ class PartTranslator:
         self._translator: Any = None
 
     def __call__(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Write one output file, and return its path and an error message, which is empty after a success."""
+        """Write one output file, and return the path of the file and an error message. The message is empty
+        if the file is written.
+        """
         try:
             from vaswani_hf.translation.ctranslate2 import Translator, load_ctranslate2_translator
 
@@ -57,7 +60,8 @@ class PartTranslator:
     def _write(self, part: dict[str, Any]) -> None:
         target, arguments = Path(part["target"]), self._arguments
         beams = {} if arguments.num_beams is None else {"num_beams": arguments.num_beams}
-        # Use a unique name, because a worker of a killed run may still be writing to its own unfinished file.
+        # Use a unique name, because a worker of an earlier, killed run may still be writing an unfinished
+        # file.
         unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}.unfinished")
         with pyarrow.parquet.ParquetFile(part["path"]) as file:
             field = pyarrow.field(arguments.output_column, pyarrow.string())
@@ -89,7 +93,7 @@ def batches_of(file: Any, start: int, stop: int) -> Iterator[Any]:
 
 
 def refuse(sentence: str, is_so: bool = True) -> None:
-    """End the process with an error message if `is_so`."""
+    """End the process with the message `sentence` if `is_so` is True."""
     if is_so:
         sys.exit(f"translate_ray: {sentence}")
 
@@ -97,12 +101,12 @@ def refuse(sentence: str, is_so: bool = True) -> None:
 def input_files(source: Path, output: Path) -> list[Path]:
     """The Parquet files of the input, sorted by name."""
     refuse(
-        f"INPUT must be a Parquet file or a folder of them, but '{source}' does not exist.",
+        f"INPUT must be a Parquet file or a folder of Parquet files, but '{source}' does not exist.",
         not source.exists(),
     )
     folder = source if source.is_dir() else source.parent
     is_input = output.resolve() == folder.resolve()
-    refuse(f"OUTPUT must be another folder than that of INPUT, but is '{output}'.", is_input)
+    refuse(f"OUTPUT must not be the folder of INPUT, but is '{output}'.", is_input)
     refuse(f"OUTPUT must be a folder, but '{output}' is a file.", output.is_file())
     files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
     refuse(f"INPUT must hold .parquet files, but '{source}' has none.", not files)
@@ -117,10 +121,10 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     try:
         schema, rows = pyarrow.parquet.read_schema(path), pyarrow.parquet.read_metadata(path).num_rows
     except (pyarrow.ArrowInvalid, OSError):
-        refuse(f"'{path}' must be a Parquet file, but is damaged or something else.")
+        refuse(f"'{path}' must be a Parquet file, but is damaged or has another format.")
     names = schema.names
     refuse(
-        f"`--column` must be one of {', '.join(names)}, which '{path}' has, but is {column}.",
+        f"`--column` must be one of the columns of '{path}' ({', '.join(names)}), but is {column}.",
         column not in names,
     )
     kind = schema.field(column).type
@@ -156,8 +160,8 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def is_done(part: dict[str, Any]) -> bool:
-    """True if the output file of a part is complete. Print the name of a damaged file. Refuse a file with
-    another origin.
+    """True if the output file of a part is complete. Print the name of a damaged file. End the process with
+    an error if the file was made from another input or with other options.
     """
     target, remedy = part["target"], "choose another OUTPUT, or remove the file"
     if not os.path.exists(target):
@@ -170,7 +174,10 @@ def is_done(part: dict[str, Any]) -> bool:
     except (pyarrow.ArrowException, OSError):
         rows, origin = -1, part["origin"]
     is_other = origin != part["origin"]
-    refuse(f"'{target}' was made from another file, checkpoint or options than these; {remedy}.", is_other)
+    refuse(
+        f"'{target}' was made from another input file or checkpoint, or with other options; {remedy}.",
+        is_other,
+    )
     is_whole = rows == part["stop"] - part["start"]
     if not is_whole:
         print(f"'{target}' is damaged and is translated again", flush=True)
@@ -178,14 +185,14 @@ def is_done(part: dict[str, Any]) -> bool:
 
 
 def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, Any]]:
-    """The parts that are not translated yet. Refuse files in the output folder that are not outputs of a
-    part.
+    """The parts that are not translated yet. End the process with an error if the output folder has files of
+    another run.
     """
     targets = {part["target"] for part in parts}
     for path in sorted(output.resolve().glob("*.parquet")):
         is_stranger = str(path) not in targets
         refuse(
-            f"OUTPUT must hold only what this run makes, but has '{path}'; choose another OUTPUT.",
+            f"OUTPUT must contain only output files of this run, but contains '{path}'; choose another OUTPUT.",
             is_stranger,
         )
     return [part for part in parts if not is_done(part)]
@@ -231,7 +238,7 @@ def main(words: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", help="a checkpoint folder, or a repository of the Hub")
-    parser.add_argument("input", type=Path, help="a Parquet file or a folder of them")
+    parser.add_argument("input", type=Path, help="a Parquet file or a folder of Parquet files")
     parser.add_argument("output", type=Path, help="the folder of the translated files")
     parser.add_argument("--column", default="text", help="the column of the texts (text)")
     parser.add_argument("--output_column", default="translation", help="the new column (translation)")
@@ -239,12 +246,14 @@ def main(words: list[str] | None = None) -> None:
         "--rows_per_file",
         type=int,
         default=100_000,
-        help="the largest number of rows of an output file (100000)",
+        help="the maximum number of rows of an output file (100000)",
     )
     parser.add_argument("--workers", type=int, default=1, help="parallel models, each on one processor (1)")
     parser.add_argument("--num_gpus", type=float, default=0, help="GPUs of each worker (0)")
     parser.add_argument("--device", help="cpu or cuda; default: a GPU if the worker has one")
-    parser.add_argument("--num_beams", type=int, help="default: the number of the checkpoint")
+    parser.add_argument(
+        "--num_beams", type=int, help="beams of the search; default: `num_beams` of the checkpoint"
+    )
     parser.add_argument(
         "--engine",
         choices=("torch", "ctranslate2"),

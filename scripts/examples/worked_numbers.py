@@ -95,8 +95,8 @@ def layer_norm_example() -> dict[str, torch.Tensor]:
 
 
 def schedule_example() -> dict[int, float]:
-    """The learning rate of the paper's base model at steps around the last step of warmup, which has the
-    highest rate.
+    """The learning rate of the paper's base model at steps around the last step of warmup, because the rate
+    is highest at that step.
     """
     steps = (1, WARMUP_STEPS // 2, WARMUP_STEPS - 1, WARMUP_STEPS, WARMUP_STEPS + 1, 4 * WARMUP_STEPS)
     return {step: learning_rate(step, D_MODEL, WARMUP_STEPS) for step in steps}

@@ -28,7 +28,7 @@ PACKAGE = ROOT / "vaswani_hf"
 PAGE = ROOT / "docs" / "recipe_keys.md"
 SCHEMA = ROOT / "configuration" / "recipe.schema.json"
 # For each section: the variable names of its settings object in the package, and the files and folders that
-# the page lists for its keys, in this order. The page lists no other files.
+# the page may list for its keys, in this order.
 OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
     "data": ({"data"}, ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py")),
@@ -39,20 +39,24 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "evaluation": ({"evaluation"}, ("tasks/", "training/")),
     "publishing": ({"publishing"}, ("publish/", "training/run.py")),
 }
-# Files whose classes have fields and methods. A method that reads `self.KEY` may be the only reader of a key.
+# Files whose classes have both fields and methods. In these files also count a read of `self.KEY`, because a
+# method may be the only reader of a key.
 FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py")
 HEAD = """# The keys of a recipe
 
 `python scripts/reference/recipe_reference.py` writes this page from the classes of the sections. An editor that reads
-[recipe.schema.json](../configuration/recipe.schema.json) completes the keys and shows the same help.
+[recipe.schema.json](../configuration/recipe.schema.json) completes the keys and shows the help texts of this
+page.
 
-A key of the command line replaces the key of the file: `vaswani train RECIPE --max_steps 100`, or
-`--training.max_steps 100`. A recipe may extend another one: `extends: base.yaml`.
+A key on the command line replaces the key of the file: `vaswani train RECIPE --max_steps 100`, or
+`--training.max_steps 100`. A recipe may extend another recipe: `extends: base.yaml`.
 """
 
 
 def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
-    """The keys of the recipes of a task by section. The section "" has the keys outside of sections."""
+    """Return the keys of each section of the recipes of a task. The section "" has the keys outside of
+    sections.
+    """
     sections: dict[str, dict[str, FieldInfo]] = {"": {}}
     for name, field in RECIPES[task].model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
@@ -64,7 +68,7 @@ def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
 
 @cache
 def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
-    """For each section and key, the tasks that have the key, each with its field for the key."""
+    """Return for each section and key the tasks that have the key, and the field of the key in each task."""
     found: dict[str, dict[str, list[tuple[str, FieldInfo]]]] = {}
     for task in RECIPES:
         for section, keys in sections_of(task).items():
@@ -157,7 +161,7 @@ def type_words(kind: Any) -> str:
 
 
 def range_words(field: FieldInfo) -> str:
-    """The range of a number in words."""
+    """Return the limits of a numeric key as text, such as "from 0 to 1"."""
     found = []
     for annotated in [field, *typing.get_args(field.annotation)]:
         for limit in getattr(annotated, "metadata", getattr(annotated, "__metadata__", [])):
@@ -168,7 +172,7 @@ def range_words(field: FieldInfo) -> str:
 
 
 def default_words(field: FieldInfo) -> str:
-    """The default of a key as YAML writes it."""
+    """Return the default of a key in YAML syntax."""
     if field.is_required():
         return "required"
     return "" if field.default == "" else f"`{as_yaml(field.default)}`".replace("'", "")
@@ -210,7 +214,7 @@ def page() -> str:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of the recipes of all tasks. No key is required, because a recipe may extend another
-    one.
+    recipe.
     """
     properties: dict[str, Any] = {
         "extends": {"type": "string", "description": "The recipe that this recipe extends."}

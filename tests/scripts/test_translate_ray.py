@@ -198,12 +198,12 @@ def test_outputs_of_something_else_are_kept(translated, source, capsys):
         translated("--num_beams", "1")
     remedy = "choose another OUTPUT, or remove the file."
     assert str(caught.value) == (
-        f"translate_ray: '{output / NAMES[0]}' was made from another file, checkpoint or options than these; {remedy}"
+        f"translate_ray: '{output / NAMES[0]}' was made from another input file or checkpoint, or with other options; {remedy}"
     )
     with pytest.raises(SystemExit) as caught:
         translated(rows=len(TEXTS))
     assert str(caught.value) == (
-        f"translate_ray: OUTPUT must hold only what this run makes, but has '{output / NAMES[0]}'; choose another OUTPUT."
+        f"translate_ray: OUTPUT must contain only output files of this run, but contains '{output / NAMES[0]}'; choose another OUTPUT."
     )
 
 
@@ -212,18 +212,18 @@ def test_outputs_of_something_else_are_kept(translated, source, capsys):
     [
         (
             {"input": "none"},
-            "INPUT must be a Parquet file or a folder of them, but '{0}/none' does not exist.",
+            "INPUT must be a Parquet file or a folder of Parquet files, but '{0}/none' does not exist.",
         ),
-        ({"output": "in"}, "OUTPUT must be another folder than that of INPUT, but is '{0}/in'."),
+        ({"output": "in"}, "OUTPUT must not be the folder of INPUT, but is '{0}/in'."),
         (
             {"input": "in/a.parquet", "output": "in"},
-            "OUTPUT must be another folder than that of INPUT, but is '{0}/in'.",
+            "OUTPUT must not be the folder of INPUT, but is '{0}/in'.",
         ),
         ({"output": "in/a.parquet"}, "OUTPUT must be a folder, but '{0}/in/a.parquet' is a file."),
         ({"input": "."}, "INPUT must hold .parquet files, but '{0}' has none."),
         (
             {"column": "texts"},
-            "`--column` must be one of id, text, which '{0}/in/a.parquet' has, but is texts.",
+            "`--column` must be one of the columns of '{0}/in/a.parquet' (id, text), but is texts.",
         ),
         ({"column": "id"}, "The column `id` of '{0}/in/a.parquet' must hold text, but holds int64."),
         (
@@ -232,7 +232,7 @@ def test_outputs_of_something_else_are_kept(translated, source, capsys):
         ),
         ({"workers": "0"}, "`--workers` must be positive, but is 0."),
         ({"rows_per_file": "-1"}, "`--rows_per_file` must be positive, but is -1."),
-        ({"damage": "x"}, "'{0}/in/b.parquet' must be a Parquet file, but is damaged or something else."),
+        ({"damage": "x"}, "'{0}/in/b.parquet' must be a Parquet file, but is damaged or has another format."),
     ],
 )
 def test_what_cannot_be_translated_is_one_sentence(script, source, tmp_path, change, sentence):

@@ -40,7 +40,7 @@ def test_a_wrong_example_ends_it_with_a_sentence(quickstart, finished, capsys):
     translation = capsys.readouterr().out.splitlines()[-1].removeprefix("three hundred and twelve -> ")
     # The code of an exit with a sentence is 1.
     assert ended.value.code == (
-        f"'three hundred and twelve' must become 'dreihundertzwölf', but '{finished}' makes '{translation}' of it; "
+        f"The translation of 'three hundred and twelve' must be 'dreihundertzwölf', but is '{translation}' with '{finished}'; "
         f"remove '{finished}' and run `make quickstart` again."
     )
 

@@ -1,5 +1,5 @@
-"""JoeyNMT as a competitor: its own training loop with token batches, on the same subword pieces as the
-others.
+"""JoeyNMT as a competitor: its own training loop with token batches, on the same subword pieces as the other
+competitors.
 
 Run this file with an interpreter that has joeynmt. The interpreter does not need vaswani_hf.
 """

@@ -51,7 +51,7 @@ def training_options(settings: PeerSettings) -> list[str]:
 
 
 def updates(process: subprocess.Popen) -> Iterator[int]:
-    """The number of target tokens so far, after each update."""
+    """Yield the total number of target tokens after each update."""
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", file=sys.stderr, flush=True)
@@ -63,7 +63,7 @@ def updates(process: subprocess.Popen) -> Iterator[int]:
 
 
 def train(turns: Turns, training: subprocess.Popen, per_target_token: float) -> None:
-    """Continue the stopped training in turns until `NoMoreTurnsError`.
+    """Run the paused training for one turn at a time, until `NoMoreTurnsError` is raised.
 
     `per_target_token` is the number of source and target tokens of the corpus divided by its number of target
     tokens. Marian reports target tokens only.

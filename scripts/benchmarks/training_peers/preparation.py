@@ -22,7 +22,7 @@ def training_flops(shape: Shape, source: np.ndarray, target: np.ndarray) -> floa
     """
     width = shape.width
     # Self-attention has four projections per token. Cross-attention has two projections per source token (key
-    # and value) and two per target token (query and output).
+    # and value) and two projections per target token (query and output).
     per_source = shape.layers * (6 * width**2 + 2 * width * shape.ffn)
     per_target = shape.layers * (6 * width**2 + 2 * width * shape.ffn) + shape.vocabulary * width
     source = source.astype(np.float64)

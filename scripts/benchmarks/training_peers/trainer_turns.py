@@ -1,5 +1,5 @@
-"""Shared code of the competitors that use the Trainer of transformers: counts, turns, and the validation
-loss.
+"""Shared code of the competitors that use the Trainer of transformers: a callback for the turns, a mixin that
+counts tokens, and the validation loss.
 """
 
 import torch
@@ -27,7 +27,9 @@ class TurnsCallback(TrainerCallback):
 
 
 class Counting:
-    """Counts the tokens and positions of the batches of a trainer. `Counting` must be the first base class."""
+    """Mixin for a trainer: counts the tokens and positions of each batch. `Counting` must be the first base
+    class.
+    """
 
     turns: Turns
 
@@ -40,7 +42,9 @@ class Counting:
 
 @torch.inference_mode()
 def validation_loss(model: torch.nn.Module, corpus: Corpus) -> float:
-    """The cross-entropy of the validation set in nats per token, without label smoothing, for any model."""
+    """Compute the cross-entropy of any model on the validation set, in nats per token, without label
+    smoothing.
+    """
     model.eval()
     pairs = PairRows(corpus.validation)
     collator = PairCollator(corpus.source_tokenizer.pad_token_id)

@@ -34,7 +34,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """The settings of all competitors: the shape, the folder of the texts, and the settings of the optimizer."""
+    """The settings that all competitors share, such as the shape, the folder of the texts and the peak
+    learning rate.
+    """
 
     shape: Shape
     folder: str
@@ -50,23 +52,23 @@ class PeerSettings:
 
 
 def read_settings() -> PeerSettings:
-    """The settings in the file that the command line of a competitor names."""
+    """Read the settings of a competitor from the file that its command line names."""
     content = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     return PeerSettings(**{**content, "shape": Shape(**content["shape"])})
 
 
 def resident(field: str, process: int | str = "self") -> float:
-    """A memory size of a process in MiB, such as "VmRSS" or "VmHWM", as Linux reports it."""
+    """Return a memory size of a process in MiB. `field` is a name in /proc/PID/status, such as "VmRSS"."""
     lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith(field)), 0) / 1024
 
 
 class NoMoreTurnsError(Exception):
-    """The last turn is over."""
+    """Ends the training after the last turn."""
 
 
 class Turns:
-    """The turns of this process. Imports before the first turn count neither as time nor as memory.
+    """The turns of this process. The times and the memory sizes exclude the imports before the first turn.
 
     `device` is `torch.cuda` if the competitor computes on a GPU, otherwise None.
     """
@@ -110,7 +112,9 @@ class Turns:
         self._wait()
 
     def turn_ended(self, seconds: float, memory: float | None = None) -> None:
-        """Report all tokens, positions and steps so far, the seconds of the turn, and the peak memory in MiB."""
+        """Report the total tokens, positions and steps so far, the seconds of the turn, and the peak memory
+        (MiB).
+        """
         if memory is None and self._device is not None:
             memory = self._device.max_memory_allocated() / 2**20
         elif memory is None:
@@ -130,7 +134,7 @@ class Turns:
         self._began = time.perf_counter()
 
     def next_command(self) -> dict[str, int]:
-        """The work of the next turn: `steps` more steps, or steps until there are `tokens` tokens in all."""
+        """Read the next command: train for `steps` more steps, or train until `tokens` tokens in all."""
         command = json.loads(sys.stdin.readline() or '{"end": true}')
         if "end" in command:
             raise NoMoreTurnsError

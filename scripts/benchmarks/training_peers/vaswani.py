@@ -18,11 +18,13 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
 class CompetingTrainer(Counting, VaswaniTrainer):
-    """The trainer of a run that counts its batches."""
+    """The trainer of `vaswani train`, which also counts the tokens of its batches."""
 
 
 def sizes(shape: Shape) -> dict[str, int]:
-    """The fields of a config that set the sizes of a model. MarianMT has the same names."""
+    """The fields of a config that set the sizes of a model. The config of MarianMT has fields with the same
+    names.
+    """
     fields = {"d_model": shape.width}
     for stack in ("encoder", "decoder"):
         fields[f"{stack}_layers"] = shape.layers
@@ -32,7 +34,9 @@ def sizes(shape: Shape) -> dict[str, int]:
 
 
 def recipe_of(settings: PeerSettings) -> Recipe:
-    """The recipe of the run. The recipe leaves out settings that the package chooses by the hardware."""
+    """Return the recipe with which this package trains. The recipe leaves out settings that the package
+    chooses for the hardware.
+    """
     folder = Path(settings.folder)
     shape = settings.shape
     data: dict[str, Any] = {"source_language": "source", "target_language": "target"}
@@ -72,7 +76,9 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
-    """The model of a recipe. The vocabulary size is that of the shape, even if the texts give fewer pieces."""
+    """The model of a recipe. The model has the vocabulary size of the shape, even if the tokenizer has fewer
+    pieces.
+    """
     model = build_model(recipe, corpus)
     if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:
         model.resize_token_embeddings(recipe.tokenizer.vocab_size, mean_resizing=False)
