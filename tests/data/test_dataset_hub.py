@@ -2,7 +2,9 @@
 
 import io
 import json
+from pathlib import Path
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -141,7 +143,12 @@ def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, pinned):
     branch = dataset.commit(files(train_size=20), branch="exp/2")
     section = pinned("--dataset_revision=exp/2")
     assert section.dataset_revision == branch
+    # A stream is not written to the cache.
+    next(iter(load_split(section.replace(streaming=True), "train", 1)))
+    cache = Path(datasets.config.HF_DATASETS_CACHE)
+    assert not list(cache.rglob(f"{branch}/*.arrow"))
     assert load_split(section, "train", 1).num_rows == 20
+    assert list(cache.rglob(f"{branch}/*.arrow"))
     recorded = pinned(f"--dataset_revision={first}")
     assert recorded.dataset_revision == first
     assert pinned(f"--dataset_revision={first[:7]}", recorded).dataset_revision == first

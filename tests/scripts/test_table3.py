@@ -39,8 +39,9 @@ def test_each_row_has_a_recipe_that_says_the_same_of_the_paper(table3):
     for name, row in table3.PAPER.items():
         text = (table3.FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
         comment = " ".join(re.findall("^# (.*)", text, flags=re.MULTILINE))
-        millions = f", {row.millions} million parameters" if row.millions else ""
-        assert f"The paper: perplexity {row.perplexity:.2f}, BLEU {row.bleu}{millions}." in comment
+        figures = [f"perplexity {row.perplexity:.2f}", f"{row.bleu} BLEU"]
+        figures += [f"{row.millions} million parameters"] if row.millions else []
+        assert f"The paper reports {', '.join(figures[:-1])} and {figures[-1]}." in comment, name
 
 
 def test_the_paper_s_numbers_are_near_the_plan(rows):
