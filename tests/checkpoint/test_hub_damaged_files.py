@@ -110,7 +110,7 @@ def test_a_card_that_is_not_utf8(tmp_path):
     with pytest.raises(ValueError) as caught:
         check_card(path)
     assert str(caught.value) == (
-        f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to have one made."
+        f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to get a new card."
     )
     path.write_text("Übersetzer", encoding="utf-8")
     check_card(path)
@@ -123,7 +123,7 @@ def test_a_damaged_repository(hub, repo_id, tiny_checkpoint, vaswani):
     assert vaswani(*translate) == (1, "", sentence)
     repository.commit({"config.json": b'{"model_type": "bert"}'})
     code, _, sentence = vaswani(*translate)
-    assert code == 1 and f"but '{repo_id}' is one of model type 'bert'" in sentence
+    assert code == 1 and f"but '{repo_id}' has the model type 'bert'" in sentence
     content = {path.name: path.read_bytes() for path in tiny_checkpoint().iterdir()}
     for file in ("tokenizer_config.json", "tokenizer.json"):
         repository.commit(content | {file: b"{"})

@@ -75,7 +75,9 @@ def test_a_locked_folder_is_refused_with_the_name_of_the_holder_until_that_is_ki
 def test_an_output_is_locked_beside_it(tmp_path, holder):
     output = tmp_path / "out.txt"
     process = holder("locked_output", output, "`--output` out.txt")
-    sentence = f"^`--output` out.txt is being written by process {process.pid} on .* since .*; wait for it"
+    sentence = (
+        f"^`--output` out.txt is being written by process {process.pid} on .* since .*; wait until it ends"
+    )
     with pytest.raises(InUseError, match=sentence):
         check_not_in_use(output, "`--output` out.txt")
     with pytest.raises(InUseError, match=sentence), locked_output(output, "`--output` out.txt"):

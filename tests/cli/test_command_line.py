@@ -160,7 +160,7 @@ EVALUATE = ("--source", "source", "--reference", "reference", "--device", "cpu")
         ("other", "`--output` must be a new file, but other exists; give another name."),
         ("folder", "`--output` must be a file, but 'folder' is a folder."),
         ("no/where", "`--output` must be in an existing folder, but is no/where."),
-        ("new.gz", "`--output` is written as it is and must not end in .gz, but is new.gz."),
+        ("new.gz", "`--output` is written without compression and must not end in .gz, but is new.gz."),
         ("n" * 300, f"'{'n' * 300}' cannot be read or written (File name too long)."),
     ],
 )
@@ -196,7 +196,7 @@ def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypa
     code, out, sentence = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")
     assert code == 1 and out.startswith("BLEU ")
     assert sentence == (
-        "new cannot be written (No space left on device); free space and run it again with another name."
+        "new cannot be written (No space left on device); free space and run the command again with another name."
     )
     code, _, sentence = vaswani("translate", copier_checkpoint, "--input", "source", "--output", "new")
     assert (code, sentence) == (
@@ -232,7 +232,7 @@ def test_an_output_is_for_one_process_and_what_was_there_stays(tmp_path):
         file.keep(len("one line\n"))
         sentence = (
             rf"^`--output` {path} is being written by process {os.getpid()} on \S+ since [\d: +-]+; "
-            "wait for it, or give another name.$"
+            "wait until it ends, or give another name.$"
         )
         with pytest.raises(InUseError, match=sentence), output_file(str(path), "wait", resume=True):
             pass
@@ -281,11 +281,11 @@ def test_standard_output_is_no_input(files, monkeypatch):
     ("streams", "out", "message"),
     [
         ("<&- --text ja?", "ja?\n", ""),
-        ("<&-", "", "Standard input is closed; open it, or give the texts by `--input` or `--text`."),
+        ("<&-", "", "Standard input is closed; open it, or give the texts with `--input` or `--text`."),
         (
             "--text ja? >&-",
             "",
-            "Standard output is closed, so that results would be lost; open it, or send it to a file.",
+            "Standard output is closed, and the results would be lost; open standard output, or redirect it to a file.",
         ),
         (
             "--text ja? >/dev/full",

@@ -157,7 +157,7 @@ def test_empty_sides(vaswani, teacher, recipe, output, tmp_path):
     # With nothing else there is no file.
     write_pairs(tmp_path / "train.jsonl", [(" ", "zwei")])
     code, _, sentence = vaswani(*words, tmp_path / "none.jsonl")
-    assert code == 1 and "only empty translations for the" in sentence
+    assert code == 1 and "is empty or has an empty translation by" in sentence
     assert not (tmp_path / "none.jsonl").exists()
 
 
@@ -168,7 +168,7 @@ def test_sentences_that_are_skipped_have_no_pairs(teacher, recipe, output, tmp_p
     assert main([*words, "--num_return_sequences", "40"]) == 1 and not output.exists()
     sentence = capsys.readouterr().err.splitlines()[-1]
     assert re.match(
-        "vaswani: All lines were skipped, 4 of 4; the first one: .*`num_return_sequences`", sentence
+        "vaswani: All lines were skipped, 4 of 4; the first error: .*`num_return_sequences`", sentence
     )
     search = PyTorchBackend.search
 
@@ -205,7 +205,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
         code, _, sentence = vaswani(*words, "--resume")
         is_ours = mine == b'{"dist'
         assert is_ours == (code == 0) == (output.read_bytes() == whole)
-        assert is_ours or f"the first line of {output} is not the first line of such a file" in sentence
+        assert is_ours or f"{output} does not begin like such a file" in sentence
         assert is_ours or output.read_bytes() == mine
 
 
@@ -308,7 +308,7 @@ REFUSED = {
     "--output x.txt": "`--output` must end in .jsonl, because `--train_pairs` recognises JSON lines by this ending, but is x.txt.",
     "--output no/x.jsonl": "`--output` must be in an existing folder, but is no/x.jsonl.",
     "--output there.jsonl": "`--output` must be a new file, but there.jsonl exists; continue it with `--resume` or",
-    "--output there.jsonl --resume": "`--resume` continues a file of `vaswani distill`, but the first line of there",
+    "--output there.jsonl --resume": "`--resume` continues a file that `vaswani distill` wrote, but there",
     "--output there.jsonl --resume --corpus null --train_pairs ./there.jsonl": (
         "`--output` must not be a file of `--train_pairs`, but there.jsonl is one of the files ./there.jsonl."
     ),

@@ -169,8 +169,8 @@ def test_a_comet_model_that_cannot_be_had_costs_no_other_score(evaluate, comet, 
 
 # The first words of the message for each command line.
 BAD_INPUT = {
-    "": "`vaswani evaluate` needs a model, a file of translations, or several of them as `--compare A B`.",
-    "--compare a": "`--compare` must have two systems or more, but there is only a; name another one, or leave",
+    "": "`vaswani evaluate` needs a model or a file of translations, or several models or files as `--compare A B`.",
+    "--compare a": "`--compare` must have two systems or more, but there is only a; name another system, or leave",
     "a --compare b ./a": "`--compare` names ./a twice; name it once.",
     "a --compare short": "source and short must have equally many lines, but have 12 and 1.",
     "a --compare bad": "bad must be UTF-8 text, but line 2 is not.",
@@ -182,8 +182,8 @@ BAD_INPUT = {
     "a --compare b --tokenize 13b": "`tokenize` must be one of ",
     "no/model --tokenize 13b": "`tokenize` must be one of ",
     "a --tokenize ja-mecab": "`tokenize` is 'ja-mecab', which needs a package or a file that is not there; ",
-    "a --output new": "`--output` is for translations of a model, but a is a file of translations; leave it out.",
-    "a --compare b --output new": "`--output` is for the translations of one model; with `--compare` write those of",
+    "a --output new": "`--output` is for translations of a model, but a is a file of translations; leave `--output` out.",
+    "a --compare b --output new": "`--output` is for the translations of one model and must not be given with `--compare`; write",
     ". --text source": "`--reference` is for translations, but `--text` is for a language model; leave one of",
     ". --trees source": "`--reference` is for translations, but `--trees` is for a parser; leave one of",
     "a --picture new.png": "`--picture` shows a comparison and must come with `--compare`.",

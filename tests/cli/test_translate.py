@@ -257,7 +257,7 @@ def test_a_bad_line_ends_the_work_behind_the_lines_before_it(translate, tmp_path
 
 
 def test_where_all_lines_that_are_not_blank_are_bad_something_else_is(translate, monkeypatch):
-    sentence = "vaswani: All lines were skipped, 2 of 3, and the others are blank; the first"
+    sentence = "vaswani: All lines that are not blank were skipped, 2 of 3; the first"
     for options in ([], ["--stream"]):
         code, out, errors = translate("--on_error", "skip", *options, stdin=b"\xff\n\n\xfe\n")
         assert (code, out) == (1, "\n\n\n") and errors.splitlines()[-1].startswith(sentence)
@@ -312,17 +312,17 @@ def test_scores(score, copier, tmp_path):
 
 # The first words of the message for each command line. The model is not loaded before.
 MISTAKES = {
-    "--text a --input b": "`--text` and `--input` must not both be given.",
+    "--text a --input b": "`--text` and `--input` must not both be given; leave out `--text` or `--input`.",
     "--input nowhere": "`--input` must be an existing file, but is nowhere.",
-    "--output x.gz": "`--output` is written as it is and must not end in .gz, but is x.gz.",
+    "--output x.gz": "`--output` is written without compression and must not end in .gz, but is x.gz.",
     "--text a\udcff": "`--text` must hold text, but holds '\\udcff', half a character, which UTF-8 cannot write.",
     "--resume": "`--resume` must come with `--output`, the file that is continued.",
     "--resume --text a --output x": "`--resume` continues a file and must come without `--text`.",
     "--text a --input_format json": "`--input_format json` must come with a file or standard input, not with `--text`.",
     "--stream --num_return_sequences 2": "`--stream` must come without `--json`, `--output` and `--workers`: it shows",
-    "--stream --num_beams 2": "`--stream` shows greedy search; it must come without more beams or translations of a",
-    "--stream --repetition_guard": "`--stream` shows the search of one model while it goes on; it must come without",
-    "--stream --engine ctranslate2": "`--stream` must come without `--engine ctranslate2`, which gives translations",
+    "--stream --num_beams 2": "`--stream` shows greedy search and must come without `--num_beams` above 1",
+    "--stream --repetition_guard": "`--stream` shows the running search of one model and must come without",
+    "--stream --engine ctranslate2": "`--stream` must come without `--engine ctranslate2`, which returns only complete translations",
     "--seed -1": "`--seed` must be 0 or more, but is -1.",
     "--top_p 2": "`--top_p` must be 1 or less, but is 2.0.",
     "--length_penalty nan": "`--length_penalty` must be a finite number, but is nan.",

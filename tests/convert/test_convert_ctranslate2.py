@@ -424,7 +424,7 @@ def test_folders_without_what_is_needed_are_refused(checkpoint, tmp_path):
     ):
         export(checkpoint(with_tokenizers=False), tmp_path / "out", "ctranslate2")
     folder = checkpoint()
-    message = f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no such model."
+    message = f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no CTranslate2 model."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         CTranslate2Backend(folder)
 

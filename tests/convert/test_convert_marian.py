@@ -89,9 +89,9 @@ NOT_EXPRESSIBLE = [
     (
         "position_embedding",
         {"position_embedding": "learned"},
-        "it computes its positions and loads no table of them.",
+        "it computes its position embeddings and cannot load a table.",
     ),
-    ("layer_norm_eps", {"layer_norm_eps": 1e-6}, "its LayerNorm has no other epsilon than 1e-05."),
+    ("layer_norm_eps", {"layer_norm_eps": 1e-6}, "the epsilon of its LayerNorm is always 1e-05."),
     ("d_k", {"d_k": 4}, NOT_SHARED.format(2, "encoder")),
     ("d_k", {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8}, NOT_SHARED.format(4, "decoder")),
     ("d_v", {"d_v": 5}, NOT_SHARED.format(2, "encoder")),

@@ -134,7 +134,7 @@ def test_a_table_shorter_than_what_is_traced_is_named(tiny_model, tmp_path):
     tiny_model(**SMALL, position_embedding="learned", max_position_embeddings=3).save_pretrained(
         tmp_path / "short"
     )
-    message = "`max_position_embeddings` is 3, of which the format onnx needs at least 5: it is traced with as many tokens."
+    message = "`max_position_embeddings` is 3, but the format onnx needs at least 5, because the model is traced with 5 tokens."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         export(tmp_path / "short", tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()

@@ -84,7 +84,7 @@ FORMAT = '`format` must be "marian", "ctranslate2", "onnx" or "embeddings", but 
         ),
         (
             ("embeddings", "int8"),
-            "`quantization` must be \"float16\", but is 'int8'; leave it out for the checkpoint's dtype.",
+            "`quantization` must be \"float16\", but is 'int8'; leave `quantization` out to keep the checkpoint's dtype.",
         ),
     ],
 )

@@ -68,4 +68,4 @@ def test_trees_of_other_words_are_refused():
         bracketing_scores(
             [tree_from_text("(S (NN a))")] * 2, [tree_from_text("(S (NN a))"), tree_from_text("(S (NN b))")]
         )
-    assert str(error.value) == "Tree 2 must be of the words of the gold tree, 'a', but is of 'b'."
+    assert str(error.value) == "Tree 2 must have the words of the gold tree, 'a', but has 'b'."

@@ -184,6 +184,7 @@ def test_a_sentence_longer_than_the_positions_is_refused(tokenizers, tiny_model)
     parser = Parser(model, source, target)
     assert len(parser("a b c", num_beams=2).words) == 3
     with pytest.raises(
-        ValueError, match=r"^Line 1 must have at most 12 tokens, as many as the model has positions, but has"
+        ValueError,
+        match=r"^Line 1 must have at most 12 tokens, the number of positions of the model, but has",
     ):
         parser("the dog sees " * 9)

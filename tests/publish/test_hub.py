@@ -43,7 +43,7 @@ def uploads(hub) -> list[str]:
 
 def in_spite(hub, repo_id) -> str:
     url = f"{hub.endpoint}/{repo_id}/commit/{hub.repository(repo_id).head()}"
-    return f"The commit is there all the same ({url}); the same push once more makes no second one, and checks it again."
+    return f"The commit exists ({url}); repeat the push to check the files again; the repeated push makes no second commit."
 
 
 @pytest.mark.transfer
@@ -221,7 +221,7 @@ def test_every_subcommand_takes_a_revision(hub, repo_id, tiny_checkpoint, vaswan
         assert code == 1 and "has no file" not in sentence, words
         assert vaswani(*words, "--revision", "exp/2")[0] == 0, words
     assert vaswani("score", f"{repo_id}@exp/2", *score) == vaswani("score", folder, *score)
-    sentence = f"`revision` is for a repository on the Hub, but '{folder}' is a folder; leave it out."
+    sentence = f"`revision` is for a repository on the Hub, but '{folder}' is a folder; leave `revision` out."
     assert vaswani("translate", folder, "--revision", "exp/2", "--text", "x") == (1, "", sentence)
     both = Translator.from_pretrained(repo_id, "cpu", revision="exp/2", ensemble=[f"{repo_id}@exp/2"])
     assert len(both.backend.ensemble) == 1

@@ -91,7 +91,7 @@ def write_index(folder, index):
 
 
 TORN = "model.safetensors of '{folder}' is damaged or not all there (Error while deserializing header: %s); copy or download it again."
-OTHER = "'{folder}' does not hold the weights that its config.json describes: model.%s; take both files from one checkpoint."
+OTHER = "'{folder}' does not hold the weights that its config.json describes: model.%s; take config.json and the weights from one checkpoint."
 DAMAGES = {
     "'{folder}' holds no checkpoint: it has no config.json.": lambda folder: (
         folder / "config.json"
@@ -99,7 +99,7 @@ DAMAGES = {
     "The config.json of '{folder}' must name its `model_type`, but is damaged.": (
         lambda folder: (folder / "config.json").write_text("{")
     ),
-    "`model` must be a checkpoint of this package, but '{folder}' is one of model type 'bert'; load it with transformers.": (
+    "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers.": (
         lambda folder: edit(folder / "config.json", '"vaswani"', '"bert"')
     ),
     "'{folder}' holds no whole checkpoint: it has no model.safetensors.": (
@@ -165,13 +165,13 @@ REFUSALS = {
     ),
     "private, but there and public": (
         ("{repo}", "--private"),
-        "`private` is for a repository that is made, but '{repo}' is there and public; leave it out, or make it private at "
+        "`private` is for a new repository, but '{repo}' exists and is public; leave `private` out, or make the repository private at "
         "{hub}/{repo}/settings.",
     ),
     "a licence for a card that is there": (
         ("{repo}", "--license", "mit"),
-        "`license` is for a card that is made, but is 'mit' while '{folder}/README.md' is taken as it is; write it there, or "
-        "move that file away.",
+        "`license` is for a new model card, but is 'mit', and '{folder}/README.md' is used unchanged; write the value into "
+        "'{folder}/README.md', or move the file away.",
     ),
     "somebody else's repository": (
         ("bob/model",),
@@ -180,7 +180,7 @@ REFUSALS = {
     ),
     "somebody else's name": (
         ("bob/new",),
-        "There is no repository 'bob/new', and the token of alice cannot make one for 'bob'; push to 'alice/new', or use a "
+        "There is no repository 'bob/new', and the token of alice cannot make a repository for 'bob'; push to 'alice/new', or use a "
         "token of 'bob'.",
     ),
 }
@@ -202,10 +202,10 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
     assert not uploads(hub)
 
 
-HAS_TOKEN = "must be free of tokens, but has one; take it out, make another and push again."
+HAS_TOKEN = "must be free of tokens, but has one; remove the token, make a new token and push again."
 CARDS = {
     "---\nlicense: mit: x\n---\n": (
-        "The card '{folder}/README.md' must begin with YAML between two lines of ---, but that cannot be read: mapping values "
+        "The card '{folder}/README.md' must begin with YAML between two lines of ---, but the YAML cannot be read: mapping values "
         'are not allowed here in "<unicode string>", line 1, column 13: license: mit: x ^'
     ),
     "Load with hf_{token}.": f"README.md {HAS_TOKEN}",
@@ -238,12 +238,12 @@ def test_an_index_names_no_file_elsewhere(hub, repo_id, tiny_checkpoint, vaswani
     (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
     sentence = (
-        f"model.safetensors.index.json of '{folder}' must name .safetensors files beside it, but names {str(shard)!r}; take "
+        f"model.safetensors.index.json of '{folder}' must name .safetensors files in the same folder, but names {str(shard)!r}; take "
         "the files of one checkpoint."
     )
     assert vaswani("translate", folder, "--text", "der Hund") == (1, "", sentence)
     assert vaswani("push", folder, repo_id) == (1, "", sentence)
-    with pytest.raises(ValueError, match="must name .safetensors files beside it"):
+    with pytest.raises(ValueError, match="must name .safetensors files in the same folder"):
         model_card(folder, repo_id)
     assert ("model", repo_id) not in hub.repositories and not uploads(hub)
 
@@ -255,7 +255,7 @@ def test_a_token_that_may_not_push(hub, published, tiny_checkpoint, vaswani, mon
         "hf_" + "w" * 34: "Invalid user token. The token from HF_TOKEN environment variable is invalid.",
         hub.add_token(
             "alice", role="read"
-        ): "The token of alice may read but not write; make one with write permission at ",
+        ): "The token of alice may read but not write; make a token with write permission at ",
     }
     for token, sentence in sentences.items():
         monkeypatch.setenv("HF_TOKEN", token)
@@ -364,7 +364,7 @@ def test_weights_that_were_changed_are_not_loaded(hub, repo_id, cache, tiny_chec
     assert vaswani("push", tiny_checkpoint(), repo_id)[0] == 0
     hub.fault(*DOWNLOAD, change=lambda body: body[:5000] + bytes([body[5000] ^ 1]) + body[5001:])
     code, _, sentence = vaswani(*translate)
-    wrong = f"model.safetensors of '{repo_id}' is not the file that the Hub has: it was damaged or changed on its way or on disk; "
+    wrong = f"model.safetensors of '{repo_id}' is not the file that the Hub has: it was damaged or changed during the download or on disk; "
     assert code == 1 and sentence.startswith(wrong)
     hub.clear()
     shutil.rmtree(cache)
@@ -376,7 +376,7 @@ def test_weights_that_were_changed_are_not_loaded(hub, repo_id, cache, tiny_chec
         blob.write_bytes(blob.read_bytes()[:-1] + b" ")
         assert vaswani(*translate) == (
             *(1, ""),
-            f"{wrong.replace('model.safetensors', file)}delete '{blob}' and run it again, which downloads it anew.",
+            f"{wrong.replace('model.safetensors', file)}delete '{blob}', and run the command again to download the file.",
         )
         blob.unlink()
         assert vaswani(*translate) == expected
@@ -452,10 +452,11 @@ def test_an_upload_that_is_cut_can_be_run_again(hub, published, tiny_checkpoint,
     with nothing_changes(hub, folder):
         code, out, sentence = vaswani("push", folder, published.id)
     assert (code, out) == (1, "") and len(uploads(hub)) > 0
-    broken = rf"The connection to {hub.endpoint} was lost \(.+\); run the command again, which does not transfer complete files a second "
-    without = r"time, or set HF_HUB_DISABLE_XET=1 to transfer without xet\."
-    failed = rf"The transfer failed \(Network error: .+\); run the command again, which does not transfer complete files a second {without}"
-    assert re.fullmatch(rf"{broken}time\." if IS_LFS else failed, sentence)
+    broken = rf"The connection to {hub.endpoint} was lost \(.+\); run the command again; "
+    without = r", or set HF_HUB_DISABLE_XET=1 to transfer without xet; "
+    complete = r"complete files are not transferred again\."
+    failed = rf"The transfer failed \(Network error: .+\); run the command again{without}{complete}"
+    assert re.fullmatch(broken + complete if IS_LFS else failed, sentence)
     hub.clear()
     assert vaswani("push", folder, published.id)[0] == 0
     assert published.files()["model.safetensors"] == (folder / "model.safetensors").read_bytes()
@@ -499,8 +500,8 @@ def test_a_hub_without_xet_says_how_to_do_without(hub, published, tiny_checkpoin
             code, _, sentence = vaswani("push", folder, published.id)
         assert code == 1
         assert re.fullmatch(
-            rf"The transfer failed \(.*{status}.*\); run the command again, which does not transfer complete files a second time, or set "
-            r"HF_HUB_DISABLE_XET=1 to transfer without xet\.",
+            rf"The transfer failed \(.*{status}.*\); run the command again, or set "
+            r"HF_HUB_DISABLE_XET=1 to transfer without xet; complete files are not transferred again\.",
             sentence,
         )
 
@@ -512,7 +513,7 @@ def test_a_cache_that_cannot_be_written(published, tmp_path, monkeypatch, vaswan
     assert code == 1
     assert re.fullmatch(
         rf"The downloaded files cannot be written \(\[Errno 20\] Not a directory: '{tmp_path}/file/hub.*'\); free space, or set "
-        r"HF_HOME to another folder\. A push downloads to TMPDIR instead\.",
+        r"HF_HOME to another folder\. For a push, set TMPDIR instead of HF_HOME\.",
         sentence,
     )
 

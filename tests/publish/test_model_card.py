@@ -135,7 +135,7 @@ def test_the_text_is_that_of_the_run(numbers):
     assert table["hardware"] == training["hardware"]
     assert re.fullmatch(r".+, \d+ logical cores?, \d+ threads?", training["hardware"])
     assert table["training data"] == "`numbers`, split `train`: 100 of 100 sentence pairs"
-    assert table["final weights"] == "those of the last step"
+    assert table["final weights"] == "the weights of the last step"
     assert all(name in table["versions"] for name in ("vaswani_hf", "torch", "transformers", "sacrebleu"))
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", table["date"])
     assert NOT_KNOWN not in card.text
@@ -302,7 +302,10 @@ def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy)
     )
     assert rows(card)["final weights"] == "the checkpoint with the best validation loss"
     assert rows(card)["time"] == "2.50 hours"
-    assert "The run was resumed after step 700; hardware and versions are those after this step." in card.text
+    assert (
+        "The run was resumed after step 700; the table shows the hardware and the versions after this step."
+        in card.text
+    )
     assert card.data.base_model == "alice/base" and "made from `alice/base`" in card.text
 
 

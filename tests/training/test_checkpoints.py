@@ -230,7 +230,7 @@ def test_a_full_disk_is_named_with_its_folder_and_the_run_goes_on_later(
     ("number", "sentence"),
     [
         (errno.ENOSPC, "No space left on device .* make room and try again."),
-        (errno.EROFS, "Read-only file system; mend the disk, or take another folder."),
+        (errno.EROFS, "Read-only file system; repair the disk, or give another folder."),
     ],
 )
 def test_a_log_that_cannot_be_written_ends_the_run_with_its_folder(

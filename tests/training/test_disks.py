@@ -102,7 +102,7 @@ def test_a_disk_that_becomes_read_only_is_named(train_command, finished, disk, t
     folder = disk / "run"
     sentence = train_until(folder, stage, lambda: remount(disk, "ro"))
     assert sentence == (
-        f"'{folder}' could not be written: Read-only file system; mend the disk, or take another folder."
+        f"'{folder}' could not be written: Read-only file system; repair the disk, or give another folder."
     )
     remount(disk, "rw")
     assert_goes_on(folder, stage, train_command, finished)
@@ -113,7 +113,7 @@ def test_a_read_only_folder_is_named_before_anything_is_done(train_command, disk
     code, _, sentence = train_command(folder=disk / "run")
     assert code == 1
     assert sentence == (
-        f"'{disk}/run' could not be written: Read-only file system; mend the disk, or take another folder."
+        f"'{disk}/run' could not be written: Read-only file system; repair the disk, or give another folder."
     )
 
 

@@ -177,7 +177,7 @@ def test_checkpoints_of_another_trainer_are_no_run_to_continue(hub, repo_id, ali
     with pytest.raises(ValueError) as raised:
         train(recipe("there", resume="true", hub_model_id=repo_id))
     assert str(raised.value) == (
-        f"`publishing.hub_model_id` '{repo_id}' has checkpoints but no recipe.yaml, so that they are of another trainer; "
+        f"`publishing.hub_model_id` '{repo_id}' has checkpoints but no recipe.yaml, therefore another trainer wrote the checkpoints; "
         "choose another repository, or leave out `--resume true`."
     )
     assert not (tmp_path / "there").exists()
@@ -282,7 +282,7 @@ def test_a_pipeline_with_other_weights_has_no_claim_to_the_scores(hub, repo_id, 
     translator.push_to_hub(repo_id)
     files = hub.repository(repo_id).files()
     assert by_folder(files) == {"": PUBLISHED - {"training_curve.png"}}
-    assert b"The weights are not those of the run described below" in files["README.md"]
+    assert b"The weights differ from the weights of the run described below" in files["README.md"]
     assert b"BLEU" not in files["README.md"]
 
 

@@ -244,7 +244,7 @@ ERRORS = """
 RUN --last=9 | 'RUN' must hold 9 numbered checkpoints, but holds 2; ask for fewer.
 RUN --best=1 --metric=bleu | 'RUN' must hold 1 validated checkpoints (by bleu), but holds 0; take the last checkpoints, or train with a
 DAMAGED --last=2 | trainer_state.json of 'DAMAGED/checkpoint-8' is damaged; copy the checkpoint again, or remove it.
-RUN RUN --last=1 | `--last` and `--best` choose from one run, but 2 folders are given.
+RUN RUN --last=1 | `--last` and `--best` choose from one run, but 2 folders are given; give one folder.
 RUN | `checkpoints` must be two or more folders, or one run with `--last` or `--best`, but is one folder.
 RUN/checkpoint-4 RUN/checkpoint-8 RUN/./checkpoint-4 | `checkpoints` names RUN/./checkpoint-4 twice; name it once.
 RUN --last=2 --metric=bleu | `--metric bleu` has an effect only with `--best`, which is not given; leave out `--metric`.

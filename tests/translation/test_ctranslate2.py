@@ -152,7 +152,7 @@ NO_LIST = "must hold a list of tokens, but does not: it is damaged; copy or expo
 AGAIN = "copy or export it again."
 NUMBER = "tokens, one for each row of the model's embedding, but has "
 DAMAGES = [
-    ("model.bin", None, "that `vaswani export --format ctranslate2` wrote, but holds no such model."),
+    ("model.bin", None, "that `vaswani export --format ctranslate2` wrote, but holds no CTranslate2 model."),
     ("model.bin", lambda content: b"", f"is damaged or not all there; {AGAIN}"),
     ("model.bin", lambda content: content[:-1], f"is damaged or not all there; {AGAIN}"),
     ("model.bin", lambda content: content + b"x", f"is damaged; {AGAIN}"),
@@ -207,7 +207,7 @@ def test_a_damaged_folder_is_refused_in_a_sentence(folders, tmp_path, vaswani, f
         (folder / file).write_bytes(damage(content))
     code, out, found = vaswani("translate", folder, "--engine", "ctranslate2", "--text", "one two")
     assert (code, out) == (1, "") and f"'{folder}'" in found and "\n" not in found
-    assert sentence in found and found.endswith((" again.", "holds no such model."))
+    assert sentence in found and found.endswith((" again.", "holds no CTranslate2 model."))
 
 
 def test_files_of_two_exports_are_not_mixed(folders, tiny_config, tmp_path, vaswani):

@@ -25,7 +25,7 @@ INDEX_FILE = "model.safetensors.index.json"
 # same folder.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# The files that are needed to translate. Code, model card and recipe are not needed.
+# The files that are needed to translate. The code, the model card and the recipe are not needed to translate.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-*.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
@@ -77,7 +77,7 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
     better.
 
     `metric` is a score such as "bleu", or "loss"; the sign of the loss is changed. In a run with a moving
-    average of the weights, the prefix "raw_" selects the score of the trained weights.
+    average of the weights, a `metric` with the prefix "raw_" selects the score of the trained weights.
     """
     name = f"eval_{metric}"
     sign = -1 if metric.removeprefix("raw_") == "loss" else 1
@@ -109,8 +109,8 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
         # read and published.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
-                f"{place} must name .safetensors files beside it, but names {shard!r}; take the files of "
-                "one checkpoint."
+                f"{place} must name .safetensors files in the same folder, but names {shard!r}; take the "
+                "files of one checkpoint."
             )
     return [*names, INDEX_FILE]
 
@@ -180,7 +180,7 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def _is_empty(folder: Path) -> bool:
-    """True if a folder is empty or has only the lock file of a killed run. The lock file is deleted."""
+    """Return True if a folder is empty or has only the lock file of a killed run, and delete this lock file."""
     if any(path.name != LOCK_FILE for path in folder.iterdir()):
         return False
     if (folder / LOCK_FILE).exists():
@@ -234,7 +234,7 @@ def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> 
         if reason in (os.strerror(errno.EROFS), os.strerror(errno.EIO)):
             # Suggest another disk, because more free space would not help.
             raise WriteError(
-                f"'{folder}' could not be written: {reason}; mend the disk, or take another folder."
+                f"'{folder}' could not be written: {reason}; repair the disk, or give another folder."
             ) from error
         free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.is_dir())).free
         raise WriteError(

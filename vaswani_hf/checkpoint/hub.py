@@ -54,7 +54,7 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a function of huggingface_hub. Repeat the call if the Hub is overloaded or has an internal error.
 
     huggingface_hub itself repeats uploads, listings and requests for the metadata of a file (`http_backoff`).
-    It does not repeat other requests, such as a request for the account or a commit.
+    huggingface_hub does not repeat other requests, such as a request for the account or a commit.
     """
     for pause in WAITS:
         try:
@@ -70,8 +70,8 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """The time to wait before the next try, in seconds, at least `pause`. None if the request would fail
-    again.
+    """The time to wait before the next try, in seconds, at least `pause`. The time is None if the request
+    would fail again.
     """
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
@@ -157,8 +157,8 @@ def _connection_error(error: BaseException) -> str | None:
         )
     if kinds and not hasattr(error, "response"):
         return (
-            f"The connection to {constants.ENDPOINT} was lost ({_reason(error)}); run the command again, "
-            "which does not transfer complete files a second time."
+            f"The connection to {constants.ENDPOINT} was lost ({_reason(error)}); run the command again; "
+            "complete files are not transferred again."
         )
     return None
 
@@ -194,14 +194,14 @@ def _transfer_error(error: BaseException) -> str | None:
     if "No space left" in str(error) or getattr(error, "errno", None) in _NOT_WRITABLE:
         return (
             f"The downloaded files cannot be written ({_reason(error)}); free space, or set HF_HOME to "
-            "another folder. A push downloads to TMPDIR instead."
+            "another folder. For a push, set TMPDIR instead of HF_HOME."
         )
     without_xet = ", or set HF_HUB_DISABLE_XET=1 to transfer without xet"
     if constants.HF_HUB_DISABLE_XET:
         without_xet = ""
     return (
-        f"The transfer failed ({_reason(error)}); run the command again, which does not transfer complete "
-        f"files a second time{without_xet}."
+        f"The transfer failed ({_reason(error)}); run the command again{without_xet}; complete files are "
+        "not transferred again."
     )
 
 

@@ -63,7 +63,7 @@ def checkpoint_folder(
     path = str(name).rpartition("@")[0]
     if path and os.path.isdir(path):
         raise ValueError(
-            f"`revision` is for a repository on the Hub, but '{path}' is a folder; leave it out."
+            f"`revision` is for a repository on the Hub, but '{path}' is a folder; leave `revision` out."
         )
     found = _REPOSITORY.fullmatch(str(name))
     if found is None:
@@ -99,9 +99,9 @@ def verify_download(folder: Path, repo_id: str, patterns: Iterable[str]) -> None
         expected = Path(os.readlink(path)).name if path.is_symlink() else ""
         if _FILE_HASH.fullmatch(expected) and expected != _hash(path, len(expected)):
             raise HubError(
-                f"{path.relative_to(folder)} of '{repo_id}' is not the file that the Hub has: it was "
-                f"damaged or changed on its way or on disk; delete '{path.resolve()}' and run it again, "
-                "which downloads it anew."
+                f"{path.relative_to(folder)} of '{repo_id}' is not the file that the Hub has: it was damaged "
+                f"or changed during the download or on disk; delete '{path.resolve()}', and run the command "
+                "again to download the file."
             )
 
 
@@ -133,7 +133,8 @@ def load_model(
         read_json_object(folder, GENERATION_FILE, name)
     _check_weight_files(folder, name)
     logger = logging.getLogger("transformers.modeling_utils")
-    # Hide the table that transformers prints if weights do not fit, because the error below says the same.
+    # Hide the table that transformers prints if weights do not fit, because the error below names the same
+    # weights.
     logger.addFilter(_is_no_load_report)
     try:
         model, report = model_class.from_pretrained(
@@ -149,7 +150,7 @@ def load_model(
     if faults:
         raise ValueError(
             f"'{name}' does not hold the weights that its config.json describes: {', '.join(faults)}; take "
-            "both files from one checkpoint."
+            "config.json and the weights from one checkpoint."
         )
     return model.eval()
 
@@ -159,7 +160,9 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
-    """A list with one phrase about the weights that have a fault, or an empty list if there are none."""
+    """Return a list with one phrase about the weights that have a fault, or an empty list if no weight has a
+    fault.
+    """
     found = sorted(keys)
     if not found:
         return []
@@ -207,7 +210,7 @@ def _check_kind(model_type: Any, name: str | os.PathLike, kinds: tuple[str, ...]
             f"`model` must be {needed}, but '{name}' is {found.words}; it is used by {found.use}."
         )
     raise ValueError(
-        f"`model` must be a checkpoint of this package, but '{name}' is one of model type {model_type!r}; "
+        f"`model` must be a checkpoint of this package, but '{name}' has the model type {model_type!r}; "
         "load it with transformers."
     )
 

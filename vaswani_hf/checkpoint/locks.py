@@ -1,12 +1,12 @@
 """Locks, so that only one process at a time writes into the folder of a run or to an output.
 
-The operating system holds a lock on an open lock file. It releases the lock when the process ends, even if
-the process is killed, so that no stale lock remains. The text of the lock file names the process that holds
-the lock. The lock file is deleted when the lock is released.
+The operating system holds a lock on an open lock file. The operating system releases the lock when the
+process ends, even if the process is killed. Therefore no stale lock remains. The text of the lock file names
+the process that holds the lock. The lock file is deleted when the lock is released.
 
-The lock file of a run is `.lock` in the output folder of the run, so that the lock is still valid if the
-folder is renamed or named by another path. The lock file of an output is `.NAME.lock` in the same folder as
-the output, because the output may not exist yet.
+The lock file of a run is `.lock` in the output folder of the run. Therefore the lock is still valid if the
+folder is renamed or if another path leads to the folder. The lock file of an output is `.NAME.lock` in the
+same folder as the output, because the output may not exist yet.
 """
 
 import contextlib
@@ -28,7 +28,8 @@ SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 # The file descriptors of the lock files and folders that this process has open. A forked process closes its
-# copies, because a data worker that outlives its parent would otherwise keep the lock of the parent.
+# copies of these file descriptors, because a data worker that outlives its parent would otherwise keep the
+# lock of the parent.
 _DESCRIPTORS: set[int] = set()
 # The file descriptors of the run folders that this process has locked. The keys are absolute paths.
 _RUN_FOLDERS: dict[str, int] = {}
@@ -72,7 +73,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Create the folder and take the lock. Repeat this if another process deletes the empty folder."""
+    """Create the folder and take the lock. Repeat both steps if another process deletes the empty folder."""
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ def is_replaced(folder: Path) -> bool:
 @contextlib.contextmanager
 def locked_output(output: str | Path, name: str) -> Iterator[bool]:
     """Lock an output, which is a file, or a folder that is created under a temporary name."""
-    sentence = f"{name} is being written by {{}}; wait for it, or give another name."
+    sentence = f"{name} is being written by {{}}; wait until it ends, or give another name."
     with _locked(_lock_file_of(output), sentence) as is_locked:
         yield is_locked
 
@@ -147,9 +148,10 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
 
 
 def _acquire(path: Path, sentence: str) -> int | None:
-    """Open and lock a lock file. None if the file system has no locks or the folder is not writable."""
+    """Open and lock a lock file. Return None if the file system has no locks or the folder is not writable."""
     # Open the lock file for reading first, because a file that is open for writing prevents a read-only
-    # remount of the disk. On NFS, open it for writing, because NFS locks only such files.
+    # remount of the disk. On NFS, open the lock file for writing, because NFS locks only files that are open
+    # for writing.
     access, end = os.O_RDONLY, time.monotonic() + SECONDS_TO_WAIT
     while (descriptor := _open(path, access)) is not None:
         is_taken = False

@@ -23,8 +23,8 @@ def write_manifest(
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # Write each file to the disk first, because after a power failure no manifest may exist without its
-        # files.
+        # Write each file to the disk first, because after a power failure a manifest must not exist without
+        # its files.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -54,7 +54,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def describe(file: Path | bytes) -> dict[str, Any]:
-    """The `size` in bytes and the `sha256` of a file or of its content."""
+    """Return the `size` in bytes and the `sha256` of a file, given as a path or as the content of the file."""
     if isinstance(file, bytes):
         return {"size": len(file), "sha256": hashlib.sha256(file).hexdigest()}
     with file.open("rb") as opened:
@@ -74,8 +74,8 @@ def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | N
 def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
     """Compare a checkpoint with its manifest. The result maps file names to descriptions of faults.
 
-    Only the manifest and the files in `names` are checked; by default all files are checked. Wrong sizes come
-    before wrong hashes.
+    Only the manifest and the files in `names` are checked; by default all files are checked. In the result,
+    wrong sizes come before wrong hashes.
     """
     try:
         expected = read_manifest(folder)["files"]

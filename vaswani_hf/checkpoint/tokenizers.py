@@ -37,7 +37,7 @@ def save_tokenizers(
 def load_tokenizers(
     name_or_path: str | os.PathLike, name: str | os.PathLike | None = None, **hub_kwargs: Any
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Load the source and the target tokenizer. With a joint vocabulary, both are the same object."""
+    """Load the source and the target tokenizer. With a joint vocabulary, both tokenizers are the same object."""
     name = name or name_or_path
     # Do not use AutoTokenizer, because it needs a config.json in the folder of the tokenizer, and the
     # subfolder of the target tokenizer has no config.json.
@@ -100,7 +100,7 @@ def _file_to_blame(folder: Path) -> str:
 
 
 def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[str, Any]:
-    """Read a JSON object from a file of a checkpoint. Raise a ValueError if it is missing or damaged."""
+    """Read a JSON object from a file of a checkpoint. Raise a ValueError if the file is missing or damaged."""
     content = read_json(folder, file, name)
     if not isinstance(content, dict):
         raise ValueError(

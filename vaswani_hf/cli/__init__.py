@@ -1,8 +1,8 @@
 """The `vaswani` command: the table of all subcommands, and the code that parses the command line and runs a
 subcommand.
 
-Each subcommand has a file in this folder. The file defines the class of the options and the function `run`.
-Slow parts of the package are imported inside functions, so that `vaswani --help` is fast.
+Each subcommand has a file in this folder. The file of a subcommand defines the class of the options and the
+function `run`. Slow parts of the package are imported inside functions, so that `vaswani --help` is fast.
 """
 
 import argparse
@@ -169,13 +169,15 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
 
 
 def option_of(name: str, field: FieldInfo) -> str:
-    """The name of a field on the command line, such as `--num_beams`. A positional name has no hyphens."""
+    """The name of a field on the command line, such as `--num_beams`. The name of a positional argument has
+    no hyphens.
+    """
     settings = command_line_settings(field)
     return name if settings.get("positional") else f"--{settings.get('option', name)}"
 
 
 def type_of_field(field: FieldInfo) -> Any:
-    """The type of the values of a field, without None."""
+    """Return the type that the values of a field have, without None."""
     if isinstance(field.annotation, type) or get_origin(field.annotation) in (Literal, list):
         return field.annotation
     (kind,) = [kind for kind in get_args(field.annotation) if kind is not NoneType]
@@ -183,7 +185,7 @@ def type_of_field(field: FieldInfo) -> Any:
 
 
 def values_of(field: FieldInfo) -> str | None:
-    """The placeholder for the value of a field in the help."""
+    """Return the placeholder that the help shows for the value of a field."""
     kind = type_of_field(field)
     if get_origin(kind) is Literal:
         return "{" + ",".join(get_args(kind)) + "}"
@@ -199,7 +201,7 @@ def _help_of(field: FieldInfo) -> str:
 
 
 def _reader_of(kind: Any) -> Callable[[str], Any]:
-    """A function that converts a word of the command line to a value of the type `kind`.
+    """Return a function that converts a word of the command line to a value of the type `kind`.
 
     If a number is expected, a word that is not a number stays text, and `Settings` reports the error.
     """
@@ -255,7 +257,8 @@ def _open_closed_streams() -> None:
 def _discard_lost_output() -> bool:
     """Flush standard output, and return True if standard output can no longer be written.
 
-    If it cannot be written, redirect standard output to the null device, because Python flushes it at exit.
+    If standard output cannot be written, redirect it to the null device, because Python flushes standard
+    output at exit.
     """
     try:
         if sys.stdout is not None:
@@ -267,7 +270,9 @@ def _discard_lost_output() -> bool:
 
 
 def _hide_short_bars() -> None:
-    """Hide the progress bars of loading and saving models. Keep those of data preparation and of the Hub."""
+    """Hide the progress bars of loading and saving models. Keep the progress bars of data preparation and of
+    the Hub.
+    """
     from huggingface_hub import constants
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar

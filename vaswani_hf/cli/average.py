@@ -21,7 +21,7 @@ class AverageOptions(Options):
     """average the checkpoints of the run with the best validation scores; the value is the number of
     checkpoints"""
     metric: str | None = None
-    """the validation score by which --best chooses checkpoints, such as bleu (loss)"""
+    """the validation score by which --best chooses checkpoints, such as bleu; the loss by default"""
     raw: bool = False
     """for a run with `ema_decay`: average the trained weights instead of their moving averages"""
 
@@ -41,7 +41,8 @@ class AverageOptions(Options):
         if self.last or self.best:
             if len(chosen) != 1:
                 raise ValueError(
-                    f"`--last` and `--best` choose from one run, but {len(chosen):,} folders are given."
+                    f"`--last` and `--best` choose from one run, but {len(chosen):,} folders are given; give "
+                    "one folder."
                 )
         elif len(chosen) < 2:
             raise ValueError(

@@ -31,7 +31,8 @@ from .output import check_output, output_file
 from .train import RecipeOptions
 
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
-# The output file begins with these bytes. `--resume` checks the bytes to recognise a file of this command.
+# The output file begins with these bytes. `--resume` checks these first bytes, to recognise a file that
+# `vaswani distill` wrote.
 _BEGINNING = b'{"distillation": '
 
 
@@ -55,7 +56,7 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
         if self.engine == "ctranslate2" and len(self.teacher) > 1:
             raise ValueError(
                 "`--teacher` must be one model with `--engine ctranslate2`, which has no ensembles, but is "
-                f"{len(self.teacher)} models."
+                f"{len(self.teacher)} models; give one model."
             )
         if not self.output.endswith(".jsonl"):
             raise ValueError(
@@ -82,7 +83,8 @@ def run(options: DistillOptions) -> None:
         done, size, record = _finished_part(options.output)
         earlier = None
         if record is not None:
-            # Read the dataset at the commit that the first lines of the output were made from.
+            # Read the dataset at the same commit as the earlier run, because that run wrote the first lines
+            # of the output.
             earlier = recipe.data.replace(dataset_revision=record.get("dataset_revision"))
         task = TASKS[recipe.task]
         data = task.pin_data(recipe.data, earlier)
@@ -105,9 +107,9 @@ def run(options: DistillOptions) -> None:
             counts.update(sentences=1, pairs=len(rows), skipped=is_skipped, empty=not rows and not is_skipped)
         if header:
             raise ValueError(
-                f"`--teacher` {', '.join(options.teacher)} has only empty translations for the "
-                f"{counts['sentences']:,} sentences of the training split, or the sentences are empty; give "
-                "a trained teacher, or other training data."
+                f"Each of the {counts['sentences']:,} sentences of the training split is empty or has an "
+                f"empty translation by `--teacher` {', '.join(options.teacher)}; give a trained teacher, or "
+                "other training data."
             )
     more = " more" if done else ""
     message = f"{counts['pairs']:,}{more} pairs from {counts['sentences']:,}{more} sentences"
@@ -149,14 +151,14 @@ def _check_inputs(options: DistillOptions, data: Any) -> None:
 
 
 def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> str:
-    """The direction tag and a space, which all teachers need before each source. Empty if the teachers need
-    no tag.
+    """The direction tag and a space, which all teachers need before each source. The text is empty if the
+    teachers need no tag.
     """
     tags = {_tag_for_teacher(teacher, options.engine, languages) for teacher in options.teacher}
     if len(tags) > 1:
         raise ValueError(
-            "`--teacher` must name models that were all trained on both directions or all on one "
-            f"direction, but {', '.join(options.teacher)} has both kinds; give teachers of one kind."
+            "`--teacher` must name models that were all trained on both directions or all on one direction, "
+            f"but {', '.join(options.teacher)} are of both kinds; give teachers of one kind."
         )
     return tags.pop()
 
@@ -173,7 +175,7 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
     record = readable_record(recipe_file(folder))
     if record is None:
         print(
-            f"'{teacher}' has no record of its languages, so that the languages are not compared with the "
+            f"'{teacher}' has no record of its languages; therefore the languages are not compared with the "
             "recipe",
             file=sys.stderr,
         )
@@ -207,8 +209,8 @@ def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
         for number, line in enumerate(file, 1):
             if number == 1 and line[: len(_BEGINNING)] != _BEGINNING[: len(line)]:
                 raise ValueError(
-                    f"`--resume` continues a file of `vaswani distill`, but the first line of {path} is not "
-                    "the first line of such a file; give another name, or delete the file."
+                    f"`--resume` continues a file that `vaswani distill` wrote, but {path} does not begin "
+                    "like such a file; give another name, or delete the file."
                 )
             if not line.endswith(b"\n"):
                 break
@@ -222,8 +224,8 @@ def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
 
 
 def _without_unused_corpora(data: Any) -> Any:
-    """The section `data` of the recipe without training corpora of weight 0, because training never uses
-    them.
+    """Return the section `data` of the recipe without the training corpora of weight 0, because training
+    never uses these corpora.
     """
     if not data.train_weights:
         return data
@@ -251,7 +253,7 @@ def _record(
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """For each training pair after the first `done` pairs: its number, the pair, and the translation."""
+    """Yield the number, the pair and the translation of each training pair after the first `done` pairs."""
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
     def requests() -> Iterator[Request]:
@@ -277,7 +279,9 @@ def _translated(
 
 
 def _targets(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:
-    """The distinct targets of a training pair that are not empty. A skipped sentence has no target."""
+    """Return the targets of a training pair, without duplicates and empty targets. A skipped sentence has no
+    target.
+    """
     if getattr(translation, "error", None) or not pair["source"].strip():
         return []
     if isinstance(translation, str):

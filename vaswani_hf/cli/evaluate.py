@@ -26,8 +26,8 @@ from .options import (
 )
 from .output import check_output, output_file, standard_output
 
-_REMEDY = "free space and run it again with another name"
-# The options that can be given together with `--text` and `--trees`.
+_REMEDY = "free space and run the command again with another name"
+# The options that can be given with `--text`, and the options that can be given with `--trees`.
 _WITH_TEXT = ("text", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
 _WITH_TREES = ("trees", "model", "revision", "as_json", "device", "dtype", "quantization", "output", *SEARCH)
 # These options have no effect if a file with translations or trees is scored, because no model runs.
@@ -58,8 +58,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
     """a file with one text per line (plain or .gz); prints the perplexity of a language model on the texts"""
     compare: list[str] = on_command_line([], metavar="SYSTEM")
     """checkpoints (folders, user/name or user/name@revision) or files with one translation per line; compares
-    each system with MODEL, or without MODEL with the first system; prints BLEU and chrF with the significance
-    tests of sacreBLEU, and scores by source length"""
+    each system with MODEL, or with the first system if MODEL is not given; prints BLEU and chrF with the
+    significance tests of sacreBLEU, and scores by source length"""
     picture: str | None = None
     """a new .png file with the comparison: BLEU by source length"""
     tokenize: str = "13a"
@@ -113,7 +113,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             raise ValueError(f"`--{name}` is for {owner}, but {chosen}; leave one of the two options out.")
 
     def _given_of_models(self) -> list[str]:
-        """The given options that affect only a model, and not a file of translations or trees."""
+        """Return the given options that have no effect if a file of translations or trees is scored."""
         return [name for name in _OF_MODELS if name in self.model_fields_set]
 
     def _check_trees(self, trees: str) -> None:
@@ -149,7 +149,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             check_file(f"--{name}", path)
         if self.revision is not None and self.model is None:
             raise ValueError(
-                "`--revision` is of the model before `--compare`; write others as user/name@revision."
+                "`--revision` is for MODEL, but MODEL is not given; name the systems of `--compare` as "
+                "user/name@revision."
             )
         if self.revision is not None and _is_file(str(self.model)):
             raise ValueError(
@@ -159,13 +160,13 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
         systems = self.systems
         if not systems:
             raise ValueError(
-                "`vaswani evaluate` needs a model, a file of translations, or several of them as "
+                "`vaswani evaluate` needs a model or a file of translations, or several models or files as "
                 "`--compare A B`."
             )
         if self.compare and len(systems) < 2:
             raise ValueError(
                 f"`--compare` must have two systems or more, but there is only {systems[0]}; name another "
-                "one, or leave out `--compare`."
+                "system, or leave out `--compare`."
             )
         check_different("--compare", systems)
         unused = [name for name in self._given_of_models() if name != "device" or not self.comet]
@@ -179,13 +180,14 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
         systems = self.systems
         if self.compare and self.output is not None:
             raise ValueError(
-                "`--output` is for the translations of one model; with `--compare` write those of each by "
-                "`vaswani translate --output`, and compare the files."
+                "`--output` is for the translations of one model and must not be given with `--compare`; "
+                "write the translations of each model with `vaswani translate --output`, and compare the "
+                "files."
             )
         if self.output is not None and _is_file(systems[0]):
             raise ValueError(
                 f"`--output` is for translations of a model, but {systems[0]} is a file of translations; "
-                "leave it out."
+                "leave `--output` out."
             )
         if self.picture is not None:
             if not self.compare:
@@ -361,7 +363,7 @@ def _score_one(
     """The scores of one system, the translations of the system, and a function that formats the scores as
     text.
 
-    The task of the checkpoint chooses the metrics.
+    The task of the checkpoint determines the metrics.
     """
     from ..evaluation.bleu import score_translations
     from ..evaluation.evaluate import translate_and_measure
@@ -423,7 +425,9 @@ def _check_checkpoint(name: str) -> None:
 def _comet(
     options: EvaluateOptions, systems: dict[str, list[str]], sources: list[str], references: list[str]
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
-    """The COMET scores or the error of COMET. The caller raises the error after printing the other scores."""
+    """Return the COMET scores, or the error if COMET fails. The caller raises the error after printing the
+    other scores.
+    """
     if options.comet is None:
         return None, None
     try:

@@ -96,9 +96,9 @@ def report_bad_lines(
                 print(f"vaswani: skipped: {sentence}", file=sys.stderr)
         yield translation
     if num_skipped and not done and num_skipped == (requests.num_texts if requests else number):
-        blank = "" if num_skipped == number else ", and the others are blank"
+        blank = "" if num_skipped == number else " that are not blank"
         raise ValueError(
-            f"All lines were skipped, {num_skipped:,} of {number:,}{blank}; the first error: {first}"
+            f"All lines{blank} were skipped, {num_skipped:,} of {number:,}; the first error: {first}"
         )
     if num_skipped:
         print(f"vaswani: {num_skipped:,} of {number - done:,} lines were skipped", file=sys.stderr)
@@ -125,8 +125,8 @@ def with_progress(
 ) -> Iterator[Any]:
     """Yield the items, show a progress bar on a terminal, and print the speed to stderr at the end.
 
-    `total` is the number of all items. `done` is the number of items that an earlier run wrote; they are not
-    in `items`. `to_file` is False if the items are written to standard output.
+    `total` is the number of all items. `done` is the number of items that an earlier run wrote; these items
+    are not in `items`. `to_file` is False if the items are written to standard output.
     """
     from tqdm.auto import tqdm
 
@@ -162,7 +162,7 @@ def count_lines(path: str, skips: bool = False) -> int:
 
     The whole file is read, so that a damaged file is detected before hours of work.
 
-    If `skips` is True, bad lines are skipped, so that a line that is not UTF-8 is no error.
+    If `skips` is True, bad lines are skipped; therefore a line that is not UTF-8 raises no error.
     """
     return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
 
@@ -176,12 +176,12 @@ def check_equally_many(what: str, path: str, number: int, other: str, other_numb
 
 
 def json_line(record: dict[str, Any]) -> bytes:
-    """A record as a line of JSON."""
+    """Format a record as a line of JSON."""
     return json.dumps(record, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n"
 
 
 def translation_as_json(translation: str | Translation) -> bytes:
-    """A translation as a line of JSON, without token ids and without fields whose value is None."""
+    """Format a translation as a line of JSON, without token ids and without fields whose value is None."""
     record = {"text": translation} if isinstance(translation, str) else asdict(translation)
     return json_line(_rounded(record))
 

@@ -92,8 +92,8 @@ def check_different(option: str, names: Sequence[str]) -> None:
 
 
 class _TranslationBase(Options):
-    # Docstrings are off, because pydantic would search all modules for the source code of the derived
-    # classes.
+    # Do not read docstrings as help texts, because pydantic would search all modules for the source code of
+    # the derived classes.
     model_config = ConfigDict(use_attribute_docstrings=False)
 
     @model_validator(mode="after")

@@ -53,7 +53,7 @@ class LineOutput:
 def standard_input() -> BinaryIO:
     """Standard input. Raises a ValueError if standard input is closed."""
     if sys.stdin is None:
-        raise ValueError("Standard input is closed; open it, or give the texts by `--input` or `--text`.")
+        raise ValueError("Standard input is closed; open it, or give the texts with `--input` or `--text`.")
     return sys.stdin.buffer
 
 
@@ -61,9 +61,12 @@ def standard_output() -> LineOutput:
     """Standard output. Raises a ValueError if standard output is closed."""
     if sys.stdout is None:
         raise ValueError(
-            "Standard output is closed, so that results would be lost; open it, or send it to a file."
+            "Standard output is closed, and the results would be lost; open standard output, or redirect it "
+            "to a file."
         )
-    return LineOutput(sys.stdout.buffer, "Standard output", "free space, or redirect it to another place")
+    return LineOutput(
+        sys.stdout.buffer, "Standard output", "free space, or redirect the output to another place"
+    )
 
 
 def check_output(
@@ -80,7 +83,7 @@ def check_output(
         inputs: The files that the command reads. The keys are the names of options. None means standard
             input.
         resume: True if the command continues an existing file. None if the command has no option `--resume`.
-        option: The name of the option that names the output. It is used in error messages.
+        option: The name of the option that names the output. Error messages name this option.
     """
     output = _identity(sys.stdout if path is None else path)
     for name, source in inputs.items():
@@ -101,7 +104,7 @@ def check_output(
         check_not_in_use(path, f"`{option}` {path}")
     _check_new(path, resume, option)
     if path.endswith(".gz"):
-        raise ValueError(f"`{option}` is written as it is and must not end in .gz, but is {path}.")
+        raise ValueError(f"`{option}` is written without compression and must not end in .gz, but is {path}.")
 
 
 def _check_new(path: str, resume: bool | None, option: str) -> None:

@@ -13,13 +13,13 @@ class PlanOptions(RecipeOptions):
     """The options of `vaswani plan`."""
 
     hardware: str | None = None
-    """estimate the hours on eight GPUs of this model, which must be one that the paper names: K80, K40, M40
-    or P100"""
+    """estimate the hours on eight GPUs of this model: K80, K40, M40 or P100, for which the paper gives the
+    speed"""
     tokens_per_second: float | None = None
     """estimate the hours at this measured speed in target tokens per second; the training log shows the speed
     """
     mean_length: int | None = Field(None, ge=1)
-    """the mean sentence length in tokens that the estimate assumes (32)"""
+    """the mean sentence length in tokens that the estimate assumes; 32 by default"""
     as_json: bool = on_command_line(False, option="json")
     """print JSON"""
 

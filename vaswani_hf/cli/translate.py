@@ -53,7 +53,9 @@ class TextOptions(WorkerOptions, EnsembleOptions):
     @model_validator(mode="after")
     def _check_places(self) -> Self:
         if self.text is not None and self.input is not None:
-            raise ValueError("`--text` and `--input` must not both be given.")
+            raise ValueError(
+                "`--text` and `--input` must not both be given; leave out `--text` or `--input`."
+            )
         if self.input is not None:
             check_file("--input", self.input)
         if self.resume and not self.output:
@@ -102,23 +104,21 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
             return self
         if self.writes_json or self.output is not None or self.workers > 1:
             raise ValueError(
-                "`--stream` must come without `--json`, `--output` and `--workers`: it shows one text at a "
-                "time."
+                "`--stream` must come without `--json`, `--output` and `--workers`, because it shows one "
+                "text at a time."
             )
         if self.engine == "ctranslate2":
             raise ValueError(
-                "`--stream` must come without `--engine ctranslate2`, which gives translations when they "
-                "are whole."
+                "`--stream` must come without `--engine ctranslate2`, which returns only complete "
+                "translations."
             )
         if self.ensemble or self.repetition_guard:
             raise ValueError(
-                "`--stream` shows the search of one model while it goes on; it must come without "
-                "`--ensemble` and `--repetition_guard`."
+                "`--stream` shows the running search of one model and must come without `--ensemble` and "
+                "`--repetition_guard`."
             )
         if (self.num_beams or 1) > 1:
-            raise ValueError(
-                "`--stream` shows greedy search; it must come without more beams or translations of a text."
-            )
+            raise ValueError("`--stream` shows greedy search and must come without `--num_beams` above 1.")
         return self
 
     @property
@@ -147,8 +147,8 @@ def settings_of(options: Any, **more: Any) -> TranslationOptions:
     translated at once.
 
 
-    Other input is read in windows of many lines. This is faster, because the lines of a window are sorted
-    into batches of similar length.
+    Otherwise, the input is read in windows of many lines. Large windows are faster, because the lines of a
+    window are sorted into batches of similar length.
     """
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):

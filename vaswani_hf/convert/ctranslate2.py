@@ -50,8 +50,8 @@ class VaswaniLoader(BartLoader):
         """Convert a model to a specification. The specification shares the weights of the model, so
         quantizing the specification may change the model.
 
-        `tokenizer` is the source tokenizer. If the model has a separate target
-        tokenizer, it is in a subfolder of the source tokenizer's folder.
+        `tokenizer` is the source tokenizer. If the model has a separate target tokenizer, the target
+        tokenizer is in a subfolder of the source tokenizer's folder.
         """
         EXPRESSIBLE.refuse_others(model.config)
         model = with_scaled_dot(model)
@@ -114,7 +114,9 @@ def to_ctranslate2(
 def export_ctranslate2(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write a CTranslate2 model, and compare its log-probabilities with those of the checkpoint."""
+    """Write a CTranslate2 model, and compare its log-probabilities with the log-probabilities of the
+    checkpoint.
+    """
     to_ctranslate2(model, tokenizers, folder, quantization)
     batch = sample_batch(model.config)
     batch["decoder_input_ids"][:, 0] = _start_token_id(model)
@@ -174,13 +176,13 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
             else sinusoids(torch.arange(rows), model.config.d_model)
         )
         layers.position_encodings.encodings = table
-    # `CTranslate2Backend` reads the longest input from this attribute.
+    # `CTranslate2Backend` reads the maximum input length from this attribute.
     spec.config.add_attribute("max_position_embeddings", rows)
 
 
 def _with_one_width(attention: VaswaniAttention) -> Any:
     """Pad the projections of an attention layer with zeros until keys and values have the same width. The
-    outputs do not change.
+    zeros do not change the outputs.
     """
     d_k, d_v = attention.d_k, attention.d_v
     if d_k == d_v:

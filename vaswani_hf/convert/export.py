@@ -73,8 +73,8 @@ def _entry(name: str, quantization: str | None) -> Format:
         )
     if quantization is not None and quantization not in entry.quantizations:
         raise ValueError(
-            f"`quantization` must be {_alternatives(entry.quantizations)}, but is {quantization!r}; leave it "
-            "out for the checkpoint's dtype."
+            f"`quantization` must be {_alternatives(entry.quantizations)}, but is {quantization!r}; leave "
+            "`quantization` out to keep the checkpoint's dtype."
         )
     if any(find_spec(library) is None for library in entry.libraries):
         raise ValueError(

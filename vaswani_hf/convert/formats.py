@@ -57,7 +57,7 @@ class Expressible:
         title (str): The name of the format in error messages.
         fields (frozenset): The fields that may have any value. Fields that have an effect only in training
             may have any value too.
-        limits (Mapping): The fields that may have only some values, with a function that checks the value.
+        limits (Mapping): For each field that may have only some values, a function that checks the value.
     """
 
     title: str
@@ -110,8 +110,8 @@ class Format:
         libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
             the package.
         quantizations (tuple): The dtypes in which the format can store the weights.
-        needs_tokenizers (bool): True if the format stores the vocabularies. Then a checkpoint without
-            tokenizers cannot be exported.
+        needs_tokenizers (bool): True if the format stores the vocabularies. If True, a checkpoint
+            without tokenizers cannot be exported.
         keeps_recipe (bool): True if the recipe is written into the folder, without private paths. `vaswani
             distill` reads the languages from this recipe.
     """
@@ -144,7 +144,7 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
 def _rows(
     vocab_size: int, lengths: list[int], config: Any, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Random token ids [B, L], padded on the right, and the mask. Unpadded ids are never `<pad>`."""
+    """Random token ids [B, L], padded on the right, and the mask. Ids outside the padding are never `<pad>`."""
     pad = config.pad_token_id
     ordinary = torch.tensor([i for i in range(vocab_size) if i != pad] or [0])
     drawn = torch.randint(len(ordinary), (len(lengths), max(lengths)), generator=generator)

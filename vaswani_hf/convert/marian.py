@@ -54,9 +54,9 @@ def _shared_by_heads(name: str) -> Limit:
 _LIMITS: dict[str, Limit] = {
     "norm_position": only("norm_position", "post", "it has no LayerNorm before its sub-layers"),
     "position_embedding": only(
-        "position_embedding", "sinusoidal", "it computes its positions and loads no table of them"
+        "position_embedding", "sinusoidal", "it computes its position embeddings and cannot load a table"
     ),
-    "layer_norm_eps": only("layer_norm_eps", 1e-5, "its LayerNorm has no other epsilon than 1e-05"),
+    "layer_norm_eps": only("layer_norm_eps", 1e-5, "the epsilon of its LayerNorm is always 1e-05"),
     "d_k": _shared_by_heads("d_k"),
     "d_v": _shared_by_heads("d_v"),
     "decoder_start_token_id": needs_start_token,
@@ -94,8 +94,9 @@ def export_marian(
     batch = sample_batch(model.config)
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
-    # Compare no logits of padding. Clamp very low logits, because the excluded padding class may have another
-    # very low logit in MarianMT. Its probability is 0 in both models.
+    # Do not compare the logits at padding positions. Clamp very low logits, because the excluded padding
+    # class may have another very low logit in MarianMT. The probability of the padding class is 0 in both
+    # models.
     is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
     difference = logits[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
     return report("logits of MarianMT", difference.abs().max().item())
@@ -121,7 +122,7 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     config = model.config
     first_half = torch.arange(0, config.d_model, 2, device=model.device)
     halves = torch.cat((first_half, first_half + 1))
-    # `named_parameters` lists tied weights only once. MarianMT ties the weights again.
+    # `named_parameters` lists tied weights only once. MarianMT ties the weights again when it loads them.
     state = {name: _reordered(name, tensor.detach(), halves) for name, tensor in model.named_parameters()}
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
         shared = state.pop("model.shared.weight")
@@ -143,12 +144,13 @@ def _reordered(name: str, tensor: torch.Tensor, halves: torch.Tensor) -> torch.T
 
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Exclude the padding class: set its logit with the bias. Set its row of the projection to zero if
-    nothing else uses this row.
+    """Exclude the padding class: give the padding class a very low bias, and set its row of the output
+    projection to zero if nothing else uses this row.
 
-    If the embeddings are tied, the row is also the embedding of `<pad>`. Usually it can be zero, because no
-    position attends to padding. If the decoder starts from `<pad>`, as in Marian's own models, the row is
-    kept. Then the logit is not exactly the bias, but the probability is still 0.
+    If the embeddings are tied, the row is also the embedding of `<pad>`. Usually the row can be zero, because
+    no position attends to padding. If the decoder starts from `<pad>`, as in Marian's own models, the row is
+    kept. In this case, the logit of the padding class is not exactly the bias, but the probability is still
+    0.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"

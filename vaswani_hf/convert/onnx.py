@@ -1,10 +1,10 @@
 """Converts a checkpoint to three ONNX graphs with the exporter of transformers. Compares the graphs with the
 checkpoint in ONNX Runtime.
 
-- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. The other two graphs have this
-  output as their input `encoder_outputs.last_hidden_state`.
-- prefill.onnx: maps the first `decoder_input_ids` to `logits` and `past_key_values.*`. The number of ids is
-  free.
+- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. The other two graphs get
+  `last_hidden_state` as the input `encoder_outputs.last_hidden_state`.
+- prefill.onnx: maps the first `decoder_input_ids` to `logits` and `past_key_values.*`. The number of
+  `decoder_input_ids` is free.
 - decode.onnx: maps the next `decoder_input_ids` and `input.past_key_values.*` to `logits` and
   `output.past_key_values.*`.
 
@@ -46,8 +46,8 @@ def export_onnx(
     config = model.config
     if config.position_embedding == "learned" and config.max_position_embeddings < _TRACED_LENGTH:
         raise ValueError(
-            f"`max_position_embeddings` is {config.max_position_embeddings}, of which the format onnx needs "
-            f"at least {_TRACED_LENGTH}: it is traced with as many tokens."
+            f"`max_position_embeddings` is {config.max_position_embeddings}, but the format onnx needs at "
+            f"least {_TRACED_LENGTH}, because the model is traced with {_TRACED_LENGTH} tokens."
         )
     model.float()
     with _quiet():

@@ -60,7 +60,9 @@ def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
 @torch.no_grad()
 def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
-    """The weight and bias of a new query projection, so that q k / sqrt(d_k) equals the original scores."""
+    """Return the weight and bias of a new query projection for which `q k / sqrt(d_k)` equals the original
+    scores.
+    """
     folded = {}
     for name, value in attention.q_proj.named_parameters():
         heads = value.double().unflatten(0, (-1, attention.d_k))

@@ -1,5 +1,5 @@
 """Scores given translations with BLEU and chrF (computed by sacreBLEU) and exact match. The file evaluate.py
-also translates.
+translates the sources first.
 """
 
 import itertools
@@ -13,8 +13,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
-# $2}g'. The script matches bytes. Match bytes here too, because matching characters gives another result if
-# two hyphens surround a single non-ASCII letter.
+# $2}g'. The script matches bytes. This pattern also matches bytes, because matching characters gives another
+# result if two hyphens surround a single non-ASCII letter.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -58,7 +58,7 @@ def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
     except (ImportError, RuntimeError, OSError):
         raise ValueError(
             f"`{key}` is {tokenize!r}, which needs a package or a file that is not there; install what "
-            "sacreBLEU's documentation names for this tokenizer, or choose another one, such as 13a."
+            "sacreBLEU's documentation names for this tokenizer, or choose another tokenizer, such as 13a."
         ) from None
 
 

@@ -41,8 +41,8 @@ def check_comparable(num_sentences: int) -> None:
     """
     if num_sentences > MOST_SENTENCES:
         raise ValueError(
-            f"`--compare` takes at most {MOST_SENTENCES:,} sentences, beyond which the tests would need "
-            f"gigabytes of memory, but `--source` has {num_sentences:,}; take a sample."
+            f"`--compare` takes at most {MOST_SENTENCES:,} sentences, because the significance tests would "
+            f"need gigabytes of memory for more, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")
     # Refuse the seed 0, because sacreBLEU treats 0 as no seed, and would draw other samples for each system

@@ -40,8 +40,8 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
     for number, (gold_tree, tree) in enumerate(zip(gold, predicted, strict=True), 1):
         if tree.sentence != gold_tree.sentence:
             raise ValueError(
-                f"Tree {number:,} must be of the words of the gold tree, {gold_tree.sentence!r:.200}, but is "
-                f"of {tree.sentence!r:.200}."
+                f"Tree {number:,} must have the words of the gold tree, {gold_tree.sentence!r:.200}, but has "
+                f"{tree.sentence!r:.200}."
             )
         is_kept = [not is_punctuation for is_punctuation in _punctuation_of(gold_tree)]
         gold_brackets = _brackets(gold_tree, is_kept)
@@ -65,7 +65,8 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 def _punctuation_of(tree: Tree) -> list[bool]:
     """For each word of a tree, True if the word is punctuation.
 
-    The tag of a word determines this. For a word without a tag, the word itself determines this.
+    The tag of a word determines whether the word is punctuation. If a word has no tag, the word itself
+    determines whether it is punctuation.
     """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]
@@ -75,7 +76,7 @@ def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, in
     """Count the label, start and end of each constituent that is scored. Start and end are positions after
     punctuation is deleted.
     """
-    # For each word and for the end of the sentence, the number of kept words before it.
+    # For each word and for the end of the sentence, the number of earlier words that are kept.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
     for label, start, end in tree.constituents:
@@ -89,8 +90,9 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
     """Parse the sentences of gold trees, and score the predicted trees. `options` are options of
     `Parser.parse`.
 
-    The result has the entries of `bracketing_scores`, `seconds` and `sentences_per_second`. It also has the
-    list `trees` with one predicted tree for each gold tree; the entry of a gold tree without words is None.
+    The result has the entries of `bracketing_scores`, `seconds` and `sentences_per_second`. The result also
+    has the list `trees` with one predicted tree for each gold tree; the entry of a gold tree without words is
+    None.
     """
     from tqdm.auto import tqdm
 

@@ -100,8 +100,8 @@ class WellFormedTrees(LogitsProcessor):
         has_words_left = num_words_left > 0
         is_begun = num_opening > 0
         is_inside = depth > 0
-        # True if the last symbol is an opening bracket, so that the bracket is still empty. At the first step
-        # there is no symbol.
+        # True if the last symbol is an opening bracket, because this bracket is still empty. At the first
+        # step there is no symbol.
         is_empty = is_opening[:, -1:].any(dim=1)
         # If another bracket is opened, the tree still needs the remaining words, a closing bracket for each
         # open bracket, and `</s>`.
@@ -225,7 +225,7 @@ class Parser(Translator):
 
         Returns:
             Tree or list: For one sentence, the tree, or None if the sentence has no words. For several
-                sentences, a list of such results.
+            sentences, a list that has the tree or None for each sentence.
 
         Raises:
             ValueError: If a sentence is longer than the model accepts, or if an option has an impossible
@@ -272,8 +272,8 @@ class Parser(Translator):
         positions = self.backend.max_positions
         if length > positions:
             raise ValueError(
-                f"Line {number:,} must have at most {positions:,} tokens, as many as the model has "
-                f"positions, but has {length:,}."
+                f"Line {number:,} must have at most {positions:,} tokens, the number of positions of the "
+                f"model, but has {length:,}."
             )
         if length > max_length:
             logger.warning(

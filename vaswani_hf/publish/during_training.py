@@ -1,7 +1,7 @@
 """Pushes checkpoints during training, so that the run can be continued on another machine.
 
 push.py pushes the final checkpoint. `publishing.hub_strategy` chooses what is pushed during the training. The
-values are the same as in transformers:
+values of `hub_strategy` are the same as in transformers:
 
 - "end": nothing.
 - "every_save": the model after each save.
@@ -177,7 +177,9 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
 
 
 def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]]:
-    """Download the newest commit. Return its folder in the cache, and the step of each checkpoint."""
+    """Download the newest commit. Return the folder of the commit in the cache, and the step of each
+    checkpoint.
+    """
     api = HfApi()
     if "/" not in repo_id:
         repo_id = f"{with_retries(api.whoami)['name']}/{repo_id}"
@@ -190,8 +192,8 @@ def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]
         return Path(), {}
     if RECIPE_FILE not in files:
         raise ValueError(
-            f"`publishing.hub_model_id` '{repo_id}' has checkpoints but no {RECIPE_FILE}, so that they are "
-            "of another trainer; choose another repository, or leave out `--resume true`."
+            f"`publishing.hub_model_id` '{repo_id}' has checkpoints but no {RECIPE_FILE}; therefore another "
+            "trainer wrote the checkpoints; choose another repository, or leave out `--resume true`."
         )
 
     def download(*patterns: str) -> Path:
@@ -232,6 +234,6 @@ def _step_of_whole(checkpoint: Path) -> int:
     if type(step) is not int or step < 0 or "log_history" not in state:
         raise ValueError(
             f"{checkpoint.name} of the repository must be a whole checkpoint of this package, but is not "
-            f"({fault or f'{STATE_FILE} is that of another trainer'})."
+            f"({fault or f'{STATE_FILE} was written by another trainer'})."
         )
     return step

@@ -99,14 +99,14 @@ def check_card(path: Path) -> None:
         content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ValueError(
-            f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to have "
-            "one made."
+            f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to get "
+            "a new card."
         ) from None
     try:
         metadata = ModelCard(content).data
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(
-            f"The card '{path}' must begin with YAML between two lines of ---, but that cannot be read: "
+            f"The card '{path}' must begin with YAML between two lines of ---, but the YAML cannot be read: "
             f"{error}"
         ) from error
     _, _, data = _record(path.parent)
@@ -151,8 +151,8 @@ def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
 
 def _template() -> str:
     package = Path(__file__).parents[1]
-    # In an installed package, the folder model_cards is inside the package. In a checkout, it is next to the
-    # package.
+    # In an installed package, the folder model_cards is inside the package. In a checkout, the folder
+    # model_cards is next to the package.
     places = [folder / "model_cards" / "template.md" for folder in (package, package.parent)]
     return next(path for path in places if path.is_file()).read_text(encoding="utf-8")
 

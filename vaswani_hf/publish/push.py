@@ -143,8 +143,8 @@ def push(
         url = commit.pr_url or commit.commit_url
         print(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", flush=True)
         place = f" to {commit.pr_revision}" if to.create_pr else ""
-        again = f"the same push{place} once more makes no second one, and checks it again."
-        with _only_hub_errors(f"The commit is there all the same ({url}); {again}"):
+        again = f"repeat the push{place} to check the files again; the repeated push makes no second commit."
+        with _only_hub_errors(f"The commit exists ({url}); {again}"):
             _check_arrived(to, commit, staged, expected)
             print(f"checked: downloaded at {commit.oid[:7]}, same logits, tokens and translation", flush=True)
             if to.tag is not None:
@@ -269,8 +269,8 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
     for name, value in facts.items():
         if value is not None:
             raise ValueError(
-                f"`{name}` is for a card that is made, but is {value!r} while '{path}' is taken as it is; "
-                "write it there, or move that file away."
+                f"`{name}` is for a new model card, but is {value!r}, and '{path}' is used unchanged; write "
+                f"the value into '{path}', or move the file away."
             )
     check_card(path)
     _link(path, staged / CARD_FILE)
@@ -293,7 +293,8 @@ def refuse_tokens(folder: Path) -> None:
         if has_token(path.read_text(encoding="utf-8", errors="replace")):
             name = path.relative_to(folder).as_posix()
             raise ValueError(
-                f"{name} must be free of tokens, but has one; take it out, make another and push again."
+                f"{name} must be free of tokens, but has one; remove the token, make a new token and push "
+                "again."
             )
 
 
@@ -308,7 +309,7 @@ def check_destination(destination: Destination) -> Destination:
         user = with_retries(api.whoami)
         if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
             raise HubError(
-                f"The token of {user['name']} may read but not write; make one with write permission at "
+                f"The token of {user['name']} may read but not write; make a token with write permission at "
                 f"{api.endpoint}/settings/tokens, and log in with `hf auth login` or set HF_TOKEN."
             )
         namespace, _, name = destination.repo_id.rpartition("/")
@@ -320,8 +321,8 @@ def check_destination(destination: Destination) -> Destination:
             if namespace and namespace not in namespaces:
                 raise HubError(
                     f"There is no repository '{namespace}/{name}', and the token of {user['name']} cannot "
-                    f"make one for '{namespace}'; push to '{user['name']}/{name}', or use a token of "
-                    f"'{namespace}'."
+                    f"make a repository for '{namespace}'; push to '{user['name']}/{name}', or use a token "
+                    f"of '{namespace}'."
                 ) from None
             if destination.is_pull_request:
                 raise
@@ -335,8 +336,8 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> 
     revision = destination.revision
     if destination.private and not info.private:
         raise HubError(
-            f"`private` is for a repository that is made, but '{repo_id}' is there and public; leave it out, "
-            f"or make it private at {api.endpoint}/{repo_id}/settings."
+            f"`private` is for a new repository, but '{repo_id}' exists and is public; leave `private` out, "
+            f"or make the repository private at {api.endpoint}/{repo_id}/settings."
         )
     if not destination.is_pull_request:
         with_retries(api.auth_check, repo_id, write=True)

@@ -5,19 +5,20 @@ wrote.
 The search settings have the same names and meanings as in `generate`. The search of CTranslate2 differs from
 our search in these points:
 
-- CTranslate2 stops when 2 * `num_beams` translations have finished, or `num_beams` translations with
-  `early_stopping=True`. Our search stops when no better translation is possible. The results differ if a
-  better translation would finish after CTranslate2 has stopped.
+- CTranslate2 stops when `2 * num_beams` translations have finished. With `early_stopping=True`, CTranslate2
+  stops when `num_beams` translations have finished. Our search stops when no better translation is possible.
+  The results differ if a better translation would finish after CTranslate2 has stopped.
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend requests all finished
   translations, and ranks the translations with the length penalty and the coverage penalty of our search.
-- CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest limit. If a
-  translation exceeds the limit of its own sentence, the sentence is translated again with this limit.
+- CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest limit in the
+  batch. If a translation exceeds the limit of its own sentence, the sentence is translated again with this
+  limit.
 - If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 distributes the probability of the
   forbidden tokens among the other tokens.
 - CTranslate2 finds a translation that consists of the target prefix only if `</s>` is the most probable token
   after the prefix.
-- CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only
-  this layer.
+- CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only the
+  last layer.
 
 Dimensions in shapes: B sentences, S source length, T target length with `</s>`.
 """
@@ -50,7 +51,8 @@ from .translator import Translator
 logger = logging.get_logger(__name__)
 
 # With `patience` 2 and 4 beams, all translations of 1,000 Multi30k sentences were the same as in our search,
-# and the speed did not change. With `patience` 1, the default of CTranslate2, 5 translations differed.
+# and the speed did not change. With `patience` 1, the default of CTranslate2, 5 of the 1,000 translations
+# differed.
 PATIENCE = 2
 # The search settings that this backend supports. Other settings raise an error.
 _KNOWN_SETTINGS = (
@@ -251,8 +253,8 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """The search settings of a call. A setting that the call omits has the value of the checkpoint, or
-        else the default.
+        """The search settings of a call. If the call omits a setting, the setting has the value of the
+        checkpoint, or else the default.
         """
         for name in settings:
             if name not in _KNOWN_SETTINGS:
@@ -324,8 +326,8 @@ class CTranslate2Backend:
         return results
 
     def _first_attention(self, source: list[list[str]]) -> list[list[float]]:
-        """The attention of the first target token, from greedy search. CTranslate2's beam search would assign
-        this attention to the wrong sentences.
+        """Compute the attention of the first target token by greedy search, because CTranslate2's beam search
+        would assign this attention to the wrong sentences.
         """
         results = self._translator.translate_batch(
             source,

@@ -42,8 +42,8 @@ class CTranslate2Files:
         """
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise ValueError(
-                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds "
-                "no such model."
+                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no "
+                "CTranslate2 model."
             )
         shapes = _shapes(folder)
         tokenizers = load_tokenizers(folder)
@@ -65,7 +65,7 @@ def _refuse(folder: Path, file: str, fault: str) -> NoReturn:
 
 
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Map the name of each weight to its shape. Empty for other versions of the binary format."""
+    """Map the name of each weight to its shape. The result is empty for other versions of the binary format."""
     path = folder / MODEL_FILE
     if not path.is_file():
         _refuse(folder, MODEL_FILE, "must be a file, but is a folder")

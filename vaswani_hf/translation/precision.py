@@ -24,7 +24,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # be rejected even for good models, because a few translations differ where two candidates have nearly the
 # same score.
 NUM_COMPARED = 8
-# A lock, because several threads may use one translator. Only the first thread chooses the dtype.
+# Use a lock, because several threads may use one translator. Only the first thread chooses the dtype.
 _DECIDING = threading.Lock()
 
 

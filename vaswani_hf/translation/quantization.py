@@ -19,8 +19,8 @@ from torch import nn
 from ..processor import capability
 from ..version import install_command
 
-# An `Int8Weight` stores no float values. Therefore only these methods are allowed, and all attributes except
-# `_VIEWS`, because other operations would need the values.
+# An `Int8Weight` stores no float values. Therefore allow only these methods, and all attributes except
+# `_VIEWS`. Other operations would need the float values.
 _HARMLESS = {
     "dim",
     "size",

@@ -158,5 +158,5 @@ def _check_vocabularies(name: str, tokenizers: tuple, other_name: str, others: t
         if tokenizer.get_vocab() != other.get_vocab():
             raise ValueError(
                 f"`ensemble` must hold checkpoints with the vocabulary of '{name}', but '{other_name}' has "
-                f"another one ({len(tokenizer):,} and {len(other):,} entries)."
+                f"another vocabulary ({len(tokenizer):,} and {len(other):,} entries)."
             )

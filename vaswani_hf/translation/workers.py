@@ -75,8 +75,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
 
 
 def _work(connection: Connection, load: Callable[[], Translator], num_threads: int) -> None:
-    """The main function of a worker process. It translates windows from `connection` until `connection` is
-    closed.
+    """The main function of a worker process. The worker process translates windows from `connection` until
+    `connection` is closed.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -148,7 +148,7 @@ def _in_order(
             _send(connection, workers[connection], (window, options, first_line))
             busy[connection] = num_sent
             num_sent += 1
-        # Do not call `wait` with an empty list, because this call never returns.
+        # Do not call `wait` with an empty list, because the call would never return.
         ready: list[Any] = wait(list(busy)) if busy else []
         for connection in ready:
             finished[busy.pop(connection)] = _receive(connection, workers[connection])
