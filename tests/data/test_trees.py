@@ -78,17 +78,17 @@ def test_symbols_that_are_no_tree_over_a_word_are_refused(symbols):
 
 NO_TREES = [
     ("(S (NN a))\n(S (NP (NN b))\n(S (NN c))",
-     "line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add what is missing, or "
+     "line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3; add a closing bracket, or "
      "indent the lines that continue a tree."),
     ("(S (NN a))\n( (S\n  (NP (NN b))",
-     "line 2: the tree that begins here lacks 2 closing brackets at the end of the file; add what is missing, or indent the "
+     "line 2: the tree that begins here lacks 2 closing brackets at the end of the file; add 2 closing brackets, or indent the "
      "lines that continue a tree."),
     ("(S (NN a)))",
-     "line 1: a closing bracket has no opening one; remove it, or add the opening bracket that is missing."),
+     "line 1: a closing bracket has no opening bracket; remove the closing bracket, or add the opening bracket."),
     ("\n(S (NP the dog))", "line 2: the word 'the' has no tag of its own; write each word as (TAG word)."),
     ("(S (NP (NN a) b))", "line 1: the word 'b' has no tag of its own; write each word as (TAG word)."),
     ("(S (NN a (NN b)))", "line 1: the word 'a' has no tag of its own; write each word as (TAG word)."),
-    ("(S (NP) (NN a))", "line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove it."),
+    ("(S (NP) (NN a))", "line 1: the bracket `(NP)` has no word in it; write (TAG word), or remove the bracket."),
     ("the dog", "line 1: 'the' stands outside of the brackets of a tree; remove it, or put it into brackets."),
 ]  # fmt: skip
 

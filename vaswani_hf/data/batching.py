@@ -40,19 +40,21 @@ class _Packing(NamedTuple):
 
     # The numbers of the pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
-    # The start of each length bucket (pairs of exactly equal lengths), and N at the end.
+    # The position in `order` at which each length bucket begins, and N at the end. The pairs of a bucket have
+    # equal source lengths and equal target lengths.
     bucket_bounds: np.ndarray
-    # The start of each batch, and N at the end.
+    # The position in `order` at which each batch begins, and N at the end.
     batch_bounds: np.ndarray
 
 
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     """Batches of pairs of similar lengths that fit into a source token budget and a target token budget.
 
-    A budget counts positions with padding: the number of pairs times the length of the longest sentence.
-    There are as few batches as the budgets allow, and the batches are about equally full. The bounds of
-    batches depend on the lengths only, so that each epoch has the same number of batches. Each epoch permutes
-    the pairs of each length bucket, and then the batches. Without a seed (validation) nothing is permuted.
+    A budget counts positions with padding: the number of pairs of the batch times the length of its longest
+    sentence. There are as few batches as the budgets allow, and the batches are about equally full. The
+    bounds of batches depend on the lengths only; therefore each epoch has the same number of batches. Each
+    epoch permutes the pairs of each length bucket, and then the batches. Without a seed (validation) nothing
+    is permuted.
     """
 
     def __init__(
@@ -67,8 +69,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     ):
         """The lengths [N] and the two budgets are in tokens.
 
-        `pairs_of` is for weighted corpora: it returns the numbers of the [N] pairs that fill the places of an
-        epoch.
+        `pairs_of` is for weighted corpora: `pairs_of(epoch)` returns the number of the pair in each place of
+        the epoch, [N].
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -98,7 +100,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
 def _permuted_within(
     order: np.ndarray, bucket_bounds: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """A copy of [N] `order` in which the pairs of each length bucket are permuted."""
+    """Return a copy of `order` [N] in which the pairs of each length bucket are permuted."""
     permuted = order.copy()
     sizes = np.diff(bucket_bounds)
     for start, size in zip(bucket_bounds[:-1][sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
@@ -109,7 +111,9 @@ def _permuted_within(
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """The batches of a stream window, short pairs first. Each batch is an array [B] of pair numbers."""
+    """Cut the pairs of a stream window into batches, short pairs first. Each batch is an array [B] of pair
+    numbers.
+    """
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
 
@@ -138,14 +142,14 @@ def _pack(
 
 
 def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """The numbers of the pairs, [N] int64, sorted so that neighbours have similar lengths. The sort is
-    stable.
+    """Return the pair numbers, [N] int64, sorted so that neighbouring pairs have similar lengths. Pairs of
+    equal lengths keep their order.
     """
     # NumPy sorts 16-bit integers several times as fast as 64-bit integers.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
     # Sort by target length first. Let the source lengths rise for even target lengths and fall for odd target
-    # lengths, so that neighbours have similar source lengths.
+    # lengths, so that neighbouring pairs have similar source lengths.
     serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
     return np.lexsort((serpentine, target_keys))
 
@@ -153,9 +157,9 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """The bounds of the batches: as few batches as both budgets allow, all about equally full.
+    """Compute the bounds of as few batches as both budgets allow, all about equally full.
 
-    If each batch used the whole budget, the last batch would have only a few pairs, and an optimizer step
+    If each batch used the whole budget, the last batch could have only a few pairs, and an optimizer step
     would give these few pairs the weight of a full batch.
     """
     whole = max(source_tokens, target_tokens)
@@ -163,20 +167,20 @@ def _evenly_full_bounds(
     longest_target = max(target_length for _, _, target_length in buckets)
 
     def budgets(share: int) -> tuple[int, int]:
-        # Each budget must hold the longest sentence.
+        # A budget must be at least as large as the longest sentence.
         source_budget = max(longest_source, source_tokens * share // whole)
         target_budget = max(longest_target, target_tokens * share // whole)
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
         # The budget shares of `count` batches add up to `total`. If `total` is not divisible by `count`, the
-        # last batches have a share that is larger by one. Equal shares for all batches would be too coarse,
-        # because a share that is smaller by one may take a pair from every batch.
+        # last batches have a share that is larger by one. Do not give all batches equal shares, because
+        # reducing the common share by one may remove a pair from every batch.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # Bisection works because smaller shares give more batches.
+    # Bisection is possible, because the number of batches falls or stays equal if `total` rises.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -188,7 +192,8 @@ def _batch_bounds(
     larger_budgets: tuple[int, int],
     num_smaller: int,
 ) -> np.ndarray:
-    """Fill batch after batch with length buckets. A bucket has a number of pairs and their two lengths.
+    """Fill one batch after the other with length buckets. A bucket is (number of pairs, source length, target
+    length).
 
     The first `num_smaller` batches have `budgets` for source and target tokens, the remaining batches have
     `larger_budgets`.
@@ -230,9 +235,9 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
 
     The batches of all epochs form one sequence, which does not depend on the number of processes. Process r
     of n takes each batch whose number in the sequence has the remainder r when divided by n. With gradient
-    accumulation over `a` batches, optimizer step s therefore uses n * a batches of all processes, beginning
-    with batch s * n * a. The batches of one optimizer step may belong to two epochs. A resumed run continues
-    with the next batch of the sequence.
+    accumulation over `a` batches, the optimizer step with the number `s` uses `n * a` batches of the
+    sequence, beginning with batch `s * n * a`. The batches of one optimizer step may belong to two epochs. A
+    resumed run continues with the next batch of the sequence.
     """
 
     def __init__(
@@ -272,8 +277,8 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
 class PairRows(torch.utils.data.Dataset):
     """Encoded pairs for a `DataLoader`, which reads all pairs of a batch with one call.
 
-    `input_ids` and `labels` are [L] int32 views of the memory-mapped file, so that the corpus is not held in
-    memory. Each worker process maps the file itself.
+    `input_ids` and `labels` are [L] int32 views of the memory-mapped file; therefore the corpus is not held
+    in memory. Each worker process maps the file itself.
     """
 
     def __init__(self, pairs: Dataset):
@@ -307,10 +312,11 @@ class PairRows(torch.utils.data.Dataset):
 
 
 class EpochPairs(PairRows):
-    """Encoded pairs by the keys (epoch, number) of `EndlessSampler`. Each pair also has its `epoch`.
+    """Reads encoded pairs by the keys (epoch, pair number) of `EndlessSampler`. Each pair also has its
+    `epoch`.
 
-    With weighted corpora an epoch may contain pair n several times: the numbers n, N + n, 2 N + n, … mean
-    `copy` 0, 1, 2, … of pair n.
+    With weighted corpora an epoch may contain pair `n` several times. The pair numbers `n`, `n + N`, `n +
+    2N`, … mean the copies 0, 1, 2, … of pair `n`.
     """
 
     def __getitems__(self, keys: Any) -> list[dict[str, Any]]:
@@ -325,9 +331,9 @@ class PairCollator:
     """Pads the pairs of a batch into tensors.
 
     With BPE-dropout the text of a pair is encoded again. The random generator is seeded with `seed` and with
-    the epoch, the index and the copy of the pair, so that the result does not depend on an interruption or on
-    the number of data workers. BPE-dropout increases the number of tokens, but the budgets count the tokens
-    without BPE-dropout.
+    the epoch, the index and the copy of the pair, so that the encoding of the pair does not depend on an
+    interruption or on the number of data workers. BPE-dropout increases the number of tokens, but the budgets
+    count the tokens without BPE-dropout.
     """
 
     def __init__(
@@ -338,7 +344,8 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """`pad_token_id` pads `input_ids`. `bpe_dropout` has a `BpeDropout` for source and one for target.
+        """`pad_token_id` pads `input_ids`. `bpe_dropout` has a `BpeDropout` for the source and a `BpeDropout`
+        for the target.
 
         If BPE-dropout would make a pair longer than `max_length` tokens, the pair keeps its encoding without
         BPE-dropout.
@@ -349,7 +356,7 @@ class PairCollator:
         self._max_length = max_length
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """The tensors of [B] encoded pairs: `input_ids`, `attention_mask` and `labels` (-100 for padding).
+        """Pad B encoded pairs into the tensors `input_ids`, `attention_mask` and `labels` (-100 for padding).
 
         BPE-dropout needs the text, the `index` and the `epoch` of each pair.
         """
@@ -373,7 +380,7 @@ class PairCollator:
 
 
 def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:
-    """The sequences padded on the right, and the mask that is 0 on padding, both [B, L] int64."""
+    """Pad sequences on the right. Return the ids and the mask (0 on padding), both [B, L] int64."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     is_token = np.arange(lengths.max()) < lengths[:, None]
     padded = np.full(is_token.shape, filler, np.int64)
@@ -399,7 +406,7 @@ def cut_into_parts(
 
 
 def _trimmed(batch: dict[str, Tensor], are_texts: bool) -> dict[str, Tensor]:
-    """A batch without the columns that are padding in all rows."""
+    """Remove the columns that are padding in all rows of a batch."""
     source = int(batch["attention_mask"].sum(1).max())
     target = source if are_texts else int((batch["labels"] != IGNORED_LABEL).sum(1).max())
     widths = {"input_ids": source, "attention_mask": source, "labels": target}

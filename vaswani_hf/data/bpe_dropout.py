@@ -102,6 +102,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # The length is 1 for an incomplete character, too, because its bytes are decoded into one replacement
-    # character.
+    # The decoded text of an incomplete character also has the length 1, because its bytes are decoded into
+    # one replacement character.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -48,12 +48,12 @@ class Column:
         self._views: dict[int, tuple[np.ndarray, memoryview]] = {}
 
     def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The chunk of each row, and the position of the row in the chunk."""
+        """Return the chunk number of each row, and the position of the row in the chunk."""
         numbers = np.searchsorted(self._starts, rows, side="right") - 1
         return numbers, rows - self._starts[numbers]
 
     def cells(self, rows: np.ndarray) -> list[Any]:
-        """The cells of [B] rows."""
+        """Return the cells of B rows."""
         numbers, positions = (array.tolist() for array in self._positions(rows))
         places = list(zip(numbers, positions, strict=True))
         if not self._is_list:

@@ -52,9 +52,9 @@ ID_FEATURES = {
 }
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
-# per token. Without this limit a line of 100,000 equal characters would have few and very long tokens: the
-# line would not exceed `max_length` tokens, and its long tokens would take the place of words in the
-# vocabulary.
+# per token. Without this limit a line of 100,000 equal characters would become few and very long tokens. The
+# line would not exceed `max_length` tokens, and the vocabulary would contain the very long tokens instead of
+# words.
 CHARACTERS_PER_TOKEN = 16
 
 
@@ -76,8 +76,8 @@ class PairSource:
     # `.jsonl`, `.json`, `.csv` or `.parquet` with a column `translation` that maps languages to sentences
     # (JSON text in CSV), or with one column per language.
     pairs_file: Files | None = None
-    # The name of a dataset of the Hub, a local folder, or a dataset in memory, with the columns of
-    # `pairs_file`.
+    # The name of a dataset of the Hub, a local folder, or a dataset in memory. The dataset needs the columns
+    # that a `pairs_file` needs.
     dataset: str | Dataset | IterableDataset | list[dict] | None = None
     dataset_config: str | None = None
     dataset_revision: str | None = None
@@ -131,7 +131,7 @@ def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
     try:
         return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
     except DatasetGenerationError as error:
-        # Raise the cause, because the cause names the file and the line and the error of `datasets` does not.
+        # Raise the cause of the error. Only the cause names the file and the line.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 
@@ -166,7 +166,9 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
 def load_dataset_split(
     data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
-    """Two columns of a split of `data.dataset` as pairs; None if there is no dataset or no such split."""
+    """Load two columns of a split of `data.dataset` as pairs; None if `data` names no dataset or no such
+    split.
+    """
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:
         return None
@@ -189,7 +191,7 @@ def load_dataset_split(
 
 
 def join_corpora(sources: Sequence[PairSource]) -> Dataset:
-    """The pairs of several training corpora, one corpus after the other, with the number of their corpus."""
+    """Join the pairs of several training corpora. The column `corpus` has the corpus number of each pair."""
     corpora = []
     for number, source in enumerate(sources):
         pairs: Any = load_pairs(source)
@@ -203,7 +205,7 @@ def load_splits(
     data: DataSettings,
     seed: int,
 ) -> dict[str, Any]:
-    """The texts of the training, validation and test split. The text of a missing split is None.
+    """Load the texts of the training, validation and test split. The text of a missing split is None.
 
     `check_split` checks each split that is not a stream.
     """
@@ -229,7 +231,7 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """The name of a split for messages: its files, or its dataset and key, or the generated corpus."""
+    """Return the name of a split for messages: its files, or its dataset and its key, or its toy corpus."""
     if files := data.files(split):
         return " and ".join(files)
     if dataset := getattr(data, "dataset", None):
@@ -238,7 +240,8 @@ def split_name(data: DataSettings, split: str) -> str:
 
 
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
-    """Refuse a split without text. A training or validation split also needs a pair that is short enough.
+    """Refuse a split without text. Also refuse a training or validation split in which each pair is empty or
+    has too many characters.
 
     `fault` is the message for a split in which each pair has an empty side.
     """
@@ -274,7 +277,7 @@ def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
 
 @dataclass
 class CorpusReport:
-    """The number of pairs that were kept, and the number that were dropped for each reason."""
+    """The number of pairs that were kept, and for each reason the number of pairs that were dropped."""
 
     kept: int = 0
     empty: int = 0
@@ -288,7 +291,9 @@ class CorpusReport:
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Count [N] pairs. An outcome is the position of a field of this class, such as 0 for `kept`."""
+        """Add [N] pairs to the counts. An outcome is the position of a field of this class, such as 0 for
+        `kept`.
+        """
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):
             setattr(self, counter.name, getattr(self, counter.name) + count)
@@ -320,11 +325,11 @@ def prepare_pairs(
     num_proc: int | None = None,
     keep_text: bool = False,
 ) -> tuple[Dataset | IterableDataset, CorpusReport]:
-    """The cleaned pairs as token ids, and the counts of dropped pairs.
+    """Clean and encode pairs. Return the kept pairs as token ids, and the counts of kept and dropped pairs.
 
     If `target_tokenizer` is None, each text is also its own target. A dataset is encoded once, into the cache
-    of `datasets`. A stream is encoded while it is read. The counts of a stream change while the stream is
-    read, in the process that reads it.
+    of `datasets`. A stream is encoded while it is read. The counts of a stream rise while the stream is read,
+    and only in the process that reads the stream.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(
@@ -394,8 +399,8 @@ class PairEncoder:
             ]
         )
         for row in np.flatnonzero(too_many_characters):
-            # Do not encode a text with too many characters, because encoding takes long and the pair is
-            # dropped.
+            # Do not encode a pair with too many characters, because the encoding would take long and the pair
+            # is dropped.
             sources[row] = targets[row] = ""
         source_ids = text_encoder(self.source_tokenizer)(sources)
         target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids
@@ -403,7 +408,8 @@ class PairEncoder:
         target_lengths = target_ids.value_lengths().to_numpy()  # [N]
         longer = np.maximum(source_lengths, target_lengths)
         unequal = longer > (self.max_length_ratio or np.inf) * np.minimum(source_lengths, target_lengths)
-        # An outcome is the position of a field of `CorpusReport`. The first reason that applies is counted.
+        # An outcome is the position of a field of `CorpusReport`. If several reasons apply to a pair, only
+        # the first reason is counted.
         position = {field.name: number for number, field in enumerate(fields(CorpusReport))}
         reasons = {
             "empty": empty,
@@ -458,8 +464,8 @@ class Corpus:
     source_tokenizer: PreTrainedTokenizerFast
     # If the vocabulary is shared, `target_tokenizer` is the same object as `source_tokenizer`.
     target_tokenizer: PreTrainedTokenizerFast
-    # The collators pad batches. The collator of the training also applies BPE-dropout, or chooses masked
-    # tokens.
+    # The collators pad batches. If BPE-dropout is on, `train_collator` also applies BPE-dropout. In masked
+    # language modelling both collators also choose the masked tokens.
     train_collator: PairCollator
     validation_collator: PairCollator
     # The largest allowed length of training and validation sentences (tokens).
@@ -468,7 +474,7 @@ class Corpus:
     num_proc: int
     # The seed that decides which pairs of weighted corpora an epoch contains.
     seed: int
-    # The tokenizer that encodes the texts of a language model; None for pairs.
+    # The tokenizer that encodes the texts of a language model; None for sentence pairs.
     text_tokenizer: PreTrainedTokenizerFast | None = None
     # Drop a training pair if the number of tokens of one side exceeds this multiple of the number of tokens
     # of the other side.
@@ -481,7 +487,7 @@ class Corpus:
     # The name and the weight of each training corpus; empty without weights.
     corpora: Sequence[tuple[str, float]] = ()
 
-    # Encoded pairs.
+    # The encoded pairs of the training and the validation split.
     train: Dataset | IterableDataset = field(init=False)
     validation: Dataset | None = field(init=False, default=None)
     # The report of each encoded split. The report of a stream changes while the stream is read.

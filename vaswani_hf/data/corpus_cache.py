@@ -20,17 +20,17 @@ from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
 CACHE_REMEDY = "free disk space, or set HF_DATASETS_CACHE to a folder with more space"
-# The digest of a stream covers only its first pairs. Digest few pairs, because each start of a run reads
-# these pairs again.
+# The digest of a stream covers only this number of pairs, because each start of a run reads these pairs
+# again.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
 def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
-    """The `count` of the training pairs and their `sha256`. A resumed run compares both values with those of
-    the earlier run.
+    """Return the `count` and the `sha256` of training pairs. A resumed run compares both values with the
+    values of the earlier run.
 
-    The digest does not depend on the folder and the time of the encoding. The `sha256` of a stream is the
-    hash of its first 1000 pairs, and the `count` of a stream is None.
+    The digest depends neither on the cache folder nor on the time of the encoding. The `sha256` of a stream
+    is the hash of its first 1000 pairs, and the `count` of a stream is None.
     """
     if isinstance(pairs, IterableDataset):
         # Copy the stream, because a stream and all streams derived from the stream share one position.
@@ -66,7 +66,7 @@ def cached_digest(pairs: Dataset) -> dict[str, Any]:
         if {"count": len(pairs), "sha256": str(digest["sha256"])} == digest:
             return digest
     digest = corpus_digest(pairs)
-    # A full or read-only cache is no error: the next run computes the digest again.
+    # If the cache is full or read-only, ignore the error. The next run computes the digest again.
     with contextlib.suppress(OSError):
         write_whole(path, json.dumps(digest))
     return digest

@@ -1,4 +1,4 @@
-"""Loads datasets of the Hub. All splits and all processes use one commit, also in a resumed run."""
+"""Loads datasets of the Hub. All splits and all processes use one commit of a dataset, also in a resumed run."""
 
 import os
 import re
@@ -24,8 +24,8 @@ if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
 def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
     """The section `data` with the commit of its dataset, and with the licence in the dataset card.
 
-    A licence that the recipe states is kept. `earlier` is the section that the run to be resumed has
-    recorded. The commit in `earlier` is kept, unless the recipe names another commit.
+    If the recipe states a licence, that licence is kept. `earlier` is the section that the run to be resumed
+    has recorded. The commit in `earlier` is kept, unless the recipe names another dataset or another commit.
     """
     if data.dataset is None:
         return data
@@ -48,7 +48,7 @@ def _is_another_commit(revision: str | None, recorded: str | None) -> bool:
 
 
 def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[str | None, str | None]:
-    """The commit of a dataset of the Hub, and the licence in its card. None means unknown."""
+    """Return the commit of a dataset of the Hub, and the licence in its card. None means unknown."""
     if not is_on_hub(dataset):
         raise ValueError(
             f"`data.dataset` must be a local folder or a dataset of the Hub, but '{dataset}' is neither."
@@ -101,5 +101,5 @@ def open_dataset(
 
 
 def _is_commit(revision: str | None) -> bool:
-    """True if a revision is the whole hash of a commit, not a branch or a tag."""
+    """True if a revision is the full hash of a commit, not a shortened hash, a branch or a tag."""
     return re.fullmatch("[0-9a-f]{40}", revision or "") is not None

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Half of a surrogate pair. JSON can contain a single half. Python also turns each command line byte that is
-# not UTF-8 into a single half.
+# Half of a surrogate pair. JSON can contain a single half. Python also turns each byte of the command line
+# that is not UTF-8 into a single half.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -87,7 +87,7 @@ def parse_json(text: str, kind: type, place: str) -> Any:
 
 
 def refuse_lone_surrogates(text: str, place: str) -> None:
-    """Refuse half of a surrogate pair. Errors name `place`."""
+    """Refuse a text with half of a surrogate pair. Errors name `place`."""
     if half := _LONE_SURROGATE.search(text):
         raise ValueError(
             f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write."

@@ -47,7 +47,7 @@ class MappedFiles:
         self._advise = _c_function("madvise")
 
     def release(self) -> None:
-        """Drop the loaded pages if there are many. The next access to a dropped page reads it from the file."""
+        """Drop the loaded pages if there are many. The next access to a dropped page reads the file."""
         limit = self._shared_bytes_after_release + _MAX_MAPPED_BYTES
         if self._advise is None or _shared_bytes() < limit:
             return

@@ -19,8 +19,8 @@ from .lines import parse_json, read_lines, refuse_lone_surrogates
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
 
-# Raise Python's limit for the size of a CSV field, because a longer field would stop the run. corpus.py drops
-# and counts pairs that are too long.
+# Raise Python's limit for the size of a CSV field, because a field above the limit would stop the run.
+# corpus.py drops and counts pairs that are too long.
 csv.field_size_limit(2**31 - 1)
 
 
@@ -47,7 +47,7 @@ def existing_files(given: Files, name: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """The record of `vaswani distill` in the first line of each file; {} for a file without a record."""
+    """Return for each file the record of `vaswani distill` in its first line; {} for a file without a record."""
     records = []
     try:
         for path in existing_files(files, "pairs_file") if files else []:
@@ -55,7 +55,7 @@ def distillation_records(files: list[str]) -> list[dict[str, Any]]:
             record = first_row.get("distillation")
             records.append(record if isinstance(record, dict) else {})
     except (OSError, ValueError):
-        # Ignore the error here, because `load_pairs` reports it later.
+        # Ignore the error here, because `load_pairs` reports the error later.
         return []
     return records
 
@@ -159,7 +159,8 @@ def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, st
     """The two sentences of a row. A missing value becomes an empty sentence."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
-    # If a language has the name "translation", the row has one column per language.
+    # If one of the languages has the name "translation", the column `translation` holds sentences of this
+    # language.
     texts = row if "translation" in languages else row.get("translation", row)
     if isinstance(texts, str):
         texts = parse_json(texts, dict, "The column `translation`")

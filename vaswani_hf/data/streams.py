@@ -1,8 +1,8 @@
 """Token-budget batches of a stream: a dataset of unknown size that is read during the training.
 
-`EndlessStream` reads the stream window by window, and cuts each window into batches as batching.py cuts a
-corpus. A resumed run continues with exactly the next batch, because the checkpoint contains the position of
-the current window.
+`EndlessStream` reads the stream in windows of consecutive pairs, and cuts each window into batches as
+batching.py cuts a corpus. A resumed run continues with exactly the next batch, because the checkpoint
+contains the position of the current window.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
     The pairs of a window are permuted, sorted by length and cut into batches, and the batches are permuted.
     If less than a full batch remains after the last full window of an epoch, the remaining pairs are added to
     that window. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
-    collate_fn=collator)` without workers, because only the process that reads the stream has its state.
+    collate_fn=collator)` without workers, because only the process that reads the stream has the state of the
+    stream.
     """
 
     # The number of batches per epoch of a stream is unknown.
@@ -55,10 +56,11 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._position = 0
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """The state for `load_state_dict`, which is equal in all processes, for any number of processes.
+        """Return the state for `load_state_dict`. The state is equal in all processes, and a run with another
+        number of processes can load the state.
 
-        `position` is the number of finished batches of all epochs and processes. None means all batches that
-        the iterator has yielded.
+        `position` is the number of finished batches of all epochs and processes. None means the number of
+        batches that the iterators of all processes have yielded.
         """
         done = self._position if position is None else position
         if done < self._window["first_batch"]:
@@ -83,14 +85,15 @@ class EndlessStream(torch.utils.data.IterableDataset):
             yield batches[self._process_index]
 
     def _sequence(self) -> Iterator[list[dict[str, Any]]]:
-        """The batches of all epochs and processes, without the finished batches."""
+        """Yield the batches of all epochs and processes that are not finished yet."""
         done = self._position
         number = self._window["first_batch"]
         epoch = self._window["epoch"]
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # An epoch that a resumed run continues may have no pairs left, although the stream has pairs.
+            # If a resumed run continues an epoch, this epoch may have no pairs left. Do not report an empty
+            # stream then.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True
@@ -139,8 +142,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
     def _batches(self, pairs: list[dict[str, Any]], seed: list[int]) -> list[list[dict[str, Any]]]:
         generator = np.random.default_rng(seed)
-        # Permute the pairs, because otherwise the same pairs of equal lengths would share a batch in each
-        # epoch.
+        # Permute the pairs, because without a permutation the same pairs of equal lengths would share a batch
+        # in each epoch.
         pairs = [pairs[row] for row in generator.permutation(len(pairs))]
         source_lengths = np.array([pair["source_length"] for pair in pairs])
         target_lengths = np.array([pair["target_length"] for pair in pairs])
@@ -165,8 +168,8 @@ class ShuffledShards:
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the epoch: the open shards with their positions, the number of opened shards, the
-        next shard.
+        """Return the position in the epoch: the open shards with their positions, the number of shards opened
+        so far, and the open shard to read next.
         """
         shards = [[shard, pairs.state_dict()] for shard, pairs, _ in self._open]
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
@@ -189,7 +192,7 @@ class ShuffledShards:
                 self._turn = (self._turn + 1) % len(self._open)
                 yield pair
                 continue
-            # The next shard replaces a finished shard.
+            # Replace the finished shard by the next shard of the epoch, if there is a next shard.
             del self._open[self._turn]
             if self._num_opened < len(order):
                 self._open_next(order, epoch, self._turn)

@@ -11,7 +11,7 @@ import pyarrow
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-# The number of words that a `TextEncoder` remembers: about 40 MB for European text.
+# The number of words that a `TextEncoder` remembers. These words take about 40 MB for European text.
 _MAX_WORDS = 200_000
 
 
@@ -23,7 +23,7 @@ class SerializedTokenizer(NamedTuple):
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """Serialize a tokenizer. The result does not depend on the tokenizer's folder and earlier calls."""
+    """Serialize a tokenizer. Neither the folder nor earlier calls of the tokenizer change the result."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
     return SerializedTokenizer(text, tokenizer.split_special_tokens)
@@ -40,8 +40,8 @@ class TextEncoder:
     """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
     once.
 
-    A tokenizer spends most of its time on words that it has encoded before. A lookup of the ids of known
-    words takes a third of the time of the tokenizer (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that it has encoded before. Encoding by looking up the ids of
+    known words takes a third of the time that the tokenizer takes (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
@@ -85,8 +85,8 @@ class TextEncoder:
         )
 
     def _remember(self, words: set[str]) -> dict[str, bytes]:
-        # Several threads share this encoder. Replace a full dictionary by a new one and never remove words
-        # from it, because another thread may be reading the dictionary.
+        # Several threads share this encoder. If the dictionary is full, use a new dictionary and leave the
+        # full dictionary as it is, because another thread may be reading the full dictionary.
         ids_of = self._ids_of if len(self._ids_of) < _MAX_WORDS else {}
         new = [word for word in words if word not in ids_of]
         ids_of.update(zip(new, self._encode(new, special=False), strict=True))

@@ -66,7 +66,7 @@ _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 class TextForm:
     """The space and the special tokens that a tokenizer adds to a text."""
 
-    # Add a space before the text, and remove it in decoding, so that a word has the same tokens at the
+    # Add a space before the text, and remove the space in decoding, so that a word has the same tokens at the
     # beginning of a sentence and after a space.
     begins_with_a_space: bool = True
     # If true: begin a text with `<s>` and add no `</s>`, so that a model can continue the text, and pad on
@@ -92,7 +92,7 @@ def write_tokenizers(
     `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If an earlier run has
     trained tokenizers with the same settings on the same files, the tokenizers are copied from the cache.
     `kind` has all other values on which the tokenizers depend, such as the name of the task. The name of the
-    tokenizers in the cache is a hash of these values.
+    tokenizers in the cache is a hash of the corpus files, the settings and `kind`.
     """
 
     def train(place: Path) -> None:
@@ -170,7 +170,7 @@ def train_on_sides(
 def training_texts(
     pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int
 ) -> Iterator[str]:
-    """The texts in the columns `sides`. Pairs that `has_too_many_characters` refuses are left out."""
+    """The texts in the columns `sides`. Pairs for which `has_too_many_characters` is true are left out."""
     for batch in _batches(pairs):
         kept = [
             row
@@ -217,7 +217,7 @@ def train_tokenizer(
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
-        of_tags = f" and {len(tags)} more, {' '.join(tags)}" if tags else ""
+        of_tags = f" and the tags {' '.join(tags)}" if tags else ""
         raise ValueError(
             f"`vocab_size` must be at least {smallest} (256 bytes and {len(SPECIAL_TOKENS)} special "
             f"tokens{of_tags}), but is {vocab_size}."
@@ -242,8 +242,8 @@ def _add_marks(backend: Tokenizer, form: TextForm) -> None:
     """Give a trained tokenizer the `<mask>`, the decoder and the special tokens that `form` describes."""
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
-    # Decoding removes the token of a tag. If several tokens together spell a tag, decoding keeps them,
-    # because they are text.
+    # Decoding removes the token of a tag. If several tokens together spell a tag, decoding keeps these
+    # tokens, because they are ordinary text.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
     # Remove the space before the text in decoding. Do not remove the space for a causal language model,
@@ -266,9 +266,7 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """A copy of a tokenizer with the same vocabulary and another `TextForm`. `<mask>` stays in the
-    vocabulary.
-    """
+    """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
@@ -277,7 +275,7 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
 
 
 def _train_bpe(texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int) -> models.BPE:
-    """Train BPE on characters, and convert it to byte-level BPE. The first merges join the bytes of
+    """Train BPE on characters, and convert the result to byte-level BPE. The first merges join the bytes of
     characters.
     """
     counts: Counter[str] = Counter()
@@ -355,7 +353,7 @@ def _untrained_backend(lowercase: bool, normalization: str | None, form: TextFor
 def with_transformers_interface(
     backend: Tokenizer, model_max_length: int | None, form: TextForm = SENTENCE
 ) -> PreTrainedTokenizerFast:
-    """The transformers tokenizer around `backend`, with the special tokens of this package."""
+    """Wrap `backend` in a tokenizer of transformers, with the special tokens of this package."""
     bos, pad, eos, unk = SPECIAL_TOKENS
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,

@@ -18,7 +18,8 @@ has exactly one correct tree, because its words decide the attachment of each ph
 - "up", "on" and "in" are particles in some sentences and prepositions in other sentences: "puts the dog on",
   "sleeps on Monday".
 
-The grammar generates no ambiguous sentences. For example, no place follows an object with a relative clause.
+The grammar generates no ambiguous sentences. For example, no phrase with a place follows an object with a
+relative clause.
 
 Both corpora are identical on every machine and in every Python version.
 """
@@ -47,7 +48,8 @@ SMALLEST_HELD_OUT = 100
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
-# The start symbols of the grammar: 17 of 19 sentences are statements (`S:`), 2 of 19 are questions (`SQ:`).
+# The start symbols of the grammar. A statement (`S:`) is drawn with probability 17/19, a question (`SQ:`)
+# with probability 2/19.
 _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
 # Each line is a rule: weight, left side, right side.
@@ -225,7 +227,7 @@ cc CC and or
 
 
 def english_words(number: int) -> str:
-    """A number below 1,000,000 in British English words, as in "one thousand one hundred and twenty-one"."""
+    """Write a number below 1,000,000 in British English, such as "one thousand one hundred and twenty-one"."""
     thousands, rest = divmod(number, 1000)
     if thousands == 0:
         return _words_below_1000(rest, "en")
@@ -238,7 +240,7 @@ def english_words(number: int) -> str:
 
 
 def german_words(number: int) -> str:
-    """A number below 1,000,000 as one German word, as in "eintausendeinhunderteinundzwanzig"."""
+    """Write a number below 1,000,000 as one German word, such as "eintausendeinhunderteinundzwanzig"."""
     thousands, rest = divmod(number, 1000)
     if thousands == 0:
         return _words_below_1000(rest, "de")
@@ -255,15 +257,15 @@ def german_words(number: int) -> str:
 @functools.cache
 def _words_below_1000(number: int, language: str) -> str:
     # The cache reduces the time for 30,000 pairs from 3 s to 0.1 s. num2words is not used for numbers from
-    # 1000 on, because it writes a comma after "thousand", and writes 101,000 as "einhunderteinstausend"
-    # instead of "einhunderteintausend".
+    # 1000 on, because num2words writes a comma after "thousand", and writes 101,000 as
+    # "einhunderteinstausend" instead of "einhunderteintausend".
     from num2words import num2words
 
     return num2words(number, lang=language)
 
 
 def num_digits(words: str) -> int:
-    """The number of digits of a number in English words."""
+    """Count the digits of a number that is written in English words."""
     thousands, thousand, _ = words.partition(" thousand")
     digits = _num_digits_below_1000()[thousands]
     return digits + 3 if thousand else digits
@@ -275,17 +277,18 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Random numbers of one split as pairs: English words as `source`, the German word as `target`.
+    """Draw random numbers of one split. A pair has the English words as `source`, the German word as
+    `target`.
 
-    Each draw first chooses a shape and then a number of this shape. The shape of a number is the number of
-    digits of its thousands and of its remainder below 1000, 0 to 3 digits each. All shapes have equal
-    probability. A uniform draw from all numbers would give few short numbers, because 90 % of all numbers
-    have six digits.
+    Each draw first chooses a shape and then a number of this shape. The shape of a number is two numbers of
+    digits: 0 to 3 digits for its thousands, and 0 to 3 digits for its remainder below 1000. All shapes have
+    equal probability. A uniform draw from all numbers would give few short numbers, because 90 % of all
+    numbers have six digits.
 
     The split of a number does not depend on the seed: "validation" and "test" have about 5 % of the numbers
-    each, "train" has the remaining numbers and all numbers below 100. Only "train" repeats numbers, and
-    repeats a number only after all numbers of the same shape. The pairs for a smaller `num_pairs` are the
-    first pairs for a larger `num_pairs`.
+    each, "train" has the remaining numbers and all numbers below 100. Only "train" repeats numbers, and a
+    number is repeated only after all numbers of its shape have been drawn. A smaller `num_pairs` gives the
+    first pairs of the list that a larger `num_pairs` gives.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -296,7 +299,7 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
 
 
 def number_split(train_size: int, seed: int, split: str) -> list[dict[str, str]]:
-    """The pairs of a split of the corpus `numbers`."""
+    """Return the pairs of a split of the toy corpus `numbers`."""
     return number_pairs(train_size if split == "train" else NUMBERS_HELD_OUT, seed, split)
 
 
@@ -317,7 +320,7 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Random numbers of all splits. If `is_endless`, numbers repeat after all numbers of the same shape."""
+    """Draw numbers of all splits. If `is_endless`, a number repeats only after all numbers of its shape."""
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
         for thousands, rests in itertools.product(_RANGES, _RANGES)
@@ -361,8 +364,8 @@ def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
     """Trees of random sentences of one split. All sentences are different.
 
     The split of a sentence does not depend on the seed: "validation" and "test" have about 5 % of the
-    sentences each, "train" has the remaining sentences. The trees for a smaller `num_trees` are the first
-    trees for a larger `num_trees`.
+    sentences each, "train" has the remaining sentences. A smaller `num_trees` gives the first trees of the
+    list that a larger `num_trees` gives.
     """
     generator = random.Random(seed)
     trees: dict[str, Tree] = {}
@@ -374,12 +377,12 @@ def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
 
 
 def tree_split(train_size: int, seed: int, split: str) -> list[Tree]:
-    """The trees of a split of the corpus `trees`."""
+    """Return the trees of a split of the toy corpus `trees`."""
     return grammar_trees(train_size if split == "train" else TREES_HELD_OUT, seed, split)
 
 
 def _draw_tree(generator: random.Random) -> Tree | None:
-    """A random tree, or None if its sentence is too long."""
+    """Draw a random tree. Return None if its sentence has more than `_MAX_WORDS` words."""
     rules = _read_rules()
     lexicon = _read_lexicon()
     symbols: list[str] = []
@@ -411,8 +414,8 @@ def _draw_tree(generator: random.Random) -> Tree | None:
 
 @functools.cache
 def _read_rules() -> dict[str, list[list[str]]]:
-    """The right sides of the rules for each left side. Each right side is repeated as often as its weight
-    says.
+    """Return the right sides of the rules for each left side. A right side with the weight `w` occurs `w`
+    times.
     """
     rules: dict[str, list[list[str]]] = {}
     for line in filter(None, _RULES.splitlines()):

@@ -58,7 +58,7 @@ class Tree:
     # The linearisation: `(S`, `(NP`, …, `)`, and `XX` for each word.
     symbols: tuple[str, ...]
     words: tuple[str, ...]
-    # The part of speech of each word; `XX` if it is unknown.
+    # The part of speech of each word; `XX` if the part of speech is unknown.
     tags: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Tree:
 
     @property
     def sentence(self) -> str:
-        """The words with spaces between them. White space in a word becomes `_`, `-LRB-` becomes `(`."""
+        """The words with spaces between them. White space in a word becomes `_`, and `-LRB-` becomes `(`."""
         return " ".join(re.sub(r"\s", "_", unescaped(word)) for word in self.words)
 
     @property
@@ -95,19 +95,19 @@ class Tree:
 
 
 def escaped(word: str) -> str:
-    """A word with its brackets in the form of treebanks, such as `-LRB-`."""
+    """Replace the brackets in a word as treebanks do: `(` becomes `-LRB-`, and `)` becomes `-RRB-`."""
     return word.replace("(", "-LRB-").replace(")", "-RRB-")
 
 
 def unescaped(word: str) -> str:
-    """A word of a treebank with normal brackets."""
+    """Replace the escapes in a word of a treebank by brackets: for example, `-LRB-` becomes `(`."""
     return re.sub("-[LR][RCS]B-", lambda escape: _ESCAPES[escape[0]], word)
 
 
 def tree_from_symbols(
     words: Sequence[str], symbols: Sequence[str], tags: Sequence[str] | None = None
 ) -> Tree:
-    """The tree whose linearisation is `symbols`, over the words of a sentence."""
+    """Build the tree that has the linearisation `symbols` and the words of a sentence."""
     num_words = list(symbols).count(WORD)
     if not _is_constituent(symbols) or num_words != len(words):
         text = " ".join(symbols)
@@ -136,7 +136,7 @@ def _is_constituent(symbols: Sequence[str]) -> bool:
 
 
 def tree_from_text(text: str) -> Tree:
-    """The tree in a text that contains exactly one tree. `read_trees` cleans the tree."""
+    """Read a text that contains one tree. Traces, function tags and wrappers are removed from the tree."""
     trees = list(read_trees(text.split("\n"), "the tree"))
     if len(trees) != 1 or not trees[0].words:
         raise ValueError(f"The text must be one tree with a word in it, but is {text!r:.200}.")
@@ -147,9 +147,11 @@ def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
     """The trees of a treebank, without traces, function tags and wrappers.
 
     A tree is on one line, or on several lines that are indented after the first line, as in Penn files. A
-    tree that contains only traces has no words. Error messages name the file (`place`) and the line.
+    tree that contains only traces becomes a tree without words. Error messages name the file (`place`) and
+    the line.
     """
-    # A block begins at a line that begins with a bracket, and ends before the next such line.
+    # A block begins at a line that begins with a bracket, and ends before the next line that begins with a
+    # bracket.
     block: list[str] = []
     first_line = 1
     for number, line in enumerate(lines, 1):
@@ -198,7 +200,7 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
             tags = []
     if labels:
         missing = "a closing bracket" if len(labels) == 1 else f"{len(labels):,} closing brackets"
-        remedy = "add what is missing, or indent the lines that continue a tree"
+        remedy = f"add {missing}, or indent the lines that continue a tree"
         refuse(start, f"the tree that begins here lacks {missing} {end}; {remedy}")
 
 
@@ -206,14 +208,16 @@ def _fault_of(token: re.Match[str], *, is_inside: bool) -> str | None:
     """The error of a token inside or outside a tree; None if the token is correct."""
     if token["empty"]:
         label = "".join(token["empty"].split())
-        return f"the bracket `{label}` has no word in it; write (TAG word), or remove it"
+        return f"the bracket `{label}` has no word in it; write (TAG word), or remove the bracket"
     if token["loose"]:
         word = f"{token['loose']!r:.40}"
         if is_inside:
             return f"the word {word} has no tag of its own; write each word as (TAG word)"
         return f"{word} stands outside of the brackets of a tree; remove it, or put it into brackets"
     if token["close"] and not is_inside:
-        return "a closing bracket has no opening one; remove it, or add the opening bracket that is missing"
+        return (
+            "a closing bracket has no opening bracket; remove the closing bracket, or add the opening bracket"
+        )
     return None
 
 

@@ -11,12 +11,12 @@ from .batching import order_by_length
 class WeightedPairs:
     """Chooses the pairs of each epoch if the training corpora have weights.
 
-    An epoch consists of places, and each place holds one pair. A corpus with n pairs and the weight w fills m
-    = round(w * n) places of each epoch. The pairs of a corpus are sorted by length. Place j gets pair
-    floor((j * n + r) / m), where r is a random number from 0 to n - 1 that is drawn for each epoch. Each pair
-    therefore fills floor(m / n) or ceil(m / n) places of an epoch, and m / n places on average. The length of
-    a place is the length of the longest pair that can fill the place in any epoch, so that all epochs have
-    the same batch bounds.
+    An epoch consists of places, and each place holds one pair. A corpus with `n` pairs and the weight `w`
+    fills `m = round(w * n)` places of each epoch. The pairs of a corpus are sorted by length. Place `j` gets
+    the pair at position `floor((j * n + r) / m)`, where `r` is a random integer from 0 to `n - 1` that is
+    drawn for each epoch. On average each pair therefore fills `m / n` places of an epoch: either `floor(m /
+    n)` or `ceil(m / n)` places. The length of a place is the length of the longest pair that can fill the
+    place in any epoch, so that all epochs have the same batch bounds.
     """
 
     def __init__(
@@ -48,8 +48,9 @@ class WeightedPairs:
                 target_parts.append(_longest_in_places(target_lengths[pairs], num_places))
         if not source_parts:
             raise ValueError(
-                f"`data.train_weights` must leave pairs to train on, but is {weights} where the corpora have"
-                f" {self.num_pairs} pairs after cleaning; give a corpus with pairs a weight above 0."
+                "`data.train_weights` must have a weight above 0 for a corpus that is not empty, but the weights "
+                f"are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise the weight of "
+                "a corpus that has pairs."
             )
         # The lengths of the places of all corpora (tokens).
         self.source_lengths = np.concatenate(source_parts)  # [P]
@@ -58,7 +59,8 @@ class WeightedPairs:
     def of_epoch(self, epoch: int) -> np.ndarray:
         """The number of the pair in each place, [P] int64.
 
-        If an epoch contains pair n several times, its numbers are n, n + N, n + 2 N, and so on.
+        If an epoch contains pair `n` several times, its copies have the numbers `n`, `n + N`, `n + 2N`, and
+        so on.
         """
         # Add a third number to the seed, because `TokenBudgetSampler` uses a generator with the seed [seed,
         # epoch].
@@ -75,7 +77,7 @@ class WeightedPairs:
 
 
 def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
-    """For each place the length of the longest pair that can fill the place, [num_places]."""
+    """Return for each place the length of the longest pair that can fill the place, [num_places]."""
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places

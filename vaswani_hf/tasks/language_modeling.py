@@ -1,6 +1,6 @@
 """Language modelling: a decoder (causal) or an encoder (masked) learns from plain text.
 
-Legend of shapes: B texts of a batch, L length of a text in tokens.
+Legend of shapes: B texts of a batch, L length of a text in tokens, V vocabulary size.
 """
 
 import copy
@@ -73,9 +73,9 @@ class TextData(CorpusData):
     train_text: Files = None
     """Text files with one text per line, for training."""
     validation_text: Files = None
-    """The same as `train_text`, for the validation split."""
+    """Text files with one text per line, for validation."""
     test_text: Files = None
-    """The same as `train_text`, for the test split, which is scored at the end."""
+    """Text files with one text per line, for the test at the end of the run."""
     text_column: str = "text"
     """The column of a dataset that has the texts."""
 
@@ -102,12 +102,14 @@ class LanguageModeling(Task):
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     # The special tokens that the tokenizer adds to a text.
     form: TextForm
-    # The name of the task on the Hub, which is also the name of its pipeline, and the task in words.
+    # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name for readers of
+    # the card.
     hub_task: str
     hub_name: str
-    # The ability of the model, for the sentence "… texts in LANGUAGE" of the model card.
+    # The ability of the model: the words before "texts in LANGUAGE" in the first sentence of the model card.
     ability: str
-    # The example inputs of the model card: for the corpus of number words, and for other texts.
+    # The example inputs of the model card: the first for a model of number words, the second for other
+    # models.
     examples: tuple[str, str]
     # A note about the scored tokens for the model card.
     scored_tokens = ""
@@ -121,7 +123,7 @@ class LanguageModeling(Task):
         raise NotImplementedError
 
     def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The labels, and the logits at the positions that predict these labels [B, L, V]."""
+        """Return the labels, and the logits [B, L, V] at the positions that predict these labels."""
         return labels, logits
 
     def pin_data(self, data: TextData, earlier: TextData | None) -> TextData:
@@ -289,9 +291,9 @@ class CausalCollator(PairCollator):
 class MaskingCollator(PairCollator):
     """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
 
-    Seed, epoch and text decide which tokens are masked, so that the result does not depend on an interruption
-    or on the number of data workers. A validation passes no epoch, so that every validation masks the same
-    tokens.
+    Seed, epoch and text decide which tokens are masked, so that the choice of tokens does not depend on an
+    interruption or on the number of data workers. A validation passes no epoch, so that every validation
+    masks the same tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
@@ -334,9 +336,10 @@ def evaluate_texts(
     """The scores of a language model on texts. Empty texts and too long texts are left out with a warning.
 
     A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, the same tokens
-    in each evaluation. The scores are `loss` (nats per predicted token), `perplexity`, `accuracy` (percent of
-    the predicted tokens whose most likely token is right), the numbers of predicted `tokens` and of `texts`,
-    and `seconds`. A causal model also has `bits_per_byte`, which does not depend on the vocabulary.
+    in each evaluation. The scores are `loss` (nats per predicted token), `perplexity`, `accuracy` (percentage
+    of the predicted tokens for which the model's most likely token is right), the numbers of predicted
+    `tokens` and of `texts`, and `seconds`. The scores of a causal model also have `bits_per_byte`, so that
+    models with different vocabularies can be compared.
     """
     task = _task_of(model)
     start = time.perf_counter()
@@ -359,8 +362,8 @@ def evaluate_texts(
         raise ValueError("There must be at least one text to evaluate, but there is none.")
     if not math.isfinite(nats):
         raise ValueError(
-            "The model's logits are NaN or infinite: its weights are damaged, or too large for their dtype; "
-            "try bfloat16 or float32."
+            "The model's logits are NaN or infinite: the weights of the model are damaged, or too large for their "
+            "dtype; if the dtype is float16, try bfloat16 or float32."
         )
     scores = {"loss": nats / tokens, "perplexity": perplexity(nats / tokens), "accuracy": 100 * hits / tokens}
     if isinstance(task, CausalLanguageModeling):
@@ -397,7 +400,7 @@ def _batches(
 def evaluate_text_file(
     name: str, path: str, *, device: str | None = None, dtype: str | None = None, tokens_per_batch: int = 4096
 ) -> dict[str, Any]:
-    """`evaluate_texts` for the model `name` and a file with one text per line."""
+    """Call `evaluate_texts` for the model `name` and a file with one text per line."""
     texts = list(read_lines(path))
     if not any(text.strip() for text in texts):
         raise ValueError(f"{path} must hold texts, one per line, but is empty.")
@@ -406,7 +409,7 @@ def evaluate_text_file(
     tokenizer, of_target = load_tokenizers(folder, name)
     if is_tree_tokenizer(of_target):
         raise ValueError(
-            f"`model` must be a language model, but '{name}' is a parser; it is evaluated by `--trees`."
+            f"`model` must be a language model, but '{name}' is a parser; evaluate a parser with `--trees`."
         )
     precision = {} if dtype is None else {"dtype": dtype}
     place = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -415,7 +418,7 @@ def evaluate_text_file(
 
 
 def scores_of_texts_as_text(results: dict[str, Any]) -> str:
-    """The scores of `evaluate_texts` as lines of text."""
+    """Write the scores of `evaluate_texts` as lines of text."""
     lines = [
         f"perplexity per token {results['perplexity']:.3f}",
         f"accuracy {results['accuracy']:.2f} % of {results['tokens']:,} predicted tokens",

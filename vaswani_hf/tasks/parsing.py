@@ -69,9 +69,9 @@ class TreebankData(DataSettings):
     train_trees: Files = None
     """Files or folders of trees, for training."""
     validation_trees: Files = None
-    """The same as `train_trees`, for the validation split."""
+    """Files or folders of trees, for validation."""
     test_trees: Files = None
-    """The same as `train_trees`, for the test split, which is scored at the end."""
+    """Files or folders of trees, for the test at the end of the run."""
 
 
 class TreebankTokenizer(TokenizerSettings):
@@ -199,7 +199,7 @@ def _check_split(pairs: Dataset, data: TreebankData, split: str) -> None:
 
 
 def load_treebank(names: list[str]) -> Dataset:
-    """The sentences and trees of files (see `treebank_files`) as columns `source` and `target`.
+    """Load the sentences and trees of files (see `treebank_files`) as columns `source` and `target`.
 
     Both columns are empty for a tree that has only traces. `datasets` reads the files into its cache once.
     """
@@ -229,8 +229,8 @@ def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_leng
 def train_tree_tokenizer(
     trees: Iterable[str], model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """The target tokenizer of a parser. The vocabulary has the symbols of `trees`. Each tree is a text of one
-    line.
+    """Build the target tokenizer of a parser. The vocabulary has the symbols of `trees`. Each tree is a text
+    of one line.
 
     The tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`,
     because the words are known from the sentence. An unknown label or tag becomes `<unk>`.
@@ -250,13 +250,13 @@ def train_tree_tokenizer(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", token_ids["</s>"])]
     )
     tokenizer = with_transformers_interface(backend, model_max_length)
-    # transformers saves `init_kwargs` with the tokenizer, so that a loaded tokenizer also has the mark.
+    # transformers saves `init_kwargs` with the tokenizer; therefore a loaded tokenizer also has the mark.
     tokenizer.init_kwargs[TREE_MARK] = True
     return tokenizer
 
 
 def _symbols_by_frequency(trees: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """All labels with their brackets and all tags, the most frequent symbols first."""
+    """Return all labels with their opening brackets and all tags, the most frequent symbols first."""
     counts: Counter[str] = Counter()
     for tree in trees:
         symbols = normalizer.normalize_str(tree)

@@ -72,24 +72,27 @@ class TranslationData(CorpusData):
     train_pairs: Files = None
     """Files of training pairs: JSON lines, CSV or Parquet with a `translation` column."""
     validation_source: Files = None
-    """The same as `train_source`, for the validation split."""
+    """Text files with one source sentence per line, for validation."""
     validation_target: Files = None
-    """The same as `train_target`, for the validation split."""
+    """Text files with the translations of `validation_source`, line by line."""
     validation_pairs: Files = None
-    """The same as `train_pairs`, for the validation split."""
+    """Files of validation pairs: JSON lines, CSV or Parquet with a `translation` column."""
     test_source: Files = None
-    """The same as `train_source`, for the test split, which is scored at the end."""
+    """Text files with one source sentence per line, for the test at the end of the run."""
     test_target: Files = None
-    """The same as `train_target`, for the test split, which is scored at the end."""
+    """Text files with the translations of `test_source`, line by line."""
     test_pairs: Files = None
-    """The same as `train_pairs`, for the test split, which is scored at the end."""
+    """Files of test pairs: JSON lines, CSV or Parquet with a `translation` column."""
     both_directions: bool = False
-    """Train on each pair and on the reversed pair. The source of a reversed pair begins with a tag for its target
-    language, `>>en<<` if `source_language` is en. The tag is one token of the vocabulary. Pairs in the direction
-    of the recipe have no tag, so that validation, test and exports use plain text.
+    """Train on each pair and on the reversed pair. The source of a reversed pair begins with a tag that names
+    the language to translate into: `>>en<<` if `source_language` is en. The tag is one token of the
+    vocabulary. Pairs in the direction of the recipe have no tag; therefore validation, test and exports use
+    plain text.
     """
     max_length_ratio: float | None = Field(None, ge=1)
-    """Drop a training pair if one side has more than this number of times as many tokens as the other side."""
+    """The largest ratio of the token counts of a training pair, longer side to shorter side. Training
+    pairs above this ratio are dropped.
+    """
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -113,7 +116,7 @@ class TranslationData(CorpusData):
         if not tokenizer.shared_vocabulary:
             raise ValueError(
                 "`data.both_directions: true` needs one vocabulary for both languages, but "
-                "`tokenizer.shared_vocabulary` is false; set it to true."
+                "`tokenizer.shared_vocabulary` is false; set `tokenizer.shared_vocabulary: true`."
             )
         if tokenizer.vocab_size <= SMALLEST_VOCABULARY:
             raise ValueError(
@@ -155,8 +158,8 @@ class TranslationData(CorpusData):
         for key in ("dataset", "train_pairs", "validation_pairs", "test_pairs"):
             if getattr(self, key):
                 raise ValueError(
-                    f"`data.{key}` has a column for each language, but {both}; name the two columns instead of "
-                    "the language."
+                    f"`data.{key}` has a column for each language, but {both}; set the two "
+                    "keys to the names of the two columns."
                 )
         return self
 
@@ -185,7 +188,7 @@ class TranslationTokenizer(TokenizerSettings):
         return self.shared_vocabulary
 
     def kept(self, recorded: Any) -> "TranslationTokenizer":
-        """The section `recorded`, but with the BPE-dropout of this section."""
+        """Return the section `recorded` with the BPE-dropout of this section."""
         return recorded.replace(bpe_dropout=self.bpe_dropout)
 
     @model_validator(mode="after")
@@ -207,7 +210,7 @@ class TranslationEvaluation(EvaluationSettings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The key of this section that is true and makes each validation score outputs; None if no key does."""
+        """The name of the key that makes each validation score translations; None if the key is false."""
         return "validation_bleu" if self.validation_bleu else None
 
     def check_dependencies(self) -> None:
@@ -441,7 +444,7 @@ def train_tokenizers(
 def in_both_directions(
     pairs: Dataset | IterableDataset, tag: str, num_proc: int = 1
 ) -> Dataset | IterableDataset:
-    """Each pair, followed by the reversed pair. The source of a reversed pair begins with `tag`."""
+    """Add the reversed pair after each pair. The source of a reversed pair begins with `tag`."""
     options: dict[str, Any] = {"batched": True, "features": pairs.features, "fn_kwargs": {"tag": tag}}
     if isinstance(pairs, IterableDataset):
         return pairs.map(_add_reversed, **options)
@@ -486,7 +489,7 @@ def _ability(facts: dict[str, Any], data: TranslationData | None) -> str:
         return " for translation; between which languages is not known."
     ability = f" that translates from `{source}` to `{target}`."
     if data is not None and data.both_directions:
-        ability += f" It also translates from `{target}` to `{source}`, where the text\n"
+        ability += f" It also translates from `{target}` to `{source}` if the text\n"
         ability += f"begins with `>>{source}<<` and a space."
     return ability
 
