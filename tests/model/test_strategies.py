@@ -105,7 +105,7 @@ def test_ensembles_and_phrases_are_strategies_too(model, tiny_config):
         (
             SearchStrategies(candidates=odd_candidates, must_contain=[[[9]]]),
             {},
-            "`must_contain` has a candidate selection and a stopping rule of its own; leave out `candidates` of `search`.",
+            "`candidates` of `search` must not be given with `must_contain`, because `must_contain` sets `candidates`; remove one of the two.",
         ),
         (
             SearchStrategies(scorer=reward_per_token),

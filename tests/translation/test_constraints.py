@@ -49,7 +49,7 @@ def test_a_prefix_is_split_as_it_is_at_the_beginning(gpt_like, copier):
         (
             ("a", "", [" "]),
             ValueError,
-            "A phrase of `must_contain` must have at least one character, but is empty.",
+            "A phrase of `must_contain` must not be blank, but is ' '.",
         ),
         (("a", "", [3]), TypeError, "A phrase of `must_contain` must be a str, but is of type int."),
         (("a", ["a"]), TypeError, "A target prefix must be a str, but is of type list."),

@@ -284,7 +284,7 @@ HALF = "must hold text, but holds '\\ud800', half a character, which UTF-8 canno
         ),
         (
             lambda t: t.translate(["a", "b"], must_contain=[[]] * 3),
-            "`must_contain` must hold one entry per line, but has more than the 2 lines.",
+            "`must_contain` must hold one entry per line, but has more entries than the 2 lines.",
         ),
     ],
 )

@@ -8,8 +8,8 @@
    as beams.
 3. Candidates that end with `</s>` or reach their limit become finished translations, if they are among the K
    best candidates. The best candidates that have not ended become the beams of the next step.
-4. A sentence is closed if the stopping rule decides that the search of the sentence ends. Closed sentences
-   are removed from the batch.
+4. A sentence is closed if the stopping rule decides that the search of the sentence ends. The search removes
+   closed sentences from the batch.
 
 The search follows the rules of transformers. This package adds the length penalty that the paper uses (Wu et
 al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al., a length limit for each sentence,
@@ -369,8 +369,7 @@ class BeamSearch:
                 self._use_step_numbers(last)
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
-        """Take one step with the logits of each decoder: steps 2 to 4 of the list at the head of this
-        file."""
+        """Take one step with the logits of each decoder: steps 2 to 4 at the head of this file."""
         was_open = self.is_open
         log_probs, checked = self._log_probs(logits)
         candidates = self.candidates(self, log_probs)

@@ -148,7 +148,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "label_smoothing": _A_RATE,
     "label_smoothing_form": (_is_one_of("t2t", "torch"), '"t2t" or "torch"'),
     "use_cache": _A_SWITCH,
-    "is_encoder_decoder": (lambda value: value is True, "True: the model is an encoder and a decoder"),
+    "is_encoder_decoder": (
+        lambda value: value is True,
+        "True, because the model has an encoder and a decoder",
+    ),
     "bos_token_id": _A_TOKEN_OR_NONE,
     "pad_token_id": _A_TOKEN_OR_NONE,
     "eos_token_id": (
@@ -213,9 +216,9 @@ class VaswaniConfig(PreTrainedConfig):
         attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
             encoder to r tokens on each side of a token, in the decoder to the r tokens before a token.
             Section 4 of the paper only mentions this restriction. None means no restriction. For n tokens of
-            width d, time and memory are O(r n d), and the maximum path length is O(n/r) layers. A list
-            contains r or None for each layer. A list either applies to both stacks, or contains the values of
-            the encoder layers followed by the values of the decoder layers.
+            width d, time and memory are O(r n d), and the maximum path length between two tokens is O(n/r)
+            layers. A list contains r or None for each layer. A list either applies to both stacks, or
+            contains the values of the encoder layers followed by the values of the decoder layers.
         attention_bias (bool): True for biases in the projections of attention. The projections of the paper
             have no biases.
         initializer_range (float, optional): Standard deviation for an initialisation as in GPT-2; by default
@@ -360,7 +363,7 @@ class VaswaniConfig(PreTrainedConfig):
             )
 
     def score_of(self, is_cross: bool) -> str:
-        """The score function of cross-attention (`is_cross`) or of self-attention."""
+        """The score function of cross-attention if `is_cross`, else of self-attention."""
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
@@ -388,7 +391,7 @@ class VaswaniConfig(PreTrainedConfig):
         found = config_dict.get("model_type", cls.model_type)
         if found != cls.model_type:
             raise ValueError(
-                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the class of that type."
+                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the config class of that model type."
             )
         # transformers silently drops unknown keywords, so refuse keywords that look like misspelled fields.
         if not kwargs.get("return_unused_kwargs", False):
@@ -402,7 +405,7 @@ class VaswaniConfig(PreTrainedConfig):
         )
         # A file written by transformers may contain entries of other versions and other tools.
         for name, message in _unknown(config_dict if "transformers_version" in config_dict else ()).items():
-            logger.warning_once(f"{message} It is ignored.")
+            logger.warning_once(f"{message} The entry is ignored.")
             ignored.add(name)
         config_dict = {key: value for key, value in config_dict.items() if key not in ignored}
         return super().from_dict(config_dict, **kwargs)

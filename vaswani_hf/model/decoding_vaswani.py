@@ -116,7 +116,10 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if the memory has space for only one more step. The search must then count the used tokens."""
+        """True if the reserved memory has space for only one more step.
+
+        The search then counts the tokens that belong to a beam.
+        """
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
     def living(self) -> torch.Tensor:

@@ -1,19 +1,20 @@
 """`generate` of the models: settings, length limits, the choice of the search, ensembles.
 
 `VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence.
-This package runs beam search and greedy search: transformers calls `SearchMethod` in place of its own search,
-and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. transformers runs sampling, greedy search
-with a streamer, with logits processors or with `return_dict_in_generate`, and all other decoding methods.
+This package runs beam search and plain greedy search: transformers calls `SearchMethod` in place of its own
+search, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. transformers runs sampling, greedy
+search with a streamer, logits processors, stopping criteria or `return_dict_in_generate`, and all other
+decoding methods.
 
 This package adds the following settings to the settings of transformers. Each added setting may be an
 argument of `generate` or a field of `generation_config`:
 
 - `length_penalty_type`: "power" (or None) divides scores by length^length_penalty. "gnmt" divides scores by
   ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), as the paper does (Section 6.1).
-- `max_length_a`, `max_length_b`: the translation of a sentence with n tokens has at most `max_length_a * n +
+- `max_length_a`, `max_length_b`: the translation of n source tokens has at most `max_length_a * n +
   max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only one of `max_length_a`
   and `max_length_b` is given, the missing number is 0. If no length limit is given, `max_length_a` is 1 and
-  `max_length_b` is 50 (Section 6.1: "input length + 50"). `max_length` or `max_new_tokens` applies in
+  `max_length_b` is 50 (Section 6.1: "input length + 50"). A given `max_length` or `max_new_tokens` applies in
   addition.
 - `coverage_penalty`: the weight of the coverage in beam search (Wu et al. 2016, Eq. 14).
 
@@ -97,9 +98,11 @@ class SearchSettings:
         1.0
     """
 
-    num_beams: int = option(1, "number of beams; by default the checkpoint's, or 4 if it has none", least=1)
+    num_beams: int = option(
+        1, "number of beams; by default the checkpoint's, or 4 if the checkpoint sets none", least=1
+    )
     num_return_sequences: int = option(
-        1, "translations of each text (1); more than one are printed as JSON lines", least=1
+        1, "number of translations of each text (1); several translations are printed as JSON lines", least=1
     )
     early_stopping: bool | str = option(
         False,
@@ -252,7 +255,7 @@ class VaswaniGeneration(GenerationMixin):
         return super().generate(source, config, **arguments, **model_kwargs)
 
     def _strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
-        """The search strategies that `kwargs` describe. Removes their arguments from `kwargs`."""
+        """The search strategies that `kwargs` describe. Removes the arguments of the search from `kwargs`."""
         strategies = kwargs.pop("search", None) or SearchStrategies()
         if not isinstance(strategies, SearchStrategies):
             raise ValueError(f"`search` must be a SearchStrategies, but is a {type(strategies).__name__}.")
@@ -271,7 +274,7 @@ class VaswaniGeneration(GenerationMixin):
         for name in strategies.replaced:
             if strategies.must_contain is not None and name != "scorer":
                 raise ValueError(
-                    f"`must_contain` has a candidate selection and a stopping rule of its own; leave out `{name}` of `search`."
+                    f"`{name}` of `search` must not be given with `must_contain`, because `must_contain` sets `{name}`; remove one of the two."
                 )
         return strategies
 
@@ -407,8 +410,8 @@ class VaswaniGeneration(GenerationMixin):
         if self.config.position_embedding == "learned":
             # The model never reads the last token, so the last token needs no position.
             positions_left = max(1, self.config.max_position_embeddings - prompt_length + 1)
-        # Compute the length limit of the batch from the padded length of the sources, because no source is
-        # longer.
+        # Compute the length limit of the batch from the padded source length S, because no source is longer
+        # than S.
         by_source = max_tokens_by_source(config, self._source_length(source, model_kwargs))
         longest = positions_left if by_source is None else min(by_source, positions_left)
         if has_no_length:
@@ -764,12 +767,12 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
     if not is_vaswani and other.training and other.is_gradient_checkpointing:
         raise ValueError(
             f"`ensemble` must be models with a cache, but {name}, a {type(other).__name__}, has no cache under gradient checkpointing "
-            "in training mode; call the `eval()` of this model."
+            f"in training mode; call `{name}.eval()`."
         )
     if getattr(config, "coverage_penalty", None) and not is_vaswani:
         raise ValueError(
             f"`coverage_penalty` must be left out with {name}, a {type(other).__name__}: the coverage needs recorded "
-            "attention, and only Vaswani models record it."
+            "attention, and only Vaswani models record attention."
         )
 
 

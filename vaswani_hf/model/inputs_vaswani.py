@@ -135,7 +135,7 @@ class Request:
 
     Raises:
         TypeError: If the text, the prefix or a phrase is not a str.
-        ValueError: If the text, the prefix or a phrase cannot be encoded as UTF-8, or a phrase is empty.
+        ValueError: If the text, the prefix or a phrase cannot be encoded as UTF-8, or a phrase is blank.
     """
 
     text: str
@@ -149,7 +149,7 @@ class Request:
         for phrase in self.must_contain:
             check_text(phrase, "A phrase of `must_contain`")
             if not phrase.strip():
-                raise ValueError("A phrase of `must_contain` must have at least one character, but is empty.")
+                raise ValueError(f"A phrase of `must_contain` must not be blank, but is {phrase!r}.")
 
 
 @dataclass(frozen=True)
@@ -202,12 +202,12 @@ def make_requests(
     ):
         if given is not None and next(rest, missing) is not missing:
             raise ValueError(
-                f"`{name}` must hold one entry per line, but has more than the {number:,} lines."
+                f"`{name}` must hold one entry per line, but has more entries than the {number:,} lines."
             )
 
 
 def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """The request of line `number`. If `prefix` or `phrases` is None, the constraint is missing."""
+    """The request of line `number`. A `prefix` or `phrases` of None means no constraint."""
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(
@@ -221,7 +221,7 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """The pairs of a source and a target. Raises an error if there are not as many sources as targets."""
+    """The pairs of a source and a target. Raises an error if the numbers of sources and targets differ."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:

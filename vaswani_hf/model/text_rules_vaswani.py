@@ -254,8 +254,8 @@ def shift_alignment(alignment: str, num_target: int) -> str:
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
 
 
-# A loop repeats a word or phrase at least this number of times in a row. Normal text may repeat a word three
-# times ("very very very").
+# The minimum number of times that a loop repeats a word. Normal text may repeat a word three times ("very
+# very very").
 _WORD_REPEATS = 4
 
 _PHRASE_REPEATS = 3
@@ -274,9 +274,9 @@ _SHORT = 10
 def is_loop(translation: str, source: str) -> bool:
     """True if a translation repeats a word or phrase in a row much more often than its source.
 
-    A loop repeats a word four times, a phrase three times, or a part of a word four times (at least twenty
-    characters in total). The number of repeats must also be more than twice the largest number of repeats in
-    the source.
+    A loop repeats a word at least four times, a phrase at least three times, or a part of a word at least
+    four times (and at least twenty characters in total). The number of repeats must also be more than twice
+    the largest number of repeats in the source.
     """
     words = [word.casefold().strip(".,;:!?…'\"()„“”«»") or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
