@@ -105,8 +105,8 @@ def _is_command() -> bool:
 
     The command imports registration.py after it has read its arguments.
 
-    For `vaswani --help` and for wrong arguments, the command then answers without importing torch, because
-    this import takes seconds.
+    `vaswani --help` and the messages about wrong arguments do not import torch, because the import of torch
+    takes seconds.
     """
     module = sys.orig_argv[2:3] if sys.orig_argv[1:2] == ["-m"] else []
     return Path(sys.argv[0]).name == "vaswani" or module in (["vaswani_hf"], ["vaswani_hf.cli"])

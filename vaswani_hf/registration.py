@@ -106,8 +106,8 @@ class _NoDefault(dict):
 
     def __getitem__(self, key: Any) -> Any:
         raise ValueError(
-            f"`model` must be given for the task {TASK!r}, which has no default: give a folder, user/name on "
-            "the Hub or a model."
+            f"`model` must be given for the task {TASK!r}, because the task has no default model; give a "
+            "folder, user/name on the Hub or a model."
         )
 
 

@@ -10,8 +10,8 @@ __version__ = "0.2.0"
 def install_command(extra: str) -> str:
     """The command that installs the libraries of an optional dependency group of pyproject.toml.
 
-    The command names the libraries, and not `vaswani_hf[extra]`: the package is not on PyPI, so that anybody could
-    register its name there and run code on the machines of users.
+    The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI: a
+    stranger could register the name `vaswani_hf` on PyPI and run code on the machines of users.
     """
     libraries = []
     for text in requires("vaswani_hf") or []:

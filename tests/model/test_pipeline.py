@@ -265,7 +265,7 @@ def test_other_tasks_stay_unknown(translator, task):
 
 @pytest.mark.parametrize("task", ["translation", "translation_en_to_de"])
 def test_a_pipeline_without_a_model_says_that_there_is_no_default(task):
-    message = "`model` must be given for the task 'translation', which has no default: "
+    message = "`model` must be given for the task 'translation', because the task has no default model; "
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         pipeline(task)
 

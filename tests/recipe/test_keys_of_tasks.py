@@ -51,7 +51,7 @@ REFUSED = """
 --num_beams=4 | `decoding.num_beams` belongs to `task: translation` and `task: parsing`, but is 4 in
 --source_tokens_per_batch=500 | `training.source_tokens_per_batch` belongs to `task: translation` and `task: parsing`
 --text_tokens_per_batch=0 | `training.text_tokens_per_batch` must be greater than 0, but is 0.
---text_tokens_per_batch=5 | `training.text_tokens_per_batch` must hold a sentence of `data.max_length` = 256
+--text_tokens_per_batch=5 | `training.text_tokens_per_batch` must be at least `data.max_length` = 256
 --text_column=body | `data.text_column` needs a `data.dataset`, but is 'body' without a dataset; leave `data.text_column` out.
 --task=casual_lm | `task` must be 'translation' or 'causal_lm' or 'masked_lm' or 'parsing', but is 'casual_lm'.
 --train_text=null | Exactly one of `data.corpus`, `data.dataset` and `data.train_text` must be given, but none

@@ -271,7 +271,7 @@ TWO --train_weights=0,-1 | `data.train_weights[1]` must be 0 or more, but is -1
 TWO --train_weights=1,1001 | `data.train_weights[1]` must be 1000 or less
 TWO --train_weights=[.nan,1] | `data.train_weights[0]` must be a finite number
 TWO --train_weights=1,x | `data.train_weights[1]` must be a number, but is 'x'
-TWO --train_weights=0,0.0 | `data.train_weights` must have a number above 0
+TWO --train_weights=0,0.0 | `data.train_weights` must have at least one number above 0
 TWO --train_weights=1,2 --streaming=true | `data.train_weights: [1, 2]` cannot be given with `data.streaming: true`
 --r_drop_alpha=1 --simcut_alpha=3 | `training.r_drop_alpha: 1.0` and `training.simcut_alpha: 3.0` turn on two regularisers
 --ema_decay=1.2 | `training.ema_decay` must be less than 1, but is 1.2.
@@ -337,7 +337,7 @@ def test_what_may_be_a_mistake_is_said(loaded):
     assert loaded(f"{FILES} --target_language=en --warmup_steps=4").check_training() == [
         "`data.source_language` and `data.target_language` are both 'en'; correct one of them unless the targets are paraphrases "
         "or corrections of the sources.",
-        "`training.warmup_steps` is 4, but the run has 3 steps, so that the learning rate never reaches its highest value; lower "
+        "`training.warmup_steps` is 4, but the run has 3 steps, so the learning rate never reaches its highest value; lower "
         "`training.warmup_steps`, or train for more steps.",
     ]
     assert loaded("--warmup_steps=3").check_training() == []

@@ -372,7 +372,7 @@ NUMBERS --mean_length=0 | `--mean_length` must be 1 or more, but is 0.
 NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_second` must not both be given, because each of them sets the training speed; leave out `--hardware` or `--tokens_per_second`.
 NUMBERS --encoder_layers=100000 | at most 200 layers in both stacks together, but the model has 100,002; plan a smaller number
 NUMBERS --mean_length=100000 | `--mean_length` must be at most `data.max_length`, 64, but is 100000.
-NUMBERS --init_from=user/name | `model.init_from: user/name` would have to be read for a plan; leave the key out with `--init_from null`
+NUMBERS --init_from=user/name | `model.init_from` must be null for a plan, because a plan loads no other models, but is user/name; give `--init_from null`
 """
 
 

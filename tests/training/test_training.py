@@ -76,11 +76,11 @@ def test_a_resumed_run_ends_with_exactly_the_weights_of_an_uninterrupted_one(run
         ("", "holds an earlier run; continue it with `--resume true` or choose another"),
         ("--resume=true --d_model=32", "`model.d_model` is 32, but the run in .* has 16; give `model.d_model` the value of that run, or"),
         ("--resume=true --max_steps=10 --gradient_accumulation_steps=3",
-         "^`training.gradient_accumulation_steps` is 3 with 1 process, so that a step has 3 batches, but a step of the run in '.*' that "
+         "^`training.gradient_accumulation_steps` is 3 with 1 process, so a step has 3 batches, but a step of the run in '.*' that "
          "is to be resumed has 2; set the key to 2.$"),
-        ("--resume=true --max_steps=4", "`training.max_steps` is 4, so that the last step is 4, but the run .* is already at step 8; give a"),
+        ("--resume=true --max_steps=4", "`training.max_steps` is 4, so the last step is 4, but the run .* is already at step 8; give a"),
         ("--resume=true --max_steps=null --num_train_epochs=1",
-         "`training.num_train_epochs` is 1.0, so that the last step is 3, but the run .* is already at step 8"),
+         "`training.num_train_epochs` is 1.0, so the last step is 3, but the run .* is already at step 8"),
     ],
 )  # fmt: skip
 def test_an_earlier_run_is_not_overwritten_nor_mixed_with_another(run, copied, options, sentence):

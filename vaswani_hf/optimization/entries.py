@@ -65,8 +65,8 @@ class Schedule:
         settings (type): The class with the keys of the schedule in the section `training`.
         rate_key (str): The key that scales all learning rates. If a run diverges, the error message advises
             lowering the value of this key.
-        depends_on_length (bool): True if the learning rates depend on the number of steps of the run. A
-            finished run with such a schedule cannot be continued for more steps.
+        depends_on_length (bool): True if the learning rates depend on the number of steps of the run. If
+            true, a finished run cannot be continued for more steps.
     """
 
     name: str
@@ -101,7 +101,7 @@ class BuildLoss(Protocol):
 
 
 def accept_any_model(settings: Any, model: ModelSettings) -> None:
-    """The `check` of a regulariser that works with every model: it does nothing."""
+    """Do nothing. A regulariser that works with every model has this function as its `check`."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ class PaperSettings(Settings):
     """The key of the paper's schedule (Section 5.3)."""
 
     learning_rate_factor: float = Field(1.0, ge=0)
-    """A factor that multiplies all learning rates of the schedule "paper". Without the factor, `d_model` and
-    `warmup_steps` determine these learning rates."""
+    """A factor that multiplies all learning rates of the schedule "paper". Apart from this factor, the
+    learning rate of a step depends only on `d_model` and `warmup_steps`."""
 
 
 class HighestRateSettings(Settings):

@@ -14,7 +14,7 @@ from .schedules import SCHEDULES
 
 
 def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -> Any:
-    """A class with the fields of all entries.
+    """Make a class with the fields of all entries.
 
     A field that an entry requires is optional in this class, because a recipe may select another entry.
     """
@@ -65,7 +65,7 @@ class TrainingSettings(_EntryKeys):
     the scaling off."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999. The validations and the final
-    checkpoint use the average. With null, the run computes no average."""
+    checkpoint use the moving average. With null, the run computes no moving average."""
     frozen: list[str] = []
     """The parts of the model that are not trained, such as `encoder` or `decoder.layers.0`."""
     bf16: bool | Literal["auto"] = "auto"
@@ -96,8 +96,8 @@ class TrainingSettings(_EntryKeys):
     """The score that decides which checkpoint is the best, for early stopping: `loss`, or another score of
     the validation, such as `bleu` with `evaluation.validation_bleu: true`."""
     dataloader_num_workers: int | None = Field(None, ge=0)
-    """The number of processes that prepare batches. With null, a run on an accelerator starts 2 such
-    processes. A run on a CPU or with `data.streaming: true` starts none."""
+    """The number of data workers: processes that prepare batches. With null, a run on an accelerator starts 2
+    data workers, but a run on a CPU or with `data.streaming: true` starts no data workers."""
     report_to: list[str] = []
     """The tools that also receive the log, such as `tensorboard`."""
     resume: bool = False
@@ -139,7 +139,7 @@ class TrainingSettings(_EntryKeys):
         return self
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
-        """Refuse a name that is not in the table, and keys of entries that are not selected."""
+        """Refuse unknown optimizers and schedules, and keys of optimizers and schedules that are not selected."""
         selected = getattr(self, key)
         if selected not in table:
             names = " or ".join(repr(name) for name in table)

@@ -52,10 +52,10 @@ def load_recipe(
 
     Args:
         path (str or Path): A YAML file. The key `extends` of the file can name another YAML file, by a path
-            relative to the first file.
+            relative to the file with the key `extends`.
         overrides (list, optional): Keys and values that replace those of the file: `["--key", "value", …]`. A
             key is `section.key`, or `key` if only one section has the key.
-        needs_data (bool): Require training data. False is for an estimate of the cost, because the estimate
+        needs_data (bool): Require training data. `vaswani plan` passes False, because an estimate of the cost
             reads no data.
         is_record (bool): True if the file is the record of a run. In a record, keys of other tasks are
             ignored, and the tokenizer of BLEU may be missing on this machine.
@@ -136,7 +136,7 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """The content of one YAML file. `extending` is the file that extends this file; errors name it."""
+    """The content of one YAML file. Errors name `extending`, the file that extends this file."""
     remedy = f"; correct `extends` in '{extending}', a path relative to this file" if extending else ""
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
@@ -175,7 +175,7 @@ SECTIONS = ("data", "tokenizer", "model", "training", "decoding", "evaluation", 
 
 
 def _places_of_tasks() -> dict[str, dict[str, Any]]:
-    """For each task, the type of each key, by `section.key`."""
+    """Return the type of each key of each task, by task and `section.key`."""
     return {task: _places_of(recipe) for task, recipe in recipe_classes().items()}
 
 
@@ -223,7 +223,7 @@ def _unknown_key(
     """
     hint = " or ".join(f"`{found}`" for found in _named(place.split(".")[-1], places))
     hint = f"write {hint}" if hint else f"the nearest key is `{nearest_name(place, candidates)}`"
-    return f"`{place}` is no key of a recipe, given with the value {as_yaml(value)}; {hint}."
+    return f"`{place}` is no key of a recipe, but has the value {as_yaml(value)}; {hint}."
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:
@@ -282,7 +282,7 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
     lists = [option for option in options if typing.get_origin(option) is list]
     is_list = bool(lists) and ("," in text or (text.startswith("[") and text.endswith("]")))
     if str in options and not text.startswith("{") and (not is_list or os.path.exists(text)):
-        # The name of a file may have a comma.
+        # `text` is the name of a file: do not split the name at a comma.
         return text
     if lists and not text.startswith("[") and (is_list or len(options) == 1):
         parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -47,7 +47,7 @@ class Recipe(Settings):
     def values(self) -> dict[str, Any]:
         """The values of all keys, by `section.key`.
 
-        Of the section `model`, only the given keys are included.
+        The values of the section `model` include only the keys that the recipe gives.
         """
         return flat(self._content())
 
@@ -111,7 +111,7 @@ def check_warmup(training: AnyTraining, max_steps: int | None) -> list[str]:
     if max_steps is None or training.warmup_steps <= max_steps:
         return []
     return [
-        f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so that "
+        f"`training.warmup_steps` is {training.warmup_steps:,}, but the run has {max_steps:,} steps, so "
         "the learning rate never reaches its highest value; lower `training.warmup_steps`, or train for more steps."
     ]
 

@@ -106,7 +106,7 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if "a number" in expected and "an integer" in expected:
         expected.remove("an integer")
     value = first["input"]
-    # YAML 1.1 reads the words no, off, yes and on as false and true.
+    # YAML 1.1 reads the words no and off as false, and the words yes and on as true.
     is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)
     remedy = "; put the word in quotes" if is_word else ""
     return f"`{place}` must be {' or '.join(expected)}, but is {as_yaml(value)}{remedy}."

@@ -14,8 +14,8 @@ from .base import Settings
 
 Files = str | list[str] | None
 SPLITS = ("train", "validation", "test")
-# Limit the weight of a corpus. A weight of 1000 repeats each example 1000 times in the list of examples of an
-# epoch, and this list is in memory.
+# Limit the weight of a corpus, because a weight of 1000 repeats each example 1000 times in the list of
+# examples of an epoch, and the run keeps this list in memory.
 _LARGEST_WEIGHT = 1000
 
 
@@ -50,15 +50,15 @@ class DataSettings(Settings):
     """The name of a corpus that the package generates."""
     max_length: int = Field(256, gt=0)
     """The largest number of tokens of a source or target, `</s>` included. Longer examples are not used for
-    training and for the validation loss. The test split is scored completely. If the source or the target of
-    an example has more than 16 * `max_length` characters, the training of the tokenizer does not use the
-    example either."""
+    training and for the validation loss. The scores of the test split include all examples. If the source or
+    the target of an example has more than 16 * `max_length` characters, the training of the tokenizer does
+    not use the example."""
     num_proc: int = Field(1, gt=0)
     """The number of processes that tokenize the corpus."""
     license: str | None = None
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". With
     null, a dataset on the Hub has the licence that its card states, and a generated corpus has the licence of
-    the package. The licence of all other data is unknown."""
+    the package. With null, the licence of all other data is unknown."""
     attribution: str | None = None
     """The people or projects to credit for the data. The model card names these people and projects."""
 
@@ -102,14 +102,14 @@ class DataSettings(Settings):
     def require_source(self) -> None:
         """Refuse a section that names no training data. Only `vaswani plan` works without data."""
         if not any(getattr(self, key) for key in self.source_keys):
-            raise ValueError(f"Exactly one of {self._sources_in_words()} must be given, but none is.")
+            raise ValueError(f"Exactly one of {self._sources_in_words()} must be given, but none is given.")
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
         """Check the keys that depend on the sections `tokenizer` and `training`."""
         for key in training.batch_keys:
             if getattr(training, key) < self.max_length:
                 raise ValueError(
-                    f"`training.{key}` must hold a sentence of `data.max_length` = {self.max_length} tokens, "
+                    f"`training.{key}` must be at least `data.max_length` = {self.max_length} tokens, "
                     f"but is {getattr(training, key)}."
                 )
 
@@ -118,8 +118,8 @@ class DataSettings(Settings):
         given = [f"`data.{key}`" for key in self.source_keys if getattr(self, key)]
         if len(given) > 1:
             raise ValueError(
-                f"Exactly one of {self._sources_in_words()} must be given, but {' and '.join(given)} are; "
-                "set the others to null."
+                f"Exactly one of {self._sources_in_words()} must be given, but {' and '.join(given)} are given; "
+                "keep one of these keys and set the other keys to null."
             )
         for split in SPLITS:
             kinds = [
@@ -205,10 +205,10 @@ class CorpusData(DataSettings):
         if self.streaming:
             raise ValueError(
                 f"`data.train_weights: {weights}` cannot be given with `data.streaming: true`, because the "
-                "size of a stream is unknown; leave one of the two keys out."
+                "size of a stream is unknown; leave `data.train_weights` or `data.streaming` out."
             )
         if not any(weights):
-            raise ValueError(f"`data.train_weights` must have a number above 0, but is {weights}.")
+            raise ValueError(f"`data.train_weights` must have at least one number above 0, but is {weights}.")
         for key in given:
             if len(self.listed(key)) != len(weights):
                 raise ValueError(

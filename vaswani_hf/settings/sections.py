@@ -91,8 +91,8 @@ class ModelSettings(Settings):
 
     init_from: str | InitFrom | None = None
     """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
-    or `user/name@revision`. `{encoder: …, decoder: …}` names a model for each part. With null, the training
-    starts from random weights."""
+    or `user/name@revision`. `{encoder: …, decoder: …}` names a model for the encoder and a model for the
+    decoder. With null, the training starts from random weights."""
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of the config that the recipe sets."""
@@ -158,17 +158,19 @@ class DecodingSettings(Settings):
     length_penalty: float = 0.6
     """The exponent alpha in the formula of the length penalty."""
     length_penalty_type: Literal["gnmt", "power"] = "gnmt"
-    """The formula of the length penalty of a translation with n tokens: ((5 + n) / 6)^alpha for "gnmt", n^alpha
-    for "power"."""
+    """The formula of the length penalty of a translation with n tokens: `((5 + n) / 6)^alpha` for "gnmt", and
+    `n^alpha` for "power"."""
     max_length_a: float = Field(1.0, ge=0)
-    """The factor a of the length limit: a translation of n source tokens has at most a * n + b new tokens."""
+    """The factor `a` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
+    tokens."""
     max_length_b: int = Field(50, ge=0)
-    """The number b of the length limit: a translation of n source tokens has at most a * n + b new tokens."""
+    """The summand `b` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
+    tokens."""
     max_length: int | None = Field(None, gt=0)
     """The largest number of tokens of a translation, the start token included. With null, only `max_length_a`
     and `max_length_b` limit the length."""
     early_stopping: bool = False
-    """Stop the search of a sentence as soon as it has `num_beams` complete translations."""
+    """Stop the search for a sentence as soon as the search has found `num_beams` complete translations."""
 
     def settings(self) -> dict[str, Any]:
         """The fields for the GenerationConfig.
@@ -188,7 +190,7 @@ class NoDecoding(Settings):
     max_length: ClassVar[None] = None
 
     def settings(self) -> dict[str, Any]:
-        """The fields for the GenerationConfig: none."""
+        """Return no fields for the GenerationConfig, because the task has no search."""
         return {}
 
 

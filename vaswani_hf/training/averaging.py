@@ -39,7 +39,7 @@ from .checkpoints import scheduled_checkpoints, step_in_name
 
 
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
-    """The mean of the weights of checkpoints, summed in float32, with one checkpoint in memory at a time."""
+    """Average the weights of checkpoints in float32. Only one checkpoint at a time is in memory."""
     if not folders:
         raise ValueError("`average_checkpoints` needs at least one checkpoint, but was given none.")
     files = [file] * len(folders) if isinstance(file, str) else file
@@ -60,9 +60,10 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
 def numbered_checkpoints(
     run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
 ) -> list[Path]:
-    """The last or the best scheduled checkpoints of a run.
+    """Return the last or the best scheduled checkpoints of a run.
 
-    `raw` ranks the checkpoints by the scores of their weights, not by the scores of the moving averages.
+    If `raw` is true, the checkpoints are ranked by the scores of their weights instead of the scores of their
+    moving averages.
     """
     if not run.is_dir():
         raise ValueError(f"'{run}' must be the folder of a run, but there is no such folder.")

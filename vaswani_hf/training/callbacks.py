@@ -191,8 +191,8 @@ class StopCallback(TrainerCallback):
     """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
     All processes make the same decision, because the losses and signals are summed over all processes. The
-    sums of a step are read after the next step, so that the GPU does not wait. Before a save, a validation or
-    a log line, all sums are read.
+    callback reads the sums of a step after the next step, because an earlier read would make the GPU wait.
+    Before a save, a validation or a log line, all sums are read.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
@@ -278,8 +278,8 @@ class StopCallback(TrainerCallback):
 class EarlyStoppingCallback(TrainerCallback):
     """End the training at a scheduled checkpoint after too many validations without an improvement.
 
-    Differs from transformers' callback: the validations are counted in the log, so that a resumed run has the
-    same count.
+    Differs from transformers' callback: the callback counts the validations in the log, because a resumed run
+    must continue the count.
     """
 
     def __init__(self, training: AnyTraining):

@@ -37,7 +37,7 @@ _REPLACED = ".replaced"
 def refuse_vanished_folder(folder: Path) -> None:
     """Raise a WriteError if somebody has deleted or replaced the output folder of a run.
 
-    Otherwise the run would write into a new empty folder or into the folder of another run.
+    Without this check, the run would write into a new empty folder or into the folder of another run.
     """
     if not (folder / RECIPE_FILE).is_file():
         raise WriteError(f"'{folder}' has vanished while the run wrote into it; start the run again.")
@@ -82,7 +82,7 @@ def put_back_replaced(folder: Path) -> None:
 
 
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
-    """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best one.
+    """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best checkpoint.
 
     In addition, keep a checkpoint that was saved because of a signal until the next save. `state` is the
     state of the newest checkpoint.
@@ -144,7 +144,7 @@ def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
 
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
-    """The validation scores by step; higher is better. Empty without early stopping."""
+    """The validation score of each step; a higher score is better. Empty without early stopping."""
     if training.early_stopping_patience is None:
         return {}
     return scores_by_step(log_history, training.metric_for_best_model)
@@ -163,11 +163,11 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
 
 
 def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
-    """The checkpoints for the final weights: several last checkpoints, the best one, or the last one.
+    """Return the checkpoints from which the run makes the final weights.
 
     `average_checkpoints` selects several last checkpoints, and `early_stopping_patience` selects the best
-    one. `step` is the last step of the run. The function leaves out damaged checkpoints, and prints a line
-    for each.
+    checkpoint. Without both keys, the function returns the last checkpoint. `step` is the last step of the
+    run. The function leaves out damaged checkpoints, and prints a line for each damaged checkpoint.
     """
     last = folder / f"checkpoint-{step}"
     # Leave out checkpoints with a damaged manifest, because the manifest states whether a checkpoint was

@@ -13,11 +13,11 @@ from ..optimization.section import AnyTraining
 from ..processor import bfloat16_pays, has_bfloat16
 from .trainer import MAX_PART_SIZE
 
-# The number of processes that prepare batches for an accelerator. A run on a CPU starts no such processes,
-# because they would use the cores that the training needs.
+# The number of data workers: processes that prepare batches for an accelerator. A run on a CPU starts no data
+# workers, because data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
-# Limit the data workers per core, because a larger number is probably a mistake, and so many processes would
-# use all of the memory.
+# Limit the data workers per core, because a larger number is probably a mistake, and the data workers would
+# fill the memory.
 WORKERS_OF_A_CORE = 16
 
 

@@ -116,7 +116,7 @@ def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSe
             if not is_free and field in fields and fields[field] != value:
                 raise ValueError(
                     f"`model.{field}` is {fields[field]!r} in '{origins[field]}' and {value!r} in '{base.name}', the models of "
-                    "`model.init_from`; choose models that agree."
+                    "`model.init_from`; choose models with equal values."
                 )
             if not is_free and field in given and given[field] != value:
                 raise ValueError(
@@ -153,7 +153,7 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
 
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """A vocabulary without `<mask>`, because only one task has `<mask>` and text never contains it."""
+    """Return a vocabulary without `<mask>`, because `<mask>` occurs in no text and in only one task."""
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
 

@@ -1,6 +1,6 @@
 """The exponential moving average of the weights.
 
-A run validates the average and uses it as its final weights.
+A run validates the average and saves the average as the final weights.
 """
 
 import contextlib
@@ -16,10 +16,11 @@ from ..checkpoint.files import AVERAGED_WEIGHTS_FILE
 
 
 class MovingAverage(TrainerCallback):
-    """The moving average of the weights. Step t = 1, 2, … sets it to d * average + (1 - d) * weights.
+    """The moving average of the weights. Step `t` = 1, 2, … sets the average to `d * average + (1 - d) *
+    weights`.
 
-    d is the smaller of `decay` and (1 + t) / (10 + t), as in tf.train.ExponentialMovingAverage, so that the
-    random initial weights soon lose their influence.
+    `d` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in tf.train.ExponentialMovingAverage. The small
+    `d` of the first steps soon removes the influence of the random initial weights.
     """
 
     def __init__(self, model: nn.Module, decay: float, checkpoint: Path | None = None):

@@ -1,6 +1,6 @@
 """Plan the cost of a run without its data: parameters, FLOPs, memory, tokens and hours.
 
-step_cost.py counts FLOPs and memory: it runs the training step of the real model without data. The paper
+step_cost.py runs the training step of the real model without data, and counts FLOPs and memory. The paper
 estimates FLOPs in another way (Section 5.2, Table 2): training time times number of GPUs times "an estimate
 of the sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's numbers are
 larger than the counted FLOPs, because no training reaches that capacity.
@@ -117,8 +117,8 @@ def plan_run(
 def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
     if names := model.bases():
         raise ValueError(
-            f"`model.init_from: {' and '.join(names)}` would have to be read for a plan; leave the key out with `--init_from null`, and give the "
-            "config fields of the model instead."
+            "`model.init_from` must be null for a plan, because a plan loads no other models, but is "
+            f"{' and '.join(names)}; give `--init_from null` and the config fields of the model."
         )
     layers = config.encoder_layers + config.decoder_layers
     if layers > MAX_LAYERS:

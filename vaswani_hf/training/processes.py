@@ -92,9 +92,9 @@ class Processes:
     def main_process_first(self, function: Callable[[], _T]) -> _T:
         """Call a function in the first process, and then in all other processes.
 
-        The other processes can read the files that the function wrote in the first process. Because other
-        machines may not see these files, one process of each other machine calls the function before the
-        other processes of this machine.
+        The other processes can read the files that the function wrote in the first process. Other machines
+        may not see these files. Therefore one process on each other machine calls the function before the
+        remaining processes on the same machine.
         """
         results = self._after_first(function, share=False)
         if not results:

@@ -34,7 +34,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
-    """The settings that a user may change after a run is finished: for its length, final weights and scores.
+    """Return the settings that a user may change in a finished run: its length, final weights and scores.
 
     `values` are the values of the published recipe by `section.key`. Published recipes name data files
     without their folders, because the data may have been moved.
@@ -88,8 +88,8 @@ def results_of_run(
 ) -> str:
     """Score the saved checkpoint, draw the training curve, and return the text of results.json.
 
-    `steps` are the steps of the averaged checkpoints. `before` is the cost of the training that this run
-    recorded when it was finished before; empty if the run was not finished before.
+    `steps` are the steps of the averaged checkpoints. `before` is the cost of the training that the finished
+    run recorded earlier; empty if the run was not finished before.
     """
     folder = Path(trainer.args.output_dir)
     corpus = trainer.corpus

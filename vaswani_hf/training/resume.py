@@ -35,7 +35,11 @@ FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
 
 def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    """True if a folder holds a finished run whose recorded values are the `asked` values."""
+    """True if a folder holds a finished run, and the recipe changes no value that a finished run may change.
+
+    `asked` has these values of the recipe, and `recorded` has these values of the recorded recipe (see
+    `changeable_values`). Values in results.json replace the values in `recorded`.
+    """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
@@ -145,8 +149,9 @@ def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, ma
     key = "num_train_epochs" if training.max_steps is None else "max_steps"
     if max_steps < step_of(checkpoint):
         raise ValueError(
-            f"`training.{key}` is {getattr(training, key)}, so that the last step is {max_steps:,}, but the run in '{folder}' is already at "
-            f"step {step_of(checkpoint):,}; give a larger number, or choose another `--output_dir`."
+            f"`training.{key}` is {getattr(training, key)}, so the last step is {max_steps:,}, but the run in "
+            f"'{folder}' is already at step {step_of(checkpoint):,}; give a larger number, or choose another "
+            "`--output_dir`."
         )
 
 
@@ -165,9 +170,9 @@ def _refuse_other_batches(folder: Path, training: AnyTraining, checkpoint: Path,
     if before % num_processes == 0:
         remedy = f"set the key to {before // num_processes}"
     raise ValueError(
-        f"`training.gradient_accumulation_steps` is {accumulation} with {_processes(num_processes)}, so that a step has "
-        f"{num_processes * accumulation:,} batches, but a step of the run in '{folder}' that is to be resumed has "
-        f"{before:,}; {remedy or 'start as many processes as before'}."
+        f"`training.gradient_accumulation_steps` is {accumulation} with {_processes(num_processes)}, so a "
+        f"step has {num_processes * accumulation:,} batches, but a step of the run in '{folder}' "
+        f"that is to be resumed has {before:,}; {remedy or 'start as many processes as before'}."
     )
 
 

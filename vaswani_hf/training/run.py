@@ -509,8 +509,8 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
     """Write model and tokenizers into a folder. Each file is written completely or not at all.
 
-    `before` is the cost of the training. The function records the cost before the scoring, so that an
-    interrupted scoring does not lose it.
+    `before` is the cost of the training. The function records the cost before the scoring, because the cost
+    must not be lost if the scoring is interrupted.
     """
     staging = finished.stage_model(model, corpus, folder)
     # Remove the scores in results.json, because they belong to earlier final weights.
@@ -564,8 +564,8 @@ def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
             # A signal has arrived, so the same signal has ended the other process.
             raise ShutdownRequested from error
         raise LostProcessError(
-            f"Another process of the run in '{folder}' has ended, so that this process ends too; find the cause, and continue with "
-            "`--resume true`."
+            f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause, "
+            "and continue with `--resume true`."
         ) from error
 
 

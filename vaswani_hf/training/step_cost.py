@@ -73,9 +73,9 @@ def step_cost(
 ) -> StepCost:
     """Run a training step on fake tensors and count its cost.
 
-    A batch has `rows` sentences per side without padding, of `source_length` and `target_length` tokens. The
-    loss uses all positions. `on_accelerator` selects the kernels of a GPU instead of those of a CPU.
-    `accumulates` means that the gradients of earlier batches exist when the step begins.
+    A batch has `rows` pairs without padding: sources of `source_length` tokens and targets of `target_length`
+    tokens. The loss uses all positions. `on_accelerator` selects the kernels of a GPU instead of those of a
+    CPU. `accumulates` means that the gradients of earlier batches exist when the step begins.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class).train()

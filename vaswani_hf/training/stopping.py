@@ -37,7 +37,8 @@ INTERRUPTED = 130
 class ShutdownRequested(BaseException):
     """A signal arrived while nothing has to be saved.
 
-    The class is no Exception, so that an `except Exception` in a library does not catch it.
+    The class does not inherit from Exception, because an `except Exception` in a library must not catch this
+    error.
     """
 
 
@@ -51,7 +52,7 @@ class GracefulShutdown:
         self.received = 0
         # True while a checkpoint is written. The process is not killed while a checkpoint is written.
         self.is_saving = False
-        # Gives the message that is printed if the process must be ended.
+        # A function that returns the message that is printed if the process must be killed.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
         self._is_first = True
         self._peers: list[int] = []
@@ -184,7 +185,7 @@ class GracefulShutdown:
 
 
 def _machine() -> str:
-    """A name for the machine or the container. Two machines can have equal host names, so add other names."""
+    """Return an id of the machine or container, because two machines can have equal host names."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))

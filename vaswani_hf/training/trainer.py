@@ -78,7 +78,8 @@ def largest_part(training: AnyTraining, d_model: int) -> int | None:
     """The largest number of positions per side that a CPU computes at once; None for whole batches."""
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
-    # A compiled model computes whole batches, because parts would have more different shapes.
+    # A compiled model computes whole batches, because parts have more different shapes, and each shape costs
+    # a compilation.
     return positions if is_large and not training.torch_compile else None
 
 
@@ -204,7 +205,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return super()._prepare_input(data)
 
     def get_batch_samples(self, *args, **kwargs):
-        """The batches of one optimizer step. The method adds their target tokens to `target_tokens_seen`."""
+        """Return the batches of one step, and add their target tokens to `target_tokens_seen`."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         if num_items is not None:
             self.target_tokens_seen = self.target_tokens_seen + torch.as_tensor(num_items).max()
@@ -243,8 +244,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _seed_batch(self) -> None:
         """Seed PyTorch with the number of the next batch among all batches of the run.
 
-        Then the random masks of dropout and SimCut depend only on the batch. The masks do not depend on the
-        number of processes or on an interruption.
+        With this seed, the random masks of dropout and SimCut depend only on the batch. The masks do not
+        depend on the number of processes, and an interruption does not change the masks.
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
@@ -303,7 +304,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         last = checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = scheduled_rate(step, training, self.model.config.d_model, self.args.max_steps)
         key = SCHEDULES[training.lr_scheduler_type].rate_key
-        saved = f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before it"
+        saved = (
+            f"the last good checkpoint is '{last[0]}'" if last else "no checkpoint was saved before this step"
+        )
         return DivergedRunError(
             f"{what}, at a learning rate of {rate:.2e}; {saved}. Try a lower "
             f"`training.{key}`, more `training.warmup_steps`, `training.max_grad_norm: 1`"
@@ -324,8 +327,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
             # Put back the complete checkpoint that the run was replacing. Then delete the incomplete
-            # checkpoint, because it may fill the disk. If the folder has vanished, delete nothing. In all
-            # cases, raise the first error.
+            # checkpoint, because it may fill the disk. If the output folder has vanished, delete nothing.
+            # Always raise the error that interrupted the save.
             with contextlib.suppress(OSError):
                 # Do not touch the folder of another run.
                 refuse_vanished_folder(folder)
@@ -361,8 +364,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         }
         publish_checkpoint(staged, folder, facts)
         if self.suspect_since is None:
-            # Delete old checkpoints only if the latest losses are not too high, because a new checkpoint may
-            # be useless.
+            # Delete old checkpoints only if the latest losses are not too high, because a checkpoint of a
+            # diverging model may be useless.
             rotate_checkpoints(folder, self.training, self.state)
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:

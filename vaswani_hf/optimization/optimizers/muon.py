@@ -39,8 +39,8 @@ class Muon(torch.optim.Optimizer):
 
     The weight decay is decoupled, as in AdamW.
 
-    The root mean square of a step is 0.2 times the learning rate, as for AdamW (Liu et al. 2025, Section
-    2.2).
+    The change of a matrix in one step has a root mean square of 0.2 times the learning rate, similar to AdamW
+    (Liu et al. 2025, Section 2.2).
 
     Args:
         matrices (list): The weights [rows, columns].
@@ -77,9 +77,10 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     Args:
         matrices (list): The weights [rows, columns] for Muon.
-        others (list): All other weights.
+        others (list): The weights that AdamW trains.
         settings (AdamSettings): The settings of AdamW.
-        weight_decay (float): The weight decay of the matrices. The other weights have no decay.
+        weight_decay (float): The weight decay of the matrices. The weights that AdamW trains have no weight
+            decay.
         bf16 (bool): See `Muon`.
     """
 
@@ -93,7 +94,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
     ):
         super().__init__([*matrices, *others], {})
         self.parts: list[torch.optim.Optimizer] = []
-        # A list is empty if all of its weights are frozen.
+        # `matrices` or `others` is empty if all weights of this list are frozen.
         if matrices:
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:
@@ -110,18 +111,18 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update the weights of both parts."""
+        """Update the weights of Muon and of AdamW."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for part in self.parts:
             part.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of both parts."""
+        """Return the states of Muon and of AdamW."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the states of both parts from a result of `state_dict`."""
+        """Load the states of Muon and of AdamW from a result of `state_dict`."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self._take_parts()

@@ -1,4 +1,4 @@
-"""R-Drop (Liang et al. 2021, Section 2.1): two passes with different dropout should give the same result."""
+"""R-Drop (Liang et al. 2021, Section 2.1): train two passes with different dropout to give equal results."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -44,7 +44,7 @@ def _check(settings: RDropSettings, model: ModelSettings) -> None:
     ):
         raise ValueError(
             f"`training.r_drop_alpha: {settings.r_drop_alpha}` compares two passes with different dropout, but "
-            "`model.dropout` is 0, so that both passes are equal; raise `model.dropout`, or leave `r_drop_alpha` out."
+            "`model.dropout` is 0, so both passes are equal; raise `model.dropout`, or leave `r_drop_alpha` out."
         )
 
 

@@ -1,4 +1,4 @@
-"""SimCut (Gao et al. 2022, Section 3): a pass without some tokens should give the same probabilities."""
+"""SimCut (Gao et al. 2022, Section 3): a pass without some tokens learns from a pass with all tokens."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -24,7 +24,7 @@ class SimCutSettings(Settings):
 
 @dataclass
 class SimCutLoss(TwoPassLoss):
-    """The loss of SimCut. Only the first pass has a cross-entropy.
+    """The loss of SimCut. Only the first pass adds a cross-entropy to the loss.
 
     Attributes:
         cut_rate (float): The probability with which the second pass leaves out a token.

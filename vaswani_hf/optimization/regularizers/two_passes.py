@@ -25,7 +25,8 @@ from ...model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 
 @dataclass
 class TwoPassLoss:
-    """The loss of two passes. A run computes this loss instead of the loss of the model.
+    """The loss of two forward passes over the same pairs. A run computes this loss instead of the loss of the
+    model.
 
     The loss is CE(first) + alpha * KL(first || second), with gradients into both passes. If `is_symmetric`
     is true, the loss is (CE(first) + CE(second)) / 2 + alpha / 4 * (KL(first || second) + KL(second ||
@@ -40,7 +41,8 @@ class TwoPassLoss:
     model: VaswaniForSeq2SeqLM
     alpha: float
     autocast: Callable[[], AbstractContextManager] = nullcontext
-    # If true, both passes have a cross-entropy, and the divergence is computed in both directions.
+    # If true, both passes add a cross-entropy to the loss, and the divergence is KL(first || second) +
+    # KL(second || first).
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -165,9 +167,11 @@ class _ChunkedDivergence(torch.autograd.Function):
 def _divergence_and_gradients(
     first: torch.Tensor, second: torch.Tensor, is_symmetric: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The sum of KL(p || q), or of a quarter of KL(p || q) + KL(q || p), and its gradients.
+    """Return the divergence, summed over N tokens, and the two gradients of the divergence.
 
-    The gradients are derivatives with respect to the logits [N, V] of p and of q.
+    `first` and `second` are the logits [N, V] of the two passes, and p and q are the softmax of these logits.
+    The divergence is KL(p || q), or (KL(p || q) + KL(q || p)) / 4 if `is_symmetric` is true. The gradients
+    [N, V] are the derivatives with respect to `first` and `second`.
     """
     log_p = torch.log_softmax(first, dim=-1)
     log_q = torch.log_softmax(second, dim=-1)
