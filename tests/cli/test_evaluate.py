@@ -153,7 +153,7 @@ def test_a_comet_model_that_cannot_be_had_costs_no_other_score(evaluate, comet, 
     assert errors.startswith(f"{message}; check that the model exists,") and errors.count("\n") == 1
     code, _, errors = evaluate("a", "--comet", "half/model")
     assert code == 1
-    assert errors == "vaswani: comet-score has not scored each of the 12 sentences; update it.\n"
+    assert errors == "vaswani: comet-score has not scored each of the 12 sentences; update comet-score.\n"
     # The failure is known before a model translates.
     monkeypatch.setattr(Translator, "from_pretrained", lambda *_, **__: pytest.fail("The model was loaded."))
     code, out, errors = evaluate(checkpoints[0], "--comet", "no/model")

@@ -403,7 +403,7 @@ def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp
     ("fields", "reason"),
     [
         ({"activation_function": "mish"}, f"it has {', '.join(sorted(ACTIVATIONS))}."),
-        ({"eos_token_id": None}, "its search ends with a token."),
+        ({"eos_token_id": None}, "its search needs an end token."),
         ({"decoder_start_token_id": None, "bos_token_id": None}, "it starts from a token."),
         ({"attention_score": "additive"}, "its scores are dot products."),
         ({"attention_window": 2}, "it attends to all tokens."),

@@ -174,7 +174,9 @@ def test_an_unchanged_checkpoint_makes_no_commit_and_stays_private(hub, repo_id,
     # The README.md of the folder is the card, and the repository stays private without the option.
     (folder / "README.md").write_text("---\nlicense: mit\n---\nBy hand.\n")
     code, out, _ = vaswani("push", folder, repo_id)
-    assert code == 0 and out.startswith("the card is the README.md of the checkpoint, as it is\npushed to ")
+    assert code == 0 and out.startswith(
+        "the model card is the README.md of the checkpoint, without changes\npushed to "
+    )
     assert repository.files()["README.md"] == b"---\nlicense: mit\n---\nBy hand.\n" and repository.private
 
 

@@ -90,7 +90,7 @@ def write_index(folder, index):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-TORN = "model.safetensors of '{folder}' is damaged or not all there (Error while deserializing header: %s); copy or download it again."
+TORN = "model.safetensors of '{folder}' is damaged or incomplete (Error while deserializing header: %s); copy or download it again."
 OTHER = "'{folder}' does not hold the weights that its config.json describes: model.%s; take config.json and the weights from one checkpoint."
 DAMAGES = {
     "'{folder}' holds no checkpoint: it has no config.json.": lambda folder: (

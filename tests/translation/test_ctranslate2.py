@@ -153,8 +153,8 @@ AGAIN = "copy or export it again."
 NUMBER = "tokens, one for each row of the model's embedding, but has "
 DAMAGES = [
     ("model.bin", None, "that `vaswani export --format ctranslate2` wrote, but holds no CTranslate2 model."),
-    ("model.bin", lambda content: b"", f"is damaged or not all there; {AGAIN}"),
-    ("model.bin", lambda content: content[:-1], f"is damaged or not all there; {AGAIN}"),
+    ("model.bin", lambda content: b"", f"is damaged or incomplete; {AGAIN}"),
+    ("model.bin", lambda content: content[:-1], f"is damaged or incomplete; {AGAIN}"),
     ("model.bin", lambda content: content + b"x", f"is damaged; {AGAIN}"),
     ("model.bin", lambda content: b"<html>" * 99, f"(Unsupported model binary version); {AGAIN}"),
     ("shared_vocabulary.json", None, f"is missing; {AGAIN}"),

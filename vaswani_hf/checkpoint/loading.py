@@ -227,5 +227,5 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
                 pass
         except (SafetensorError, OSError, ValueError) as error:
             raise ValueError(
-                f"{file} of '{name}' is damaged or not all there ({error}); copy or download it again."
+                f"{file} of '{name}' is damaged or incomplete ({error}); copy or download it again."
             ) from None

@@ -273,7 +273,7 @@ def _translated(
             yield number, pair, translation
     if counted.num_read < done:
         raise ValueError(
-            f"{options.output} must not have more training pairs than the recipe to be continued, but has "
+            f"To be continued, {options.output} must not have more training pairs than the recipe, but has "
             f"{done + 1:,}; give another name."
         )
 

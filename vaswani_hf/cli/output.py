@@ -51,14 +51,14 @@ class LineOutput:
 
 
 def standard_input() -> BinaryIO:
-    """Standard input. Raises a ValueError if standard input is closed."""
+    """Return standard input. Raise a ValueError if standard input is closed."""
     if sys.stdin is None:
         raise ValueError("Standard input is closed; open it, or give the texts with `--input` or `--text`.")
     return sys.stdin.buffer
 
 
 def standard_output() -> LineOutput:
-    """Standard output. Raises a ValueError if standard output is closed."""
+    """Return standard output. Raise a ValueError if standard output is closed."""
     if sys.stdout is None:
         raise ValueError(
             "Standard output is closed, and the results would be lost; open standard output, or redirect it "

@@ -144,7 +144,7 @@ def run(options: TranslateOptions) -> None:
 
 def settings_of(options: Any, **more: Any) -> TranslationOptions:
     """Create the translation options. If the user types the texts and does not give `--window`, each text is
-    translated at once.
+    translated as soon as it is typed.
 
 
     Otherwise, the input is read in windows of many lines. Large windows are faster, because the lines of a
@@ -250,7 +250,7 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
 def _more_lines(options: TextOptions, lines: int) -> str:
     place = options.input or "standard input"
     return (
-        f"{options.output} must not have more lines than {place} to be continued, but has {lines:,}; give "
+        f"To be continued, {options.output} must not have more lines than {place}, but has {lines:,}; give "
         "another name."
     )
 

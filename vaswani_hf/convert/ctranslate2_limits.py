@@ -27,7 +27,7 @@ def _known_activation(config: VaswaniConfig) -> str | None:
 
 
 def _needs_end_token(config: VaswaniConfig) -> str | None:
-    return "its search ends with a token" if config.eos_token_id is None else None
+    return "its search needs an end token" if config.eos_token_id is None else None
 
 
 _LIMITS: dict[str, Limit] = {

@@ -165,7 +165,9 @@ class TranslationMetric(evaluate.Metric):
         return evaluate.MetricInfo(
             description="BLEU, chrF and exact match, computed by sacrebleu.",
             citation="Papineni et al. (2002); Popović (2015); Post (2018)",
-            inputs_description="predictions: list of strings. references: a string or a list for each.",
+            inputs_description=(
+                "predictions: list of strings. references: a string or a list of strings for each prediction."
+            ),
             features=datasets.Features({"predictions": text, "references": datasets.List(text)}),
             reference_urls=["https://aclanthology.org/P02-1040", "https://aclanthology.org/W18-6319"],
         )

@@ -112,5 +112,7 @@ def _read(path: Path, files: list[str], num_sentences: int) -> list[list[float]]
             f"{COMMAND} has written no scores; update {COMMAND}, or leave out `--comet`."
         ) from None
     if any(len(system) != num_sentences for system in scores):
-        raise CometError(f"{COMMAND} has not scored each of the {num_sentences:,} sentences; update it.")
+        raise CometError(
+            f"{COMMAND} has not scored each of the {num_sentences:,} sentences; update {COMMAND}."
+        )
     return scores

@@ -274,7 +274,7 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
             )
     check_card(path)
     _link(path, staged / CARD_FILE)
-    print("the card is the README.md of the checkpoint, as it is", flush=True)
+    print("the model card is the README.md of the checkpoint, without changes", flush=True)
 
 
 def _link(path: Path, link: Path) -> None:

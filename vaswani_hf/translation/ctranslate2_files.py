@@ -81,7 +81,7 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
             (count,) = _unpack(file, "I")
             aliases = {_text(file): _text(file) for _ in range(count)}
         except (struct.error, UnicodeDecodeError):
-            _refuse(folder, MODEL_FILE, "is damaged or not all there")
+            _refuse(folder, MODEL_FILE, "is damaged or incomplete")
         if file.read(1) or not set(aliases.values()) <= shapes.keys():
             _refuse(folder, MODEL_FILE, "is damaged")
     return shapes | {alias: shapes[name] for alias, name in aliases.items()}

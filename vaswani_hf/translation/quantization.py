@@ -108,7 +108,7 @@ def quantize(model: Any) -> Any:
 
 
 def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
-    """Choose `_with_fbgemm` or `_with_onednn` for this processor. None means that torchao must compute the
+    """Choose `_with_fbgemm` or `_with_onednn` for this processor. Return None if torchao must compute the
     products.
     """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():

@@ -172,6 +172,6 @@ def _receive(connection: Connection, process: BaseProcess) -> tuple[list[Any], E
 def _error_of_dead_process(process: BaseProcess) -> ChildProcessError:
     process.join(timeout=5)
     return ChildProcessError(
-        f"A worker process has ended before its work (exit code {process.exitcode}); if memory has run out, "
-        "use fewer `--workers` or a smaller `--tokens_per_batch`."
+        f"A worker process has ended before the end of its work (exit code {process.exitcode}); if memory "
+        "has run out, use fewer `--workers` or a smaller `--tokens_per_batch`."
     )
