@@ -106,7 +106,7 @@ def test_a_parser_does_not_translate_and_its_card_does_not_say_so(checkpoint, va
         ),
         (
             ("evaluate", checkpoint, "--text", checkpoint / "config.json"),
-            "language model, but '{}' is a parser; it is",
+            "language model, but '{}' is a parser; evaluate",
         ),
     ):
         code, out, sentence = vaswani(*words)

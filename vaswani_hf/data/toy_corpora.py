@@ -277,7 +277,7 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Draw random numbers of one split. A pair has the English words as `source`, the German word as
+    """Draw random numbers of one split. A pair has the English words as `source` and the German word as
     `target`.
 
     Each draw first chooses a shape and then a number of this shape. The shape of a number is two numbers of
@@ -320,7 +320,9 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Draw numbers of all splits. If `is_endless`, a number repeats only after all numbers of its shape."""
+    """Draw numbers of all splits. Numbers repeat only if `is_endless`, and only after all numbers of their
+    shape.
+    """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
         for thousands, rests in itertools.product(_RANGES, _RANGES)

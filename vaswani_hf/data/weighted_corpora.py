@@ -14,9 +14,9 @@ class WeightedPairs:
     An epoch consists of places, and each place holds one pair. A corpus with `n` pairs and the weight `w`
     fills `m = round(w * n)` places of each epoch. The pairs of a corpus are sorted by length. Place `j` gets
     the pair at position `floor((j * n + r) / m)`, where `r` is a random integer from 0 to `n - 1` that is
-    drawn for each epoch. On average each pair therefore fills `m / n` places of an epoch: either `floor(m /
-    n)` or `ceil(m / n)` places. The length of a place is the length of the longest pair that can fill the
-    place in any epoch, so that all epochs have the same batch bounds.
+    drawn for each epoch. Each pair therefore fills `m / n` places of an epoch, rounded down or up. The length
+    of a place is the length of the longest pair that can fill the place in any epoch, so that all epochs have
+    the same batch bounds.
     """
 
     def __init__(

@@ -44,19 +44,23 @@ class CardWords:
     Attributes:
         task_type: The name of the task on the Hub, or the usual name of the task if the Hub has no name for
             it.
-        task_name: The name of the task for readers of the card, such as "Text generation". pipeline_tag:
-        `task_type` if the Hub has this task; otherwise None. model: The beginning of the card's first
-        sentence, before the title of the paper. ability: The end of the card's first sentence, after the
-        title of the paper. example: An input for the code snippets. pipeline: The name with which
-        `transformers.pipeline` loads the model; None if no pipeline loads it. is_translator: True if the
-        output of the pipeline is a translation. snippet: Code that prints the output for `example`, for a
-        model without a pipeline. snippet_note: A note about the code snippets. toy_use: The use of a model
-        that was trained on a toy corpus of the package. work: The predicate of a sentence about the model,
-        such as "translates sentence by sentence". warning: A warning about possible errors in outputs.
-        scored: The size of the test set as text, such as "1,000 sentences". scored_how: The method of the
-        scoring, such as ", labelled brackets by the rules of evalb". scores: The scores, one per line; empty
-        without a test set. examples: The name of the training examples, such as "sentence pairs". tokens: The
-        kind of tokens that the loss counts, such as "target".
+        task_name: The name of the task for readers of the card, such as "Text generation".
+        pipeline_tag: `task_type` if the Hub has this task; otherwise None.
+        model: The beginning of the card's first sentence, before the title of the paper.
+        ability: The end of the card's first sentence, after the title of the paper.
+        example: An input for the code snippets.
+        pipeline: The name with which `transformers.pipeline` loads the model; None if no pipeline loads it.
+        is_translator: True if the output of the pipeline is a translation.
+        snippet: Code that prints the output for `example`, for a model without a pipeline.
+        snippet_note: A note about the code snippets.
+        toy_use: The use of a model that was trained on a toy corpus of the package.
+        work: The predicate of a sentence about the model, such as "translates sentence by sentence".
+        warning: A warning about possible errors in outputs.
+        scored: The size of the test set as text, such as "1,000 sentences".
+        scored_how: The method of the scoring, such as ", labelled brackets by the rules of evalb".
+        scores: The scores, one per line; empty without a test set.
+        examples: The name of the training examples, such as "sentence pairs".
+        tokens: The kind of tokens that the loss counts, such as "target".
     """
 
     task_type: str

@@ -418,7 +418,7 @@ def evaluate_text_file(
 
 
 def scores_of_texts_as_text(results: dict[str, Any]) -> str:
-    """Write the scores of `evaluate_texts` as lines of text."""
+    """Format the scores of `evaluate_texts` as lines of text."""
     lines = [
         f"perplexity per token {results['perplexity']:.3f}",
         f"accuracy {results['accuracy']:.2f} % of {results['tokens']:,} predicted tokens",
