@@ -442,6 +442,8 @@ def test_tensor_parallelism_refuses_scores_with_parameters(tiny_model, tmp_path,
         tiny_model(cross_attention_score=score).save_pretrained(tmp_path / name)
     monkeypatch.setattr(VaswaniForSeq2SeqLM, "_tp_size", 2)
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "plain")
-    message = "`tp_plan` must be left out: attention scores with parameters are not split between devices."
+    message = (
+        "`tp_plan` must be left out, because attention scores with parameters are not split between devices."
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "learned")

@@ -1,9 +1,10 @@
-"""Language models of one stack: the decoder without cross-attention, and the encoder.
+"""Language models with one stack: the decoder without cross-attention, or the encoder.
 
 `VaswaniForCausalLM` predicts the next token, as GPT does (Radford et al. 2018). `VaswaniForMaskedLM` predicts
-masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). A language model has the layers, the
-attention, the loss and the search of the encoder-decoder.
-Differs from the paper: the paper has no model of one stack.
+masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). A language model uses the layers, the
+attention and the loss of the encoder-decoder. `VaswaniForCausalLM` also uses the search of the
+encoder-decoder.
+Differs from the paper: the paper describes no model with a single stack.
 
 This file travels with every checkpoint of a language model because it defines the model.
 
@@ -43,7 +44,7 @@ _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
 
 class VaswaniStackConfig(VaswaniConfig):
-    """The architecture of a model of one stack. It has all fields of [`VaswaniConfig`].
+    """The architecture of a model with one stack. The config has all fields of [`VaswaniConfig`].
 
     Fields of the encoder equal the corresponding fields of the decoder. There is one vocabulary and no
     cross-attention.
@@ -80,7 +81,7 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Messages name the stack of this model."""
+        """Check the combination of all fields. Error messages name fields of this model's stack."""
         try:
             super().validate_architecture()
         except ValueError as error:
@@ -94,7 +95,9 @@ class VaswaniStackConfig(VaswaniConfig):
 
     @classmethod
     def of(cls, config: VaswaniConfig) -> "VaswaniStackConfig":
-        """The config of this stack from the config of an encoder-decoder or of another model of one stack."""
+        """Create the config of this stack from the config of an encoder-decoder or of another model with one
+        stack.
+        """
         unused = {
             *_OF_TWO_STACKS,
             "decoder_vocab_size",
@@ -109,7 +112,7 @@ class VaswaniStackConfig(VaswaniConfig):
                 fields[name] = getattr(config, name)
         fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
-            # Keep only the windows of this stack, because a list may have an entry for each layer of both
+            # Keep only the windows of this stack, because the list may have entries for the layers of both
             # stacks.
             fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
         return cls(**fields)
@@ -255,9 +258,11 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             labels (torch.Tensor, optional): [B, T] int64, the same tokens as `input_ids`. The model predicts
                 each token from the tokens before this token. -100 and `<pad>` are ignored. The loss is
                 computed as in `VaswaniForSeq2SeqLM.forward`.
-            use_cache (bool, optional): Return a cache; by default `config.use_cache`, without labels only.
+            use_cache (bool, optional): True to return a cache; by default `config.use_cache`. With labels no
+                cache is returned.
             logits_to_keep (int or torch.Tensor): If an int, return the logits of this number of last
-                positions (0 for all positions). If a tensor, return the logits of these positions.
+                positions (0 for all positions). If a tensor, return the logits of the positions in the
+                tensor.
             num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
                 accumulated batches).
             skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
@@ -270,7 +275,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 outputs.
 
         Raises:
-            ValueError: If an argument describes a source.
+            ValueError: If an argument, such as `encoder_outputs`, describes a source.
         """
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
             if kwargs.get(name) is not None:
@@ -308,12 +313,14 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     def generate(self, inputs: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """Continue prompts, as `GenerationMixin.generate` does, with the search of this package.
 
-        The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left, or `inputs_embeds` (only
-        with the search of transformers). Other arguments are those of `VaswaniForSeq2SeqLM.generate`. The
-        default limit is 20 new tokens, or fewer if fewer learned positions are left.
+        The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. The prompts may also be
+        `inputs_embeds`; in this case the search of transformers is used. All other arguments are arguments of
+        `VaswaniForSeq2SeqLM.generate`. The default limit is 20 new tokens. The limit is lower if the table of
+        learned positions has fewer positions left.
 
         Raises:
-            ValueError: If a setting is impossible, logits are not finite, or an argument needs a source.
+            ValueError: If a setting has an impossible value, logits are not finite, or an argument needs a
+                source.
         """
         return super().generate(inputs, *args, **kwargs)
 
@@ -328,7 +335,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
     def _run_own_search(self, source, config, model_kwargs, lengths, arguments, strategies):
         if model_kwargs.get("inputs_embeds") is None:
             return super()._run_own_search(source, config, model_kwargs, lengths, arguments, strategies)
-        # With `inputs_embeds` transformers searches, because the search of this package begins with tokens.
+        # With `inputs_embeds` use the search of transformers, because the search of this package needs
+        # tokens.
         if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
             raise ValueError(
                 '`length_penalty_type` "gnmt" needs a prompt of tokens, but is given with `inputs_embeds`.'
@@ -411,7 +419,8 @@ class VaswaniForMaskedLM(_LanguageModel):
         """Compute the logits of the token at each position, and the loss if labels are given.
 
         Args:
-            input_ids (torch.Tensor, optional): Tokens [B, T] int64, some of them `<mask>`.
+            input_ids (torch.Tensor, optional): Tokens [B, T] int64; `<mask>` stands for the tokens to
+                predict.
             attention_mask (torch.Tensor, optional): [B, T], 1 for visible tokens; by default inferred from
                 `<pad>`.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of

@@ -5,7 +5,7 @@ loss of a token with either form of label smoothing is logsumexp(z) - (gold - ot
 sum(z). `gold` is the target probability of the reference token, and `other` is the target probability of each
 other class.
 
-This file travels with every checkpoint because `forward` computes the loss with it if labels are given.
+This file travels with every checkpoint because `forward` uses the functions in this file to compute the loss.
 
 Letters of shapes: N tokens (batch times length), D model width, V target vocabulary.
 """
@@ -20,13 +20,12 @@ from .attention_vaswani import needs_sync
 # The label of positions that do not count in the loss, as in PyTorch and transformers.
 IGNORED_LABEL = -100
 # The logit of the padding class. The logit is low, so that the probability of the class is 0 in float32. The
-# logit is not lower, because Trainer smooths labels over all classes in evaluation and adds e/V times this
-# logit to the loss.
+# logit is not lower, because a Trainer with label smoothing adds e/V times this logit to the evaluation loss.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in memory at once. 2**24 float32 numbers are 64 MiB. On a GPU use larger
-# chunks, because each chunk costs time. On a CPU also limit the rows of a chunk, because a small chunk stays
-# in the processor's cache. With 10,000 classes the loss takes 0.56 s if a chunk has 384 rows, and 0.70 s if a
-# chunk has 1,677 rows.
+# chunks, because each chunk costs time. On a CPU also limit the number of rows (tokens) of a chunk, because a
+# small chunk stays in the processor's cache. With 10,000 classes the loss takes 0.56 s if a chunk has 384
+# rows, and 0.70 s if a chunk has 1,677 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
@@ -36,7 +35,8 @@ _DROPOUT = nn.functional.dropout
 
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout (Section 5.4). On a CPU `dropout` draws masks in a quarter of PyTorch's time.
+    """Dropout (Section 5.4). On a CPU `dropout` draws masks in a quarter of the time that PyTorch's dropout
+    takes.
 
     Random numbers come from PyTorch's generator. On a CPU `p` is rounded to a multiple of 1/65,536.
     """
@@ -44,8 +44,8 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     is_active = training and 0 < p < 1
     if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
-    # Draw 64 bits at once, because a draw of fewer bits takes equally long. Each draw gives the masks of four
-    # numbers.
+    # Draw 64 bits at once, because a draw of fewer bits takes as long as a draw of 64 bits. Each draw gives
+    # the masks of four numbers.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     dropped = min(round(p * 2**16), 2**16 - 1)
     kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15
@@ -53,9 +53,11 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
 
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
-    """The target probabilities of the reference token and of each other class (Section 5.4), for smoothing e.
+    """Return the target probabilities of the reference token and of each other class (Section 5.4). e is
+    `smoothing`, and V is `num_classes`.
 
-    The form "t2t" is 1-e and e/(V-1), as in tensor2tensor; "torch" is 1-e+e/V and e/V, as in PyTorch.
+    The form "t2t" has the probabilities 1-e and e/(V-1), as in tensor2tensor. The form "torch" has 1-e+e/V
+    and e/V, as in PyTorch.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -63,7 +65,7 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
 
 
 def rows_per_chunk(device_type: str, num_classes: int) -> int:
-    """The number of tokens whose logits are in memory at once."""
+    """Return the number of tokens whose logits are in memory at once."""
     rows = max(1, LOGITS_PER_CHUNK.get(device_type, LOGITS_PER_CHUNK["else"]) // num_classes)
     return min(rows, ROWS_PER_CHUNK.get(device_type, rows))
 
@@ -81,7 +83,7 @@ def smoothed_cross_entropy(
     smoothing: float,
     form: str,
 ) -> torch.Tensor:
-    """The loss (float32 scalar, nats per token) from logits [..., V]. See `chunked_cross_entropy`."""
+    """Compute the loss (float32 scalar, nats per token) from logits [..., V]. See `chunked_cross_entropy`."""
     labels = labels.to(logits.device).flatten()  # [N]
     logits = logits.float().flatten(0, -2)  # [N, V]
     gold, other = target_probabilities(smoothing, form, logits.shape[-1])
@@ -113,7 +115,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             grad_weight = (-other * state_sum).expand_as(weight).contiguous()  # [V, D]
         matrix = weight.to(dtype)
         rows = min(rows_per_chunk(states.device.type, len(weight)), len(labels))
-        # Allocate memory for the logits once, because the system clears each new page of memory.
+        # Allocate memory for the logits once, because the operating system must clear each newly allocated
+        # page.
         products = matrix.new_empty(rows, len(matrix))
         for start in range(0, len(labels), max(rows, 1)):
             chunk = slice(start, start + rows)
@@ -166,11 +169,12 @@ def chunked_cross_entropy(
     form: str,
     excluded: int | None,
 ) -> torch.Tensor:
-    """The loss (float32 scalar, nats per token) of decoder states, with few logits in memory at a time.
+    """Compute the loss (float32 scalar, nats per token) of decoder states, with few logits in memory at a
+    time.
 
     States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64; -100 is
-    ignored. The sum is divided by `num_items` (tokens), by default the number of labels. `excluded` is a
-    class whose probability is 0, or None. The result is differentiable once.
+    ignored. The sum over the tokens is divided by `num_items`, by default the number of labels that are not
+    ignored. `excluded` is a class whose probability is 0, or None. The result has first derivatives only.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype

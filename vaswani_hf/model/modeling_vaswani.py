@@ -83,7 +83,9 @@ class VaswaniLearnedPositions(nn.Embedding):
     """Learned position embeddings (Table 3, row E)."""
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B or 1, T, D] of positions [B or 1, T]. Refuses positions beyond the table."""
+        """The embeddings [B or 1, T, D] of positions [B or 1, T]. Raises a ValueError for positions beyond
+        the table.
+        """
         if self._reads_positions(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
             if last >= self.num_embeddings:
@@ -122,10 +124,12 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
-        """True if the backward pass computes the layer again. transformers reads and sets this attribute.
+        """True if the backward pass computes the forward pass of the layer again. transformers reads and sets
+        this attribute.
 
-        False while autograd records no gradients, because transformers removes the cache from layers with
-        gradient checkpointing. `generate` records no gradients and needs the cache, also during training.
+        The value is False while autograd records no gradients, because transformers removes the cache from
+        layers with gradient checkpointing. `generate` records no gradients and needs the cache, also during
+        training.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -232,7 +236,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
 
 def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
-    """The tensor-parallel plan: splits classes, heads and inner features between devices."""
+    """Return a tensor-parallel plan that splits classes, heads and inner features between devices."""
     plan = {"embed_tokens": "embedding_rowwise", "layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"}
     for name in attentions:
         for projection in ("q_proj", "k_proj", "v_proj"):
@@ -242,9 +246,9 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
 
 
 class FromRepository:
-    """Mixin for `from_pretrained`: a loaded model knows the folder that it was loaded from."""
+    """Mixin for `from_pretrained`: stores the folder of a loaded model in `origin`."""
 
-    # The local folder, or the cached folder of a commit. The value is None for a model that was not loaded.
+    # The local folder, or the folder of a commit in the cache. The value is None if the model was not loaded.
     origin: Path | None = None
 
     @classmethod
@@ -256,7 +260,7 @@ class FromRepository:
             hasattr(module, "init_scores") for module in model.modules()
         ):
             raise ValueError(
-                "`tp_plan` must be left out: attention scores with parameters are not split between devices."
+                "`tp_plan` must be left out, because attention scores with parameters are not split between devices."
             )
         if name is None or kwargs.get("subfolder"):
             return loaded
@@ -305,10 +309,10 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
         The weights of projections are drawn from the Glorot uniform distribution ("uniform_unit_scaling" with
         gain 1, models/transformer.py). The weights of embeddings and of the output projection are drawn from
-        a normal distribution with standard deviation d_model^-0.5 (get_weights, layers/modalities.py). With
-        an `initializer_range` all weights are drawn from a normal distribution with that standard deviation,
-        as in GPT-2. For the last weights of each of the N sub-layers of a stack the standard deviation is
-        divided by sqrt(N).
+        a normal distribution with standard deviation d_model^-0.5 (get_weights, layers/modalities.py). If
+        `initializer_range` is set, all weights are drawn from a normal distribution with the standard
+        deviation `initializer_range`, as in GPT-2. If a stack has N sub-layers, the standard deviation of the
+        last weights of each sub-layer is divided by sqrt(N).
         """
         deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
@@ -358,7 +362,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
     def mark_tied_weights_as_initialized(self, loading_info):
         # Weights are tied before loading. If a file lacks all names of a tied weight, transformers would
-        # treat the weight as loaded and not initialise it.
+        # treat the weight as loaded and would leave the weight uninitialised.
         ties = self.all_tied_weights_keys
         missing = loading_info.missing_keys
         absent = set()
@@ -425,13 +429,13 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return pad in eos_token_ids(self.config) or (pad is None and self.config.eos_token_id is None)
 
     def _infer_source_mask(self, input_ids: torch.Tensor | None) -> torch.Tensor | None:
-        """The mask [B, S] of source tokens or labels: False for padding."""
+        """Return the mask [B, S] of source tokens or labels, False for padding."""
         if input_ids is None or self.config.pad_token_id is None:
             return None
         return infer_mask(input_ids, self.config.pad_token_id, "end" if self._padding_is_end() else None)
 
     def _infer_target_mask(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
-        """The mask [B, T] of target tokens if padding precedes a token, else None.
+        """Return the mask [B, T] of target tokens if padding precedes a token, otherwise None.
 
         Padding after all tokens needs no mask, because self-attention is causal.
         """
@@ -441,7 +445,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         mask = infer_mask(
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
-        # Return the mask without reading its values, if reading is impossible or would synchronise.
+        # If reading the values of the mask is impossible or would synchronise, return the mask without
+        # reading the values.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
@@ -559,9 +564,9 @@ class VaswaniDecoder(VaswaniStack):
     ) -> DecoderOutput:
         """Decode target tokens to `last_hidden_state` [B, T, D]. Also returns the cache and recorded outputs.
 
-        The arguments are the arguments of `VaswaniForSeq2SeqLM.forward` whose names begin with `decoder_`,
-        and the encoder's output [B, S, D] with its mask. If the cache is empty, padding before the first
-        token is inferred from `<pad>`.
+        The arguments are the `decoder_` arguments of `VaswaniForSeq2SeqLM.forward`, without this prefix, and
+        the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, padding
+        before the first token is inferred from `<pad>`.
         """
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
@@ -720,12 +725,13 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         num_items: torch.Tensor | int | None,
         skip_logits: bool | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The loss or None, and the logits [B, T, V] or None, of states [B, T, D].
+        """Compute the loss of states [B, T, D] if labels are given, and the logits [B, T, V] unless they are
+        skipped.
 
-        The loss is the cross-entropy with label smoothing (Section 5.4): for each token with logits z it is
-        logsumexp(z) - (gold - other) * z[label] - other * sum(z), where `gold` is the target probability of
-        the label and `other` that of each other class. The loss is the sum over the tokens divided by
-        `num_items`, or by the number of tokens. loss_vaswani computes the same in chunks.
+        The loss is the cross-entropy with label smoothing (Section 5.4): the loss of a token with logits z is
+        `logsumexp(z) - (gold - other) * z[label] - other * sum(z)`. `gold` is the target probability of the
+        label, and `other` is the target probability of each other class. The sum over the tokens is divided
+        by `num_items`, by default the number of tokens. `chunked_cross_entropy` computes this loss in chunks.
         """
         if labels is None:
             return None, self.logits(hidden_states)
@@ -749,9 +755,9 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         return smoothed_cross_entropy(logits, labels, num_items, smoothing, form), logits
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
-        """The id of the padding class; None if the padding class has a probability."""
-        # Label smoothing gives the padding class a probability, also if the training loop and not the model
-        # computes the smoothed loss.
+        """Return the id of the padding class, or None if the padding class may have a probability above 0."""
+        # Label smoothing gives the padding class a probability above 0, also if the training loop instead of
+        # the model computes the smoothed loss.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 
@@ -800,7 +806,9 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             self.lm_head.weight = self.model.decoder.embed_tokens.weight
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The output projection; None if accelerate would shard it separately from the tied embedding."""
+        """Return the output projection, or None if accelerate would shard the projection separately from the
+        tied embedding.
+        """
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings
         )
@@ -819,7 +827,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         return embedding
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The decoder's input [B, T]: the start token, then labels [B, T] without the last (Section 3.1).
+        """Return the decoder's input [B, T]: the start token, then the labels [B, T] without the last label
+        (Section 3.1).
 
         Raises:
             ValueError: If the config has no `pad_token_id` or no `decoder_start_token_id`.
@@ -868,7 +877,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             labels (torch.Tensor, optional): [B, T] int64; -100 and `<pad>` are ignored. In training mode the
                 loss is label-smoothed according to the config (Section 5.4). In eval mode the loss is the
                 negative log-likelihood (nats per token).
-            use_cache (bool, optional): Return a cache; by default `config.use_cache`, without labels only.
+            use_cache (bool, optional): True to return a cache; by default `config.use_cache`. With labels no
+                cache is returned.
             num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
                 accumulated batches).
             skip_logits (bool, optional): Compute the loss without storing logits; by default True in training

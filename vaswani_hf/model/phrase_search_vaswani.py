@@ -1,16 +1,16 @@
 """Grid beam search for translations with given phrases (Hokamp and Liu 2017, arXiv 1704.07138).
 
-Beams compete only with beams that contain equally many tokens of their phrases. For each number of phrase
+A beam competes only with beams that contain the same number of phrase tokens. For each number of phrase
 tokens the search keeps as many beams as a search without phrases. A beam ends only if the beam contains all
-phrases of its sentence. Near its length limit a beam may only continue with the missing phrases.
-`PhraseCandidates` implements these rules as a candidate selection of `BeamSearch`.
+phrases of its sentence. If a beam has room for no more than the missing phrases, the beam may only continue
+with these phrases. `PhraseCandidates` implements these rules as a candidate selection of `BeamSearch`.
 
 Other settings may forbid a translation with all phrases of a sentence. If a contradiction between phrases and
 settings is known before the search, an error is raised. If the contradiction appears only during the search,
 the search returns the best translation with as many phrases as possible and reports the missing phrases as
 unmet.
 
-This file travels with every checkpoint because `generate(must_contain=...)` searches with it.
+This file travels with every checkpoint because `generate(must_contain=...)` uses the search in this file.
 
 Letters of shapes: as in beam_search_vaswani, and F phrases per sentence, L tokens of the longest phrase, O
 options per beam.
@@ -61,7 +61,7 @@ class PhraseError(SentenceError):
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """A text that names a setting that forbids some of the tokens; None if no setting forbids tokens."""
+    """Return a message about a setting that forbids some of the tokens; None if no setting forbids a token."""
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -72,7 +72,9 @@ def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str 
 
 
 def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | None:
-    """The first n-gram of `size` tokens that occurs twice; None if no n-gram does, or `size` is None or 0."""
+    """Return the first n-gram of `size` tokens that occurs twice. Return None if no n-gram occurs twice, or
+    if `size` is None or 0.
+    """
     if not size:
         return None
     seen = set()
@@ -96,7 +98,7 @@ def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
 
 
 def _longest_matching_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
-    """The length of the longest beginning of the phrase with which the tokens end."""
+    """Return the length of the longest beginning of the phrase that is also the end of the tokens."""
     for length in range(min(len(phrase), len(tokens)), 0, -1):
         if phrase[:length] == tokens[len(tokens) - length :]:
             return length
@@ -104,11 +106,11 @@ def _longest_matching_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]
 
 
 class PhraseTables:
-    """The phrases of a batch as tensors, so that steps need no synchronisation.
+    """The phrases of a batch as tensors, so that search steps need no CUDA synchronisation.
 
     The state of a translation is its matches [..., F, L + 1] bool. Entry l of a phrase is True if the
-    translation ends with the first l tokens of the phrase. The entry at the length of the phrase stays True
-    after the translation contains the phrase.
+    translation ends with the first l tokens of the phrase. Once the translation contains a phrase, the entry
+    for the whole phrase stays True.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -135,7 +137,9 @@ class PhraseTables:
         return matches
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The matches [N, K, O, F, L + 1] after each of the tokens [N, K, O], from the earlier matches."""
+        """Return the matches [N, K, O, F, L + 1] after each of the tokens [N, K, O]. `matches` are the
+        matches before these tokens.
+        """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
         matches_after = nn.functional.pad(longer, (1, 0), value=True)
@@ -143,7 +147,7 @@ class PhraseTables:
         return matches_after | is_there.unsqueeze(2)
 
     def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
-        """[..., F] int64: the number of matched tokens of each phrase, up to the length of the phrase."""
+        """Return [..., F] int64: the number of matched tokens of each phrase, up to the length of the phrase."""
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
@@ -160,7 +164,7 @@ class PhraseTables:
 
 
 class PhraseCandidates(CandidateSelection):
-    """The candidate selection for phrases: `num_kept` beams for each number of missing tokens.
+    """The candidate selection for phrases. It keeps `num_kept` beams for each number of missing tokens.
 
     `config.num_beams` is the total number K of beams.
     """
@@ -175,8 +179,8 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable tokens to consider for each beam. The number includes tokens that end a
-        # beam and tokens that start a phrase again.
+        # Consider this number of most probable tokens for each beam. The number leaves room for tokens that
+        # end a beam and for tokens that start a phrase again.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -218,12 +222,15 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """For options [N, K * O] sorted by score: 0 to end a beam, 1 to continue a beam, 2 to discard."""
+        """Classify options [N, K * O] that are sorted by score: 0 ends a beam, 1 continues a beam, and 2
+        means that the option is discarded.
+        """
         is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
         is_possible = scores > NEG_INF / 2
         is_complete_enough = ((missing == 0) & is_possible).cumsum(dim=1) <= self.num_kept
-        # The rank of an option that continues, among such options with equally many missing tokens.
+        # Rank each option that continues a beam among the continuing options with the same number of missing
+        # tokens.
         numbers = torch.arange(self.most_missing + 1, device=scores.device)
         misses_as_many = missing.unsqueeze(2) == numbers  # [N, K * O, most missing + 1]
         ranks = (misses_as_many & (is_possible & ~ends).unsqueeze(2)).cumsum(dim=1)
@@ -234,7 +241,7 @@ class PhraseCandidates(CandidateSelection):
     def _options(
         self, search: BeamSearch, log_probs: torch.Tensor, matches: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The continuations of each beam: scores, tokens and numbers of missing tokens [N, K or 1, O].
+        """Return the options of each beam: scores, tokens and numbers of missing tokens [N, K or 1, O].
 
         Options that leave too little room for the missing phrases get the score 2 * NEG_INF.
         """
@@ -317,10 +324,11 @@ def search_again(
     must_contain: Sequence[Sequence[Sequence[int]]],
     search: BeamSearch,
 ) -> BeamSearch:
-    """Search again for the sentences whose translations lack a phrase. Returns a search with all results.
+    """Search again for the sentences whose translations lack a phrase. Return a search that has the results
+    of all sentences.
 
     `search` is the finished search without phrases. If no translation of a sentence contains all phrases, the
-    function adds the phrases one after another. It keeps each phrase with which the search still finds a
+    function adds the phrases one after another, and keeps a phrase only if the search then still finds a
     translation.
     """
     if len(must_contain) != len(task.prompt):
@@ -353,21 +361,22 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """Search the sentences in `wanted` with their phrases. The other sentences keep their results."""
+    """Search the sentences in `wanted` with their phrases. All other sentences keep the results in `search`."""
     num_sentences = len(task.prompt)
     device = task.prompt.device
     phrases = _fit_phrases_of_batch(task, config, wanted)
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # A sentence without phrases stops by the rule of a search without phrases. A search without phrases that
-    # has only one beam stops at the first `</s>`.
+    # For sentences without phrases use the stopping rule of a search without phrases. If that search has only
+    # one beam, it stops at the first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
-    # Beams that may not end yet can still improve at any length, so consider all possible lengths.
+    # Let the stopping rule consider all possible lengths, because a beam that lacks a phrase may not end yet
+    # and can have its best score at any length.
     rule.is_exact |= ~has_none
-    # If sentences may not be removed, search all sentences. Otherwise search only sentences that lack a
-    # phrase.
+    # If sentences may be removed from the batch, search only sentences that lack a phrase. Otherwise search
+    # all sentences.
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
@@ -392,7 +401,8 @@ def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch
     others[searched] = False
     length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
     beams = slice(earlier.num_beams)
-    # Clone, because tensors that were created in inference mode cannot be changed outside of inference mode.
+    # Clone the tensors, because tensors that were created in inference mode cannot be changed outside of
+    # inference mode.
     found.finished_paths = found.pad_paths(found.finished_paths, length).clone()
     found.finished_paths[others, beams] = found.pad_paths(earlier.finished_paths, length)[others]
     found.finished_scores = found.finished_scores.clone()
@@ -404,7 +414,9 @@ def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """The wanted phrases of each sentence, merged if necessary. Raises an error if they do not fit."""
+    """Return the wanted phrases of each sentence. Merge phrases if they are too long together, and raise an
+    error if the merged phrases are still too long.
+    """
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
     for sentence, asked in wanted.items():
@@ -422,7 +434,9 @@ def _fit_phrases_of_batch(
 
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
-    """[B] the number of tokens that phrases may have. A forced last token reduces the number by one."""
+    """Return the number of tokens [B] that the phrases of each sentence may have. A forced last token reduces
+    the number by one.
+    """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
     return limits - (is_longest & has_forced_end).long()
@@ -431,7 +445,9 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """The phrases if they fit, else one sequence in which they overlap; None if the sequence is too long."""
+    """Return the phrases if they fit, otherwise one sequence in which the phrases overlap. Return None if the
+    sequence does not fit either.
+    """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:
         return phrases
@@ -447,7 +463,9 @@ def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> in
 
 
 def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shortest sequence with all phrases. For more than six phrases only the given order is tried."""
+    """The shortest sequence with all phrases. If there are more than six phrases, try only the given order of
+    the phrases.
+    """
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
     for order in orders:
@@ -462,7 +480,7 @@ def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
 def unmet_phrases(
     search: BeamSearch, must_contain: Sequence[Sequence[Sequence[int]]]
 ) -> list[list[list[Sequence[int]]]]:
-    """For each sentence and each of its results the phrases that the result lacks."""
+    """Return for each sentence and each of its results the phrases that the result lacks."""
     sequences, scores, _ = search.results()
     num_results = search.config.num_return_sequences
     unmet: list[list[list[Sequence[int]]]] = [[] for _ in must_contain]
@@ -473,7 +491,7 @@ def unmet_phrases(
 
 
 def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: GenerationConfig) -> None:
-    """Warn of each sentence whose best translation lacks a phrase."""
+    """Log a warning for each sentence whose best translation lacks a phrase."""
     for sentence, (best, *_) in enumerate(unmet):
         if best:
             logger.warning(

@@ -1,11 +1,11 @@
-"""`pipeline("translation", model=...)`. transformers 5 removed this task.
+"""The pipeline of `pipeline("translation", model=...)`. transformers 5 removed the task "translation".
 
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
-converts the results to dicts. `TranslationPipeline` behaves like the pipeline of transformers 4.
+converts the results to dicts. `TranslationPipeline` behaves like the translation pipeline of transformers 4.
 
-Differs from transformers 4: an empty text has an empty translation. Lists of texts are sorted by length.
-Texts that are too long for a Vaswani model are translated in pieces. A model may have a second tokenizer for
-the target language. All options of the translator are available.
+Differs from transformers 4: an empty text has an empty translation. The texts of a list are sorted by length
+before the search. Texts that are too long for a Vaswani model are translated in pieces. A model may have a
+second tokenizer for the target language. All options of the translator are available.
 
 This file travels with every checkpoint so that the pipeline works without the package.
 
@@ -33,7 +33,7 @@ TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
 # Arguments of a call that belong to the source tokenizer.
 _TOKENIZE = ("truncation", "src_lang", "tgt_lang")
-# Arguments of a call that select the entries of a result.
+# Arguments of a call that select which entries a result has.
 _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
 _STARTS = ("decoder_start_token_id", "bos_token_id")
 
@@ -41,10 +41,10 @@ _STARTS = ("decoder_start_token_id", "bos_token_id")
 class TranslationPipeline(Pipeline):
     """Translates texts with any encoder-decoder model that has `generate`.
 
-    A setting of `generate` has the value of the call, else of the constructor, else of the checkpoint's
-    `task_specific_params`, else of its `generation_config`. Without any of these, the search has 4 beams, and
-    a translation has at most 256 tokens. With a Vaswani model a translation then has at most 50 tokens more
-    than its text.
+    The value of a setting of `generate` comes from the first of these places that sets it: the call, the
+    constructor, the `task_specific_params` and the `generation_config` of the checkpoint. If no place sets
+    the number of beams, the search has 4 beams. If no place limits the length, a translation has at most 256
+    tokens, or with a Vaswani model at most 50 tokens more than its text.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
@@ -113,24 +113,24 @@ class TranslationPipeline(Pipeline):
                 one such list per input.
                 `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`.
                 `src_lang` and `tgt_lang`: the languages, for tokenizers of multilingual models.
-                `return_tensors`: True for token ids instead of texts. With `return_text` results contain
-                both. `return_type` is "tensors" or "text".
+                `return_tensors`: True to return token ids instead of texts. With `return_text=True` results
+                contain token ids and texts. `return_type` is "tensors" or "text".
                 `stop_sequence`: a text whose first token ends a translation, like `</s>`.
                 `clean_up_tokenization_spaces`: an argument of the target tokenizer's `decode`.
                 All other arguments, such as `num_beams` and `ensemble`, are passed to `generate`.
 
         Returns:
-            list or Iterator: For a text a list of its R translations. For a sequence a list with one
-                translation per text, or one list per text if R is not 1. For other iterables an iterator of
-                lists. A list has fewer than R translations if the search finds fewer translations. A
-                translation is a dict with `translation_text` (str) or `translation_token_ids` ([T] int64). If
-                requested, the dict also contains `score`, `confidence`, `words` and `alignment` (see
-                `Translation`). If the translation lacks phrases of `must_contain`, the dict contains
-                `unmet_phrases`.
+            list or Iterator: If `inputs` is a text, a list of its R translations. If `inputs` is a sequence,
+                a list with one translation per text, or with one list per text if R is not 1. If `inputs` is
+                another iterable, an iterator of lists. A list has fewer than R translations if the search
+                finds fewer translations. A translation is a dict with `translation_text` (str) or
+                `translation_token_ids` ([T] int64). If requested, the dict also contains `score`,
+                `confidence`, `words` and `alignment` (see `Translation`). If the translation lacks phrases of
+                `must_contain`, the dict contains `unmet_phrases`.
 
         Raises:
             TypeError: If a text is not a str, or several texts are separate arguments.
-            ValueError: If a setting is impossible, or a text cannot be encoded as UTF-8.
+            ValueError: If a setting has an impossible value, or a text cannot be encoded as UTF-8.
         """
         if others:
             raise TypeError(
@@ -163,7 +163,7 @@ class TranslationPipeline(Pipeline):
     def _run(
         self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
     ) -> Iterator[Any]:
-        """Translate windows of texts. Yields for each text the list of its results."""
+        """Translate windows of texts, and yield for each text the list of its results."""
         texts = iter(texts)
         done = 0
         while read := list(islice(texts, forward.get("window", TranslationOptions.window))):
@@ -247,7 +247,7 @@ class TranslationPipeline(Pipeline):
         return_scores=False,
         return_alignments=False,
     ) -> list[dict[str, Any]]:
-        """The R results of a text as dicts. Token ids begin with the decoder's start token."""
+        """Return the R results of a text as dicts. Token ids begin with the decoder's start token."""
         records = []
         translation: Translation
         for translation in model_outputs["translations"][0]:
@@ -275,7 +275,9 @@ def _is_one_text(inputs: Any) -> bool:
 
 
 def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: Any = None) -> Any:
-    """The inputs with their constraints: a `Request` for a text, a list for a sequence, else an iterator."""
+    """Combine inputs with their constraints. Return a `Request` for a text, a list for a sequence, and an
+    iterator for any other iterable.
+    """
     if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
     if not isinstance(target_prefix, (str, list, tuple, type(None))):
@@ -297,7 +299,9 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """One constraint per text. `value` is one constraint for all texts, or a list with one for each text."""
+    """One constraint per text. `value` is one constraint for all texts, or a list with one constraint for
+    each text.
+    """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)
     if not is_list_of_them or not any(isinstance(entry, kind) for entry in entries):
@@ -310,8 +314,8 @@ def _one_constraint_per_text(
 
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
     is_shared = model.config.model_type != "vaswani" or model.config.share_encoder_decoder_embeddings
-    # A model with separate embeddings may have one vocabulary for both languages. Tokenizers that were saved
-    # as a pair record whether they have separate vocabularies.
+    # A model with separate embeddings may still have one vocabulary for both languages. If both tokenizers
+    # were saved together, their files record whether the vocabularies are separate.
     if is_shared or not tokenizer.init_kwargs.get("separate_vocabs", True):
         return tokenizer
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}

@@ -1,26 +1,26 @@
-"""The translator: from texts to translations, in the order of the texts.
+"""Translates texts, and returns the translations in the order of the texts.
 
 `Translator.translate` reads a window of texts (1000 by default) and translates the window in these steps:
 
 1. Split each text into sentences, if `split_sentences` is set.
-2. Tokenize all sentences of the window in one call. Cut sentences that are too long for the model. The
-   results are segments.
+2. Tokenize all sentences of the window in one call. Cut sentences that are too long for the model. Each
+   sentence or piece becomes a `Segment`.
 3. Attach the target prefix and the phrases of each text to its segments.
 4. Search. `PyTorchBackend.search` calls `model.generate` of generation_vaswani for a batch of segments of
-   similar lengths. The results are hypotheses.
+   similar lengths. Each translation of a segment is a `Hypothesis`.
 5. Search again, without repetition, for segments whose translations repeat a phrase in a loop, if
    `repetition_guard` is set.
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
 7. Join the translations of the segments of each text.
 
-`BaseTranslator` contains these steps in this order. `PyTorchBackend` follows below. The translator works for
-all encoder-decoder models that have `generate`.
+The methods of `BaseTranslator` follow the order of the steps. `PyTorchBackend` follows below. The translator
+works for all encoder-decoder models that have `generate`.
 
 Details are in other files. inputs_vaswani checks options and texts, and combines each text with its
 constraints in a `Request`. text_rules_vaswani splits sentences, aligns words and detects loops.
 
-This file travels with every checkpoint because the pipeline is an adapter of the translator. The package adds
-`Translator.from_pretrained` and the backend for CTranslate2.
+This file travels with every checkpoint because the pipeline for translation calls the translator. The package
+adds `Translator.from_pretrained` and the backend for CTranslate2.
 
 Letters of shapes: B segments of a batch, S source length, T target length (both in tokens), R translations of
 a segment, N decoder layers.
@@ -81,13 +81,13 @@ logger = logging.get_logger(__name__)
 # A tokenizer changes its own state during a call (truncation, language). Therefore only one thread at a time
 # may call a tokenizer.
 TOKENIZING = threading.RLock()
-# The longest input (tokens) if neither the tokenizer nor the model has a limit.
+# The maximum number of input tokens if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-# The default settings of the search, for settings that neither the call nor the checkpoint sets. The pipeline
-# of transformers 4 has the same defaults. For a Vaswani model this default of `max_new_tokens` is not used,
-# because the model limits the length of each sentence itself.
+# The default settings of the search, for settings that neither the call nor the checkpoint sets. These values
+# are the defaults of the pipeline of transformers 4. For a Vaswani model this default of `max_new_tokens` is
+# not used, because the model limits the length of each sentence itself.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 # The options that `score` accepts in addition to `SCORE_SETTINGS`.
@@ -109,7 +109,7 @@ class TranslationOptions:
     """The options of a translation: the keyword arguments of `translate`, of the pipeline and of the command.
 
     The field `generate` contains the arguments of `model.generate`, such as `num_beams`. `of` puts every
-    argument that is no field into `generate`. The `help` of each field explains the field.
+    argument that is not a field of the class into `generate`. The `help` of each field explains the field.
 
     Raises:
         ValueError: If an option or a setting of the search has an impossible value.
@@ -120,7 +120,11 @@ class TranslationOptions:
         (True, {'num_beams': 2})
     """
 
-    window: int = option(1000, "lines read before they are translated (1000; 1 at a terminal)", least=1)
+    window: int = option(
+        1000,
+        "lines that are read before their translation begins (1000; 1 if the input is a terminal)",
+        least=1,
+    )
     tokens_per_batch: int = option(4096, "source positions per batch, padding included (4096)", least=1)
     batch_size: int | None = option(
         None, "texts per batch; as many as `tokens_per_batch` allows by default", least=1, command_line=False
@@ -146,7 +150,9 @@ class TranslationOptions:
         False, "return the word alignment of each translation", command_line=False
     )
     warn_of_limit: bool = option(
-        False, "warn if a translation may have too few tokens for its source", command_line=False
+        False,
+        "warn if a source has more than 90 % as many tokens as its translation may have",
+        command_line=False,
     )
     tokenize: dict[str, Any] = option(
         factory=dict, help="arguments of the source tokenizer, such as `src_lang`", command_line=False
@@ -165,7 +171,9 @@ class TranslationOptions:
 
     @classmethod
     def of(cls, **options: Any) -> "TranslationOptions":
-        """The options of a call. An argument that is no field becomes an entry of `generate`."""
+        """Create options from the arguments of a call. An argument that is not a field becomes an entry of
+        `generate`.
+        """
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
         return cls(**own, generate=options)
@@ -183,7 +191,8 @@ class Segment:
     text: str
     # [S], the last token is `</s>`.
     token_ids: list[int]
-    # [S] for each token the index of its word in the whole text, -1 for no word; an empty list if unused.
+    # [S] for each token the index of its word in the whole text, or -1 if the token belongs to no word. The
+    # list is empty if no step needs the indices.
     words: list[int] = field(default_factory=list)
     # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
@@ -205,7 +214,8 @@ class Hypothesis:
     token_ids: list[int]
     # The number of tokens at the beginning that were forced, not searched: language token and target prefix.
     num_forced: int = 0
-    # The number of forced tokens at the beginning that the length penalty counts: the language token.
+    # The number of forced tokens at the beginning that the length penalty counts: 1 for a forced language
+    # token.
     num_counted: int = 0
     # The number of tokens at the end that were forced, not searched: `</s>` at the length limit.
     num_ending: int = 0
@@ -224,8 +234,8 @@ class Word:
     Attributes:
         word (str): The word.
         confidence (float): The product of the probabilities of the word's tokens; 1 if all tokens are forced.
-            On Multi30k the product separates words of the reference from other words better (area under the
-            curve 0.787) than the geometric mean (0.782) or the least likely token (0.785).
+            On Multi30k the product predicts whether the reference contains the word (AUC 0.787) better than
+            the geometric mean of the probabilities (0.782) or the lowest probability (0.785).
     """
 
     word: str
@@ -234,7 +244,8 @@ class Word:
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation of a text. All fields except `text` are None if they are not requested.
+    """A translation of a text. The fields with scores and alignments are None if the options do not request
+    them.
 
     Attributes:
         text (str): The translation.
@@ -250,9 +261,10 @@ class Translation:
             such as "0-0 1-2". Each pair "i-j" aligns source word i with target word j, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
-        error (str): The reason why the text was skipped. The translation is then empty.
+        error (str): The reason why the text was skipped. If the text was skipped, `text` is empty.
         unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because the
-            search found no translation with all phrases. None if the translation contains all phrases.
+            search found no translation with all phrases. The value is None if the translation contains all
+            phrases.
     """
 
     text: str
@@ -269,7 +281,7 @@ class Translation:
     unmet_phrases: list[str] | None = None
 
     def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
-        """The entries of a record of the pipeline, except the text."""
+        """Return the entries of the dict that the pipeline returns for this translation, except the text."""
         record: dict[str, Any] = {}
         if with_scores:
             record["score"] = self.score
@@ -342,11 +354,11 @@ class BaseTranslator:
         must_contain: Iterable[Sequence[str] | None] | None = None,
         **options: Any,
     ) -> Iterator[Any]:
-        """Translate lines, in their order.
+        """Translate lines, and yield the translations in the order of the lines.
 
-        A line of white space has an empty translation, or with `split_sentences` the white space itself. A
-        line that is longer than the model permits is cut between words, and its translated pieces are joined
-        by spaces. A warning reports the cut.
+        The translation of a line of white space is empty; with `split_sentences` the translation is the white
+        space itself. A line that is longer than the model permits is cut between words, and its translated
+        pieces are joined by spaces. A warning names each line that is cut.
 
         Args:
             lines (Iterable): Texts. One window of texts is read at a time.
@@ -359,13 +371,13 @@ class BaseTranslator:
             **options: The fields of `TranslationOptions`. All other options are passed to `generate`.
 
         Returns:
-            Iterator: A str for each line. If `return_scores`, `return_alignments` or a `num_return_sequences`
-                above 1 is given, a `Translation` for each line. With `on_error="skip"` a bad line has a
-                `Translation` with an `error`.
+            Iterator: By default a str for each line. If `return_scores`, `return_alignments` or a
+                `num_return_sequences` above 1 is given, a `Translation` for each line. With `on_error="skip"`
+                a bad line has a `Translation` with an `error`.
 
         Raises:
             TypeError: If an argument is a single text, or a line is not a str.
-            ValueError: If an option is impossible, or a line cannot be translated.
+            ValueError: If an option has an impossible value, or a line cannot be translated.
         """
         for name, texts in (
             ("lines", lines),
@@ -382,10 +394,11 @@ class BaseTranslator:
     def translate_requests(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[Any]:
-        """For each request a str, or a `Translation` if the options request scores or several translations.
+        """Yield a str for each request, or a `Translation` if the options request scores or several
+        translations.
 
-        `first_line` is the line number of the first request. Warnings name line numbers, and the seed depends
-        on line numbers.
+        `first_line` is the line number of the first request. Warnings contain line numbers, and the seed of a
+        window depends on the number of its first line.
         """
         gives_records = _gives_records(options)
         for translations in self.translations(requests, options, first_line):
@@ -397,7 +410,7 @@ class BaseTranslator:
     def translations(
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Translation]]:
-        """For each request at most `num_return_sequences` translations, best first."""
+        """Yield for each request at most `num_return_sequences` translations, best first."""
         completed = replace(options, generate=self._with_defaults(options.generate))
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
@@ -418,7 +431,9 @@ class BaseTranslator:
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Steps 1 to 7: for each (line number, request) its translations, best first."""
+        """Steps 1 to 7: return the translations of each request, best first. `lines` are line numbers and
+        requests.
+        """
         requests = [request for _, request in lines]
         # Steps 1 to 3: split, tokenize, cut, and attach constraints.
         layouts = self.layouts(requests, [number for number, _ in lines], options)
@@ -455,7 +470,8 @@ class BaseTranslator:
     def layouts(
         self, requests: Sequence[Request], numbers: Iterable[int], options: TranslationOptions
     ) -> list[tuple[list[Segment], list[str]]]:
-        """Steps 1 to 3: for each request its N segments, and N + 1 separators between their translations.
+        """Steps 1 to 3: return for each request its N segments, and the N + 1 separators before, between and
+        after the translations of the segments.
 
         The translation of a text is `separators[0] + translation[0] + separators[1] + … + separators[N]`.
         """
@@ -486,7 +502,9 @@ class BaseTranslator:
         return layouts
 
     def split(self, text: str, options: TranslationOptions) -> tuple[list[str], list[str]]:
-        """The N parts of a text that are translated separately, and the N + 1 separators around them."""
+        """Return the N parts of a text that are translated separately, and the N + 1 separators before,
+        between and after the parts.
+        """
         stripped = text.strip()
         tag = self._tag_of(stripped)
         if stripped == tag:
@@ -506,7 +524,9 @@ class BaseTranslator:
         return tag[0] if tag and tag[0] in self._tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Step 2: texts as segments. `words` are set only if alignment or cutting needs them."""
+        """Step 2: convert texts to segments. The field `words` is set only if the alignment or the cutting
+        needs it.
+        """
         if not texts:
             return []
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
@@ -530,7 +550,9 @@ class BaseTranslator:
         return segments
 
     def _source_words(self, text: str, encoding: Any) -> list[int]:
-        """For each token the index of its word in the text without the task prefix; -1 for no word."""
+        """Return for each token the index of its word in the text without the task prefix, or -1 if the token
+        belongs to no word.
+        """
         starts = []
         for (start, _), is_special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
             starts.append(-1 if is_special else start)
@@ -538,7 +560,9 @@ class BaseTranslator:
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
     def _count_words_of_text(self, segments: list[Segment]) -> None:
-        """Number the words of all sentences from the beginning of the text."""
+        """Change the word indices of the sentences of a text, so that they count from the beginning of the
+        text.
+        """
         num_words = 0
         for number, segment in enumerate(segments):
             repeats_tag = number > 0 and segment.token_ids[0] in self._tags.values()
@@ -594,7 +618,7 @@ class BaseTranslator:
     # Steps 4 and 5: from segments to hypotheses.
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
-        """Step 4: for each segment its hypotheses with their texts, best first."""
+        """Step 4: search, and return the hypotheses of each segment with their texts, best first."""
         hypotheses: list[list[Hypothesis]] = [[] for _ in segments]
         token_ids = [segment.token_ids for segment in segments]
         for batch in batches_by_length(token_ids, options.tokens_per_batch, options.batch_size):
@@ -614,7 +638,9 @@ class BaseTranslator:
     def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Step 5: search looping segments again without repetition, and keep results without loops."""
+        """Step 5: search again, without repetition, for segments whose translations loop. Replace a
+        translation only if the new translation has no loop and lacks no phrase.
+        """
         rows_of_size: dict[int, list[int]] = {}
         for row, (segment, found) in enumerate(zip(segments, hypotheses, strict=True)):
             size = ngram_size_without_loops(segment.text)
@@ -633,7 +659,7 @@ class BaseTranslator:
     def _score_hypotheses(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Step 6: for each segment its translations with scores."""
+        """Step 6: return the translations of each segment, with scores."""
         config = scoring_config(self.backend.generation_config, options.generate)
         num_layers = num_layers_for(config, options.return_alignments)
         pairs: list[tuple[Segment, Hypothesis]] = []
@@ -675,7 +701,7 @@ class BaseTranslator:
         return [translation] * (number or 1)
 
     def score(self, sources: Iterable[str], targets: Iterable[str], **options: Any) -> Iterator[Translation]:
-        """Score given translations, in their order.
+        """Score given translations, and yield the results in the order of the translations.
 
         The score of a translation equals the score that the search reports, if the tokenizer splits the text
         into the same tokens and the search ended the translation by `</s>`.
@@ -693,7 +719,7 @@ class BaseTranslator:
 
         Raises:
             TypeError: If an option does not exist, or an argument is a single text.
-            ValueError: If an option is impossible, or the numbers of sources and targets differ.
+            ValueError: If an option has an impossible value, or the numbers of sources and targets differ.
         """
         unknown = options.keys() - {*SCORE_SETTINGS, *_SCORE_OPTIONS}
         if unknown:
@@ -784,12 +810,12 @@ def results_of_lines(
     find: Callable[[list[Any]], Sequence[Any]],
     on_error: str,
 ) -> Iterator[Any]:
-    """The result of each line of a window. A bad line does not affect the results of other lines.
+    """Yield the result of each line of a window. A bad line does not affect the results of other lines.
 
     `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. With
-    "skip" the result of a bad line is a `Translation` with an `error`. With "fail" the error of a bad line is
-    raised after the results of the earlier lines. The attribute `line_number` of the error is the number of
-    the bad line.
+    `on_error="skip"` the result of a bad line is a `Translation` with an `error`. With `on_error="fail"` the
+    error of a bad line is raised after the results of the earlier lines. The attribute `line_number` of the
+    error is the number of the bad line.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}
@@ -830,7 +856,9 @@ def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
 
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of settings that `settings` lacks. `max_length` also replaces `max_new_tokens`."""
+    """Return the defaults without the settings in `settings`. If `settings` contains `max_length` or
+    `max_new_tokens`, return no default for either.
+    """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
 
@@ -838,7 +866,9 @@ def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any])
 def batches_by_length(
     pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Batches of indices, longest pieces first, each with at most `tokens_per_batch` tokens."""
+    """Yield batches of indices, longest pieces first. A batch has at most `tokens_per_batch` tokens with
+    padding, except for a single longer piece.
+    """
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
         size = max(1, tokens_per_batch // max(1, len(pieces[i])))
@@ -868,7 +898,7 @@ def _is_looping(segment: Segment, hypothesis: Hypothesis) -> bool:
 
 
 def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Translation]:
-    """The translations of a text. Each translation joins the translations of equal rank of all parts."""
+    """Join the best translations of all parts of a text, then the second-best translations, and so on."""
     if len(parts) == 1 and not any(separators):
         return parts[0]
     number = min(len(part) for part in parts)
@@ -876,7 +906,7 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """A copy of the checkpoint's generation config with the settings of a call that affect scores."""
+    """Copy the generation config, and set in the copy those settings of a call that affect scores."""
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
@@ -887,7 +917,7 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """The number of last decoder layers whose attention the scores need."""
+    """Return the number of decoder layers, counted from the last layer, whose attention the scores need."""
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
 
@@ -899,10 +929,12 @@ def scored_translation(
     tokenizer: PreTrainedTokenizerBase,
     config: GenerationConfig,
 ) -> Translation:
-    """A hypothesis with its scores, from the log-probabilities (nats) of the tokens that were not forced.
+    """Compute the scores of a hypothesis from the log-probabilities (nats) of the tokens that were not
+    forced.
 
-    The attention [N, T, S] is needed for the alignment and the coverage. `source_words` [S], needed for the
-    alignment only, contains for each source token the index of its word; -1 for no word.
+    The attention [N, T, S] is needed only for the alignment and the coverage penalty. `source_words` [S],
+    needed for the alignment only, contains for each source token the index of its word, or -1 if the token
+    belongs to no word.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
     # The search gives a forced language token and a forced `</s>` the probability 1, but counts both in the
@@ -934,10 +966,11 @@ def scored_translation(
 
 
 def join_translations(parts: Sequence[Translation], separators: list[str]) -> Translation:
-    """The translation of a text from the translations of its N parts and N + 1 separators.
+    """Join the translations of the N parts of a text with N + 1 separators.
 
     The result has scores only if all parts have scores. The score of the text is the sum of the scores of its
-    parts. The alignments of the parts already count source words from the beginning of the text.
+    parts. The alignment of a part must count source words from the beginning of the text, and target words
+    from the beginning of the part.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -1003,7 +1036,7 @@ def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
 
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
-    """For each part of a text the phrases that its translation must contain.
+    """Return for each part of a text the phrases that the translation of the part must contain.
 
     If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
     first such part. Otherwise the phrase is assigned to the longest part.
@@ -1078,21 +1111,22 @@ class Backend(Protocol):
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """For each of B segments of similar lengths its hypotheses, best first.
+        """Search for B segments of similar lengths, and return the hypotheses of each segment, best first.
 
         `settings` are arguments of `generate`. `with_attention` asks for hypotheses with attention, if
-        `score` cannot compute the attention. A `SentenceError` names the text that cannot be searched.
+        `score` cannot compute the attention. If a text cannot be translated, a `SentenceError` with the text
+        is raised.
         """
         ...
 
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """The log-probabilities, and the attention or None, of each of B hypotheses of B segments.
+        """Compute the log-probabilities, and the attention or None, of one hypothesis for each of B segments.
 
         The log-probabilities (nats) exclude forced tokens. The attention [N, T, S] float32 is the
-        cross-attention of the last `num_layers` layers, averaged over heads. A `NotFiniteError` names the
-        text whose logits are not finite.
+        cross-attention of the last `num_layers` layers, averaged over heads. If logits are not finite, a
+        `NotFiniteError` with the text is raised.
         """
         ...
 
@@ -1135,7 +1169,7 @@ class PyTorchBackend:
     def search(
         self, segments: list[Segment], with_attention: bool = False, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """For each segment its hypotheses, see `Backend.search`. `with_attention` has no effect."""
+        """Return the hypotheses of each segment, see `Backend.search`. `with_attention` has no effect."""
         prefix_lengths = {len(segment.prefix) for segment in segments}
         if len(prefix_lengths) > 1 and self._counts_padding({**segments[0].generate, **settings}):
             return self._search_by_prefix_length(segments, settings)
@@ -1143,7 +1177,7 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Models of other classes do not check whether their logits are finite.
+            # Add a check for finite logits, because only Vaswani models have this check.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
@@ -1190,9 +1224,10 @@ class PyTorchBackend:
                     "does not support phrases."
                 )
             arguments["must_contain"] = [segment.phrases for segment in segments]
-            # The translator warns of unmet phrases, because it knows the number of the line.
+            # Switch the warning of the search off, because the translator warns with the line number.
             arguments["warn_of_unmet_phrases"] = False
-        # Override checkpoint settings that have no effect here, because transformers would warn of them.
+        # Override checkpoint settings that have no effect here, because transformers would warn about these
+        # settings.
         idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
         if settings.get("num_beams") == 1:
             idle |= {"length_penalty": 1.0, "early_stopping": False}
@@ -1234,7 +1269,7 @@ class PyTorchBackend:
                 )
 
     def _hypotheses(self, sequences: torch.Tensor, prompts: list[list[int]]) -> list[list[Hypothesis]]:
-        """The hypotheses of each of B segments from the sequences [B * R, 1 + T] that `generate` returned."""
+        """Convert the sequences [B * R, 1 + T] that `generate` returned to the hypotheses of B segments."""
         rows = sequences.tolist()
         num_rows = len(rows) // len(prompts)
         first = 1 + max(map(len, prompts))
@@ -1280,7 +1315,7 @@ class PyTorchBackend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """For each hypothesis its log-probabilities and attention, see `Backend.score`."""
+        """Compute the log-probabilities and the attention of each hypothesis, see `Backend.score`."""
         labels, _ = _pad_rows([hypothesis.token_ids for hypothesis in hypotheses], 0)
         labels = labels.to(self.model.device)  # [B, T]
         start = labels.new_full((len(labels), 1), decoder_start_token_id(self.generation_config) or 0)
@@ -1301,7 +1336,7 @@ class PyTorchBackend:
 
 
 def _prompts_of(segments: list[Segment]) -> list[list[int]]:
-    """For each segment the tokens that its translation begins with: language token and target prefix."""
+    """Return for each segment the tokens that its translation begins with: language token and target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     language = segments[0].generate.get("forced_bos_token_id")
