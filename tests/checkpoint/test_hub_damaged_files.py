@@ -166,6 +166,6 @@ def test_a_dataset_whose_card_is_damaged(tmp_path):
     with pytest.raises(ValueError) as caught:
         load_split(recipe_of(str(folder), tmp_path).data, "train", 1)
     assert str(caught.value) == (
-        f"the card (README.md) of the dataset '{folder}' must begin with YAML between two lines of ---, but that is "
-        "damaged; correct it, or take another `data.dataset_revision`."
+        f"the card (README.md) of the dataset '{folder}' must begin with YAML between two lines of ---, but the YAML is "
+        "damaged; correct the card, or choose another `data.dataset_revision`."
     )

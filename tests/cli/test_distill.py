@@ -198,7 +198,9 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
     assert out == f"2 more pairs from 1 more sentences are in '{output}'\n"
     code, _, sentence = vaswani(*fewer)
     assert code == 1 and output.read_bytes() == whole
-    assert sentence.startswith(f"{output} must not have more training pairs than the recipe, but has 11")
+    assert sentence.startswith(
+        f"To be continued, {output} must not have more training pairs than the recipe, but has 11"
+    )
     # A beginning of a line that is no record is somebody's text.
     for mine in (b'{"dist', b'{"translation": {"en": "one", "de": "eins"}}\n', b"text"):
         output.write_bytes(mine)

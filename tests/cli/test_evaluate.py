@@ -176,7 +176,7 @@ BAD_INPUT = {
     "a --compare bad": "bad must be UTF-8 text, but line 2 is not.",
     "a --compare .": "'.' holds no checkpoint: it has no config.json.",
     "a --compare ../x/y/z": "'../x/y/z' is not a file of translations, and loading it as a checkpoint fails: `model` must be a checkpoint",
-    "--compare a b --revision v1": "`--revision` is the revision of MODEL, but no MODEL is given; write the systems of",
+    "--compare a b --revision v1": "`--revision` is for MODEL, but MODEL is not given; name the systems of",
     "a --length_penalty 0 --device cpu": "`--length_penalty` is for a model, but only files of translations are given",
     "a --device cpu": "`--device` is for a model, but only files of translations are given (a); leave `--device` out.",
     "a --compare b --tokenize 13b": "`tokenize` must be one of ",
@@ -190,7 +190,7 @@ BAD_INPUT = {
     "a --compare b --picture new.pdf": "`--picture` must end in .png, but is new.pdf.",
     "a --compare b --picture old.png": "`--picture` must be a new file, but old.png exists; give another name.",
     "a --compare b --picture no/new.png": "`--picture` must be in an existing folder, but is no/new.png.",
-    "a --compare 1 2 3 4 5 6 7 8 --picture new.png": "`--picture` shows at most 8 systems, but there are 9; leave",
+    "a --compare 1 2 3 4 5 6 7 8 --picture new.png": "`--picture` shows at most 8 systems, but there are 9; compare",
 }
 
 

@@ -263,7 +263,7 @@ def test_where_all_lines_that_are_not_blank_are_bad_something_else_is(translate,
         assert (code, out) == (1, "\n\n\n") and errors.splitlines()[-1].startswith(sentence)
     code, _, errors = translate("--on_error", "skip", "--num_return_sequences", "8", stdin=b"ja?\n\neins\n")
     last = errors.splitlines()[-1]
-    assert code == 1 and last.startswith(f"{sentence} one: Line 1 of") and "`num_return_sequences`" in last
+    assert code == 1 and last.startswith(f"{sentence} error: Line 1 of") and "`num_return_sequences`" in last
     # An empty translation is not a blank line.
     monkeypatch.setattr("vaswani_hf.model.translator_vaswani._joined", lambda *_: [Translation("")])
     code, out, errors = translate("--on_error", "skip", stdin=b"ja?\n\xff\n")
@@ -319,7 +319,7 @@ MISTAKES = {
     "--resume": "`--resume` must come with `--output`, the file that is continued.",
     "--resume --text a --output x": "`--resume` continues a file and must come without `--text`.",
     "--text a --input_format json": "`--input_format json` must come with a file or standard input, not with `--text`.",
-    "--stream --num_return_sequences 2": "`--stream` must come without `--json`, `--output` and `--workers`: it shows",
+    "--stream --num_return_sequences 2": "`--stream` must come without `--json`, `--output` and `--workers`, because",
     "--stream --num_beams 2": "`--stream` shows greedy search and must come without `--num_beams` above 1",
     "--stream --repetition_guard": "`--stream` shows the running search of one model and must come without",
     "--stream --engine ctranslate2": "`--stream` must come without `--engine ctranslate2`, which returns only complete translations",
@@ -485,8 +485,16 @@ def test_what_is_there_already_is_never_cut_off(translate, command, tmp_path):
     assert there.read_text(encoding="utf-8") == "a\nb\nc\nd"
     source.write_text("eins\nja?\nnein\n")
     for content, options, message in (
-        ("eins\n", ["--json"], "holds plain text; continue it without `--json`, or give another name."),
-        ('{"text": "eins"}\n', [], "holds JSON lines; continue it with `--json`, or give another name."),
+        (
+            "eins\n",
+            ["--json"],
+            "contains plain text; continue the file without `--json`, or give another name.",
+        ),
+        (
+            '{"text": "eins"}\n',
+            [],
+            "contains JSON lines; continue the file with `--json`, or give another name.",
+        ),
     ):
         there.write_text(content)
         code, _, errors = translate("--input", source, "--output", there, "--resume", *options)

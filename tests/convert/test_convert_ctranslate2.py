@@ -402,11 +402,11 @@ def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"activation_function": "mish"}, f"it has {', '.join(sorted(ACTIVATIONS))}."),
+        ({"activation_function": "mish"}, f"it has only {', '.join(sorted(ACTIVATIONS))}."),
         ({"eos_token_id": None}, "its search needs an end token."),
         ({"decoder_start_token_id": None, "bos_token_id": None}, "it starts from a token."),
         ({"attention_score": "additive"}, "its scores are dot products."),
-        ({"attention_window": 2}, "it attends to all tokens."),
+        ({"attention_window": 2}, "each token attends to all tokens."),
     ],
 )
 def test_fields_that_ctranslate2_cannot_express_are_named(checkpoint, tmp_path, fields, reason):

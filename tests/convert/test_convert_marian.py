@@ -102,7 +102,7 @@ NOT_EXPRESSIBLE = [
     ),
     ("attention_score", {"attention_score": "additive"}, NO_PRODUCT),
     ("cross_attention_score", {"cross_attention_score": "additive_linear"}, NO_PRODUCT),
-    ("attention_window", {"attention_window": [None, 3]}, "it attends to all tokens."),
+    ("attention_window", {"attention_window": [None, 3]}, "each token attends to all tokens."),
 ]
 
 
@@ -314,7 +314,7 @@ def test_other_models_are_refused(tiny_model, tmp_path):
         export(tmp_path / "nothing", tmp_path / "x", "marian")
     to_marian(tiny_model()).save_pretrained(tmp_path / "marian")
     with pytest.raises(
-        ValueError, match="^`model` must be a checkpoint of this package, but .* of model type 'marian'"
+        ValueError, match="^`model` must be a checkpoint of this package, but .* has the model type 'marian'"
     ):
         export(tmp_path / "marian", tmp_path / "x", "marian")
 

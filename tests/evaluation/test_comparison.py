@@ -157,8 +157,8 @@ def test_few_sentences_have_scores_but_neither_intervals_nor_p_values(texts, num
         tests = [scores[name] for name in ("confidence_interval", "p_bootstrap", "p_randomization")]
         assert tests == [None] * 3
     assert found["notes"] == [
-        f"better differs from the baseline in {number} of the translations; p-values need 10 that differ.",
-        f"Intervals need 10 sentences, but there are {number}.",
+        f"better differs from the baseline in {number} of the translations, but a p-value needs at least 10 different translations.",
+        f"Confidence intervals need 10 sentences, but there are {number}.",
     ]
 
 

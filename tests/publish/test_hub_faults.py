@@ -130,7 +130,7 @@ DAMAGES = {
     "'{folder}' holds no whole checkpoint: it has no model-00001-of-00001.safetensors.": (
         lambda folder: write_index(folder, {"weight_map": {"a": "model-00001-of-00001.safetensors"}})
     ),
-    "model.safetensors.index.json of '{folder}' is damaged; copy or download it again.": (
+    "model.safetensors.index.json of '{folder}' is damaged; copy or download the file again.": (
         lambda folder: write_index(folder, {})
     ),
 }

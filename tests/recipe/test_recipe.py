@@ -242,7 +242,7 @@ WRONG = """
 --license=mit | `--data.license` or `--publishing.license`
 --max_steps=null --num_train_epochs=.inf | `training.num_train_epochs` must be a finite number
 --num_train_epochs=2 | Exactly one of `training.max_steps` and `training.num_train_epochs` ... 3 and 2.0
---source_tokens_per_batch=100 | `training.source_tokens_per_batch` must hold ... `data.max_length` = 256 ... 100
+--source_tokens_per_batch=100 | `training.source_tokens_per_batch` must be at least `data.max_length` = 256 ... 100
 --average_checkpoints=9 | `training.average_checkpoints` is 9 ... `training.save_total_limit` = 5
 --early_stopping_patience=1 --average_checkpoints=2 | give only one of these keys
 --early_stopping_patience=1 --save_steps=750 | 750 is no multiple of 500
@@ -526,8 +526,8 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
          "circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' extends '{0}/rows/../recipe.yaml'"),
         ({"recipe": "extends: b.yaml\ntraining: {max_steps: 3}", "b": "training: [1]"},
          "`training` in '{0}/b.yaml' must be a mapping of keys to values, but is [1]."),
-        ({"recipe": "extends: [a.yaml]"}, "`extends` must be text ... ['a.yaml']"),
-        ({"recipe": "extends:"}, "`extends` must be text ... None"),
+        ({"recipe": "extends: [a.yaml]"}, "`extends` in ... must be text ... ['a.yaml']"),
+        ({"recipe": "extends:"}, "`extends` in ... must be text ... None"),
         ({"recipe": "extends: b.yaml", "b": "seed: 1\nseed: 2"}, "`seed` occurs twice ... of '{0}/b.yaml'"),
         ({"recipe": "extends: b.yaml", "b": "- 1"}, "'{0}/b.yaml' must be a mapping of keys to values"),
         ({"recipe": MINIMAL + "extendz: b.yaml"}, "`extendz` ... 'b.yaml' ... `extends`"),

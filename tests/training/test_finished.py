@@ -97,7 +97,7 @@ def test_without_checkpoints_unrecoverable_files_are_named_and_nothing_is_change
     size = len(expected["model.safetensors"])
     assert code == 1
     assert sentence == (
-        f"The run in '{copied}' is finished, but model.safetensors has 1,000 bytes of {size:,}; tokenizer.json is missing; no "
+        f"The run in '{copied}' is finished, but model.safetensors has 1,000 bytes, but was saved with {size:,} bytes; tokenizer.json is missing; no "
         "whole checkpoint is left to make these files again, so restore them from a copy, or choose another `--output_dir`."
     )
     assert contents(copied) == before

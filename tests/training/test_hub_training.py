@@ -177,7 +177,7 @@ def test_checkpoints_of_another_trainer_are_no_run_to_continue(hub, repo_id, ali
     with pytest.raises(ValueError) as raised:
         train(recipe("there", resume="true", hub_model_id=repo_id))
     assert str(raised.value) == (
-        f"`publishing.hub_model_id` '{repo_id}' has checkpoints but no recipe.yaml, therefore another trainer wrote the checkpoints; "
+        f"`publishing.hub_model_id` '{repo_id}' has checkpoints but no recipe.yaml; therefore another trainer wrote the checkpoints; "
         "choose another repository, or leave out `--resume true`."
     )
     assert not (tmp_path / "there").exists()

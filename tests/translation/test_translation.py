@@ -368,7 +368,7 @@ print("vaswani_hf.data.corpus" in sys.modules)
 def test_an_ensemble_has_one_vocabulary(copier_checkpoint, checkpoint):
     both = Translator.from_pretrained(copier_checkpoint, "cpu", ensemble=[copier_checkpoint])
     assert list(both.translate(["eins ja?"])) == ["eins ja?"]
-    message = f"'{copier_checkpoint}', but '{checkpoint}' has another one .320 and 280 entries"
+    message = f"'{copier_checkpoint}', but '{checkpoint}' has another vocabulary .320 and 280 entries"
     with pytest.raises(
         ValueError, match=f"^`ensemble` must hold checkpoints with the vocabulary of {message}"
     ):
