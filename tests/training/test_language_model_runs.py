@@ -207,7 +207,7 @@ def test_a_translation_model_begins_with_both_of_them(trained, capsys, tmp_path,
             for name, weight in layers.items()
         )
     printed = capsys.readouterr().out
-    assert f"; the embedding that encoder and decoder share is that of '{causal}'" in printed
+    assert f"; the shared embedding of encoder and decoder comes from '{causal}'" in printed
     if keep:
         # Both tokenizers were trained on the same text; only one of them has `<mask>`.
         assert "which know 99.8% of the pieces" in printed
