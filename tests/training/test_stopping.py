@@ -100,11 +100,7 @@ def test_a_library_that_gives_nothing_back_is_no_reason_to_stay(recipe, tmp_path
 def test_a_killed_process_ends_the_other_with_a_sentence(recipe, tmp_path, rank):
     life = live(recipe, tmp_path / "run", processes=2, moment=fail_at(rank, 5))
     assert sorted(life.wait()) == [-9, 1]
-<<<<<<< HEAD
     said = f"vaswani: Another process of the run in '{tmp_path}/run' has ended"
-=======
-    said = f"vaswani: Another process of the run in '{tmp_path}/run' has ended, so that this process ends too; find"
->>>>>>> refs/heads/q5
     assert said in life.said()
 
 
