@@ -65,7 +65,7 @@ _LIMITS: dict[str, Limit] = {
 _OTHER_FIELDS = ("share_encoder_decoder_embeddings", "attention_bias", "max_position_embeddings")
 EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS]), _LIMITS)
 # Modules whose inputs have the D features of the model. In these modules the columns of the weights are
-# reordered. In all other modules the rows of the weights are reordered.
+# reordered. In all modules that are not in this set, the rows of the weights are reordered.
 _READS_MODEL_FEATURES = {"shared", "embed_tokens", "q_proj", "k_proj", "v_proj", "fc1", "lm_head"}
 
 

@@ -278,7 +278,7 @@ class PairRows(torch.utils.data.Dataset):
     """Encoded pairs for a `DataLoader`, which reads all pairs of a batch with one call.
 
     `input_ids` and `labels` are [L] int32 views of the memory-mapped file; therefore the corpus is not held
-    in memory. Each worker process maps the file itself.
+    in memory. Each worker process memory-maps the file itself.
     """
 
     def __init__(self, pairs: Dataset):

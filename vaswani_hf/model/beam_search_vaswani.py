@@ -436,7 +436,8 @@ class BeamSearch:
         return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The processed log-probabilities [N, K or 1, V], and values [N, K or 1] to check for NaN.
+        """The log-probabilities after the logits processors [N, K or 1, V], and one unprocessed value per
+        row [N, K or 1] for the NaN check.
 
         The values to check are the log-probabilities of a single class before processing. A single class is
         enough, because all log-probabilities of a row are NaN if one logit of the row is NaN or +inf, or if

@@ -28,8 +28,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
 
-# The tree reserves memory for this number of steps at once. When the memory is full, the tree removes unused
-# tokens and reserves memory again.
+# The tree reserves memory for this number of steps at once. When the reserved memory is full, the tree
+# removes unused tokens and reserves memory for further steps.
 STEPS_PER_CAPACITY = 16
 
 

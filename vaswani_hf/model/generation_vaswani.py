@@ -521,7 +521,8 @@ class VaswaniGeneration(GenerationMixin):
         return input_ids, model_kwargs
 
     def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
-        """The mask for static caches; the unchanged `attention_mask` if a layer has a `local_mask`."""
+        """The mask that a static cache needs. If a layer has a `local_mask`, return `attention_mask`
+        unchanged."""
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
             return attention_mask

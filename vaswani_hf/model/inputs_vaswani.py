@@ -154,7 +154,8 @@ class Request:
 
 @dataclass(frozen=True)
 class InvalidInput:
-    """A line that cannot become a `Request`, with the error. Replaces the `Request` of the line."""
+    """A line that cannot become a `Request`, with the error. Takes the place of a `Request` in the list of
+    inputs."""
 
     error: Exception
 

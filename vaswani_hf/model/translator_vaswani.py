@@ -192,7 +192,7 @@ class Segment:
     # [S], the last token is `</s>`.
     token_ids: list[int]
     # [S] for each token the index of its word in the whole text, or -1 if the token belongs to no word. The
-    # list is empty if no step needs the indices.
+    # list is empty if no later step of the translation needs the word indices.
     words: list[int] = field(default_factory=list)
     # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)

@@ -182,8 +182,8 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
 def _copy_record(
     model: FromRepository, folder: Path, repo_id: str, *, keeps_card: bool, token: str | bool | None
 ) -> None:
-    """Copy the record of a run from the folder that the model was loaded from. Copy only the recipe if the
-    weights have changed.
+    """Copy the record of a run from the folder that the model was loaded from. If the weights have changed,
+    copy the recipe but no other file of the record.
     """
     origin = model.origin
     if origin is None:
@@ -393,8 +393,8 @@ def _commit(
         for name in filter_repo_objects(there, allow_patterns=list(replaced))
         if name not in files
     ]
-    # Do not use `upload_folder`, because it would split a failed commit into several commits, and open pull
-    # requests as drafts.
+    # Do not use `upload_folder`, because it would split a failed commit into several commits and would make
+    # every pull request a draft.
     return api.create_commit(
         destination.repo_id,
         [*additions, *deletions],

@@ -80,7 +80,7 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     """Explain the first error in one sentence: the key, its value, and the values that are possible."""
     errors = error.errors(include_url=False)
     # If a field accepts several types, pydantic reports one error for each type. Prefer an error inside a
-    # list or a mapping, because this error names the wrong entry.
+    # list or a mapping, because this error names the invalid entry.
     start = _place_of(errors[0])
     same = [
         other

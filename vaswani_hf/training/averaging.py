@@ -164,8 +164,8 @@ def _shown(name: str | Path) -> str:
 def _refuse_another_model(
     folder: Path, name: str | Path, model: PreTrainedModel, tokenizers: Sequence[Any], first: str | Path
 ) -> None:
-    # Verify numbered checkpoints only, because a user may have changed the files of a finished run on
-    # purpose.
+    # Verify `checkpoint-N` folders only. Do not verify the folder of a finished run, because a user may
+    # have changed its files on purpose.
     is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
     fault = verify_manifest(folder) if is_numbered else None
     if fault:
