@@ -67,7 +67,7 @@ def score(command, copier_checkpoint, tmp_path):
 
 @pytest.fixture
 def shown(monkeypatch) -> list[str]:
-    """What `--stream` shows."""
+    """The parts of translations that `--stream` prints."""
     parts: list[str] = []
     monkeypatch.setattr("vaswani_hf.cli.translate._show", parts.append)
     return parts

@@ -183,7 +183,7 @@ def test_a_stream_goes_on_after_any_batch(lengths):
         first(stopped, done)
         resumed = streamed(lengths, stopped.state_dict())
         assert numbers(first(resumed, 30)) == whole[done : done + 30]
-        # The stopped stream goes on without a batch again.
+        # The stopped stream continues too, and repeats no batch.
         assert numbers(first(stopped, 5)) == whole[done : done + 5]
 
 

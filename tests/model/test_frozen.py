@@ -78,7 +78,7 @@ def language_models(tiny_config) -> dict:
 
 @pytest.fixture(scope="module")
 def without_the_package(frozen, expected, copier_checkpoint, language_models, tmp_path_factory) -> dict:
-    """What a process without the package finds with each checkpoint."""
+    """The outputs of each checkpoint in a process that cannot import the package."""
     folder = tmp_path_factory.mktemp("saved")
     pipeline("translation", model=copier_checkpoint, device="cpu").save_pretrained(folder / "copier")
     given = {"frozen": frozen, "frozen texts": [row["source"] for row in expected[:5]], "prompt": PROMPT}

@@ -125,7 +125,11 @@ REFUSED = [
         "{checkpoint} --trees gold",
         "gold, line 2: the tree that begins here lacks a closing bracket before the next tree begins in line 3;",
     ),
-    (GOLD, "{checkpoint} --trees none.mrg", "A treebank must be an existing file, but none.mrg is none."),
+    (
+        GOLD,
+        "{checkpoint} --trees none.mrg",
+        "A treebank must be an existing file, but none.mrg does not exist.",
+    ),
     (
         GOLD,
         "none.txt --trees gold",

@@ -1,4 +1,4 @@
-"""What tests read in the folders of runs, and damages of files."""
+"""Functions that read the folder of a run, and functions that damage its files."""
 
 import json
 import os

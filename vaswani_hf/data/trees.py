@@ -260,8 +260,11 @@ def treebank_files(names: list[str]) -> list[str]:
         paths = sorted(glob(name, recursive=True)) if is_pattern else [name]
         found = [file for path in paths for file in _files_of(path)]
         if not found:
-            what = "a folder with .mrg files" if os.path.isdir(name) else "an existing file"
-            raise FileNotFoundError(f"A treebank must be {what}, but {name} is none.")
+            if os.path.isdir(name):
+                raise FileNotFoundError(
+                    f"A treebank must be a folder with .mrg files, but {name} has no such file."
+                )
+            raise FileNotFoundError(f"A treebank must be an existing file, but {name} does not exist.")
         files += found
     return files
 

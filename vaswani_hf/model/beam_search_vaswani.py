@@ -568,7 +568,7 @@ class BeamSearch:
         goes_on = ~ended.all(dim=1)
         self.is_open = self.is_improvable & ~is_full
         if self.transformers_compatible:
-            # transformers decides only for the whole batch whether the search goes on.
+            # transformers continues or ends the search for all sentences of a batch at once.
             return self.is_improvable.any() & ~is_full.all() & goes_on.any()
         self.is_improvable = self.is_improvable & goes_on
         self.is_open = self.is_open & goes_on
