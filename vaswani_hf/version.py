@@ -1,9 +1,5 @@
 """The version of the package, and the command that installs an optional dependency group."""
 
-from importlib.metadata import requires
-
-from packaging.requirements import Requirement
-
 __version__ = "0.2.0"
 
 
@@ -13,6 +9,11 @@ def install_command(extra: str) -> str:
     The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI: a
     stranger could register the name `vaswani_hf` on PyPI and run code on the machines of users.
     """
+    # Import here, because `vaswani --help` imports this file and must be fast.
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+
     libraries = []
     for text in requires("vaswani_hf") or []:
         requirement = Requirement(text)

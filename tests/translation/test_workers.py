@@ -9,7 +9,8 @@ from itertools import count, islice
 import pytest
 from worker_processes import is_worker, needs_proc, processes_of
 
-from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
+from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
+from vaswani_hf.translation.translator import Translator
 from vaswani_hf.translation.workers import _picklable, translate_in_processes
 
 pytestmark = pytest.mark.usefixtures("quick_workers")

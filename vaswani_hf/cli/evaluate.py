@@ -10,9 +10,6 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from ..checkpoint.files import recipe_file
-from ..checkpoint.hub import HubError
-from ..checkpoint.loading import check_config, checkpoint_folder
 from ..data.lines import read_lines, refuse_blank
 from ..evaluation.comet import CometError, check_comet, comet_scores
 from .lines import check_equally_many
@@ -365,6 +362,7 @@ def _score_one(
 
     The task of the checkpoint determines the metrics.
     """
+    from ..checkpoint.files import recipe_file
     from ..evaluation.bleu import score_translations
     from ..evaluation.evaluate import translate_and_measure
     from ..recipe.loading import readable_record
@@ -411,6 +409,9 @@ def _check_checkpoint(name: str) -> None:
 
     If `name` is a repository on the Hub, this function downloads the checkpoint.
     """
+    from ..checkpoint.hub import HubError
+    from ..checkpoint.loading import check_config, checkpoint_folder
+
     if Path(name).is_dir():
         check_config(Path(name), name)
         return

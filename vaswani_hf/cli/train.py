@@ -2,8 +2,11 @@
 
 import sys
 from contextlib import redirect_stderr
+from typing import Self
 
-from .options import Options, on_command_line
+from pydantic import model_validator
+
+from .options import Options, check_file, on_command_line
 
 
 class RecipeOptions(Options):
@@ -13,6 +16,11 @@ class RecipeOptions(Options):
     """a YAML file, such as configuration/numbers.yaml"""
     overrides: list[str] = on_command_line([], hidden=True)
     """options of the form `--key value`, each for a key of the recipe"""
+
+    @model_validator(mode="after")
+    def _check_recipe(self) -> Self:
+        check_file("recipe", self.recipe)
+        return self
 
 
 def run(options: RecipeOptions) -> None:

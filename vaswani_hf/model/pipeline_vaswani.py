@@ -26,8 +26,8 @@ from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 from .generation_vaswani import is_filled, setting_of
-from .inputs_vaswani import Request, check_text
-from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, TranslationOptions, check_tokenizers
+from .inputs_vaswani import Request, TranslationOptions, check_text
+from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, check_tokenizers
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")

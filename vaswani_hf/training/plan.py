@@ -12,7 +12,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..model.configuration_vaswani import VaswaniConfig, nearest_name
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.inputs_vaswani import nearest_name
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.section import AnyTraining, EncoderDecoderTraining
 from ..settings.data import DataSettings
