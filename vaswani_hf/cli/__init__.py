@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
         options = options_class.of_command_line(values)
     except ValueError as error:
         print(f"vaswani: {error}", file=sys.stderr)
-        return 2
+        return 1
     except Exception as error:
         return _report(error, _discard_lost_output())
     try:
