@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.checkpoint.locks import InUseError
-from vaswani_hf.cli import COMMANDS, main
+from vaswani_hf.cli import main
 from vaswani_hf.cli.arguments import CommandParser, add_options, normalised
 from vaswani_hf.cli.options import Options, on_command_line
 from vaswani_hf.cli.output import LineOutput, check_output, output_file
@@ -124,7 +124,7 @@ def test_the_arguments_are_checked_before_torch_is_imported():
     code = """
 import sys
 sys.argv = ["vaswani"]
-from vaswani_hf.cli import COMMANDS, main
+from vaswani_hf.cli import main
 for words in (["--help"], ["--bad"], ["translate", "--help"], ["translate", "m", "--bad"], ["train", "no.yaml"],
               ["score", "m", "--source", "no", "--target", "no"]):
     try:
