@@ -140,7 +140,10 @@ def test_the_recipe_of_a_checkpoint_sets_tokenization_and_case(evaluate, checkpo
     out = evaluate("one", *short, "--lowercase", "false", "--tokenize", "13a")[1]
     assert "case:mixed" in out and "tok:13a" in out and "recipe" not in out
     out = evaluate("one", *short, "--tokenize", "13a")[1]
-    assert "case:lc" in out and "The scores use `lowercase: true` from the recipe of one; `--lowercase` would" in out
+    assert (
+        "case:lc" in out
+        and "The scores use `lowercase: true` from the recipe of one; `--lowercase` would" in out
+    )
     # All systems of a comparison are scored alike, also the files.
     out = evaluate("one", "--compare", "b", *short)[1]
     assert "case:lc" in out and "tok:none" in out and f"\n{note}\n" in out
@@ -157,7 +160,11 @@ def test_a_bleu_of_zero_for_short_texts_is_explained(evaluate, folder):
     (folder / "short").write_text("eins\nzwei drei\n" * 6)
     (folder / "reference").write_text("eins\nzwei drei\n" * 6)
     out = evaluate("short")[1]
-    assert out.startswith("BLEU 0.00 ") and "exact match 100.00 %" in out and out.endswith(f"{SHORT_TEXTS_NOTE}\n")
+    assert (
+        out.startswith("BLEU 0.00 ")
+        and "exact match 100.00 %" in out
+        and out.endswith(f"{SHORT_TEXTS_NOTE}\n")
+    )
     out = evaluate("short", "--compare", "a", "b")[1]
     assert f"short: {SHORT_TEXTS_NOTE}" in out and f"a: {SHORT_TEXTS_NOTE}" not in out
     assert "bleu_note" not in json.loads(evaluate("short", "--tokenize", "char", "--json")[1])
