@@ -17,10 +17,15 @@ class RecipeOptions(Options):
 
 def run(options: RecipeOptions) -> None:
     """Load the recipe and train."""
+    import datasets
+
     from ..recipe.loading import load_recipe
     from ..training.processes import PipeSafeStream, Processes
     from ..training.run import train
 
+    if sys.stderr is None or not sys.stderr.isatty():
+        # The run prints log lines at intervals in place of progress bars.
+        datasets.disable_progress_bars()
     # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
     # the main process.
     recipe = Processes().run_on_main(lambda: load_recipe(options.recipe, options.overrides))
