@@ -51,7 +51,9 @@ def test_the_end_of_a_run_names_both_losses_and_sizes_are_checked_before_the_tra
     assert warnings[0].endswith("lower `tokenizer.vocab_size`, or add training data.")
     assert "the model is far too large for the corpus, because its layers have 4," in warnings[1]
     losses = [row for row in metrics(folder) if "eval_loss" in row]
-    expected = f"last loss {metrics(folder)[-2]['loss']:.4f} · last validation loss {losses[-1]['eval_loss']:.4f}"
+    expected = (
+        f"last loss {metrics(folder)[-2]['loss']:.4f} · last validation loss {losses[-1]['eval_loss']:.4f}"
+    )
     assert lines[-1] == f"finished at step 8 · {expected} · the checkpoint is in '{folder}'"
 
 
@@ -63,7 +65,11 @@ def test_a_run_takes_its_validation_and_test_pairs_out_of_two_files(run, files, 
     assert counts == {"train": 48, "validation": 7}
     assert results(folder)["test"]["sentences"] == 5
     assert results(folder)["data"]["test"]["split"] == "5 examples of the training data"
-    run("run", options, "--max_steps=4 --save_steps=2 --resume=true --early_stopping_patience=2 --eval_steps=2")
+    run(
+        "run",
+        options,
+        "--max_steps=4 --save_steps=2 --resume=true --early_stopping_patience=2 --eval_steps=2",
+    )
     assert metrics(folder)[-1]["step"] == 4
     with pytest.raises(ValueError, match="`data.test_size` is 6"):
         run("run", f"{files} --validation_size=7 --test_size=6 --resume=true")

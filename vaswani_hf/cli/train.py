@@ -4,6 +4,7 @@ import sys
 from contextlib import redirect_stderr
 
 from .options import Options, on_command_line
+from .recipe_keys import PrintKeys
 
 
 class RecipeOptions(Options):
@@ -11,6 +12,10 @@ class RecipeOptions(Options):
 
     recipe: str = on_command_line(positional=True)
     """a YAML file, such as configuration/numbers.yaml"""
+    help_keys: bool = on_command_line(False, action=PrintKeys)
+    """print all keys of a recipe with type, default, unit, range and meaning, and end"""
+    help_key: str | None = on_command_line(None, action=PrintKeys, metavar="KEY")
+    """print one key of a recipe, such as training.warmup_steps or warmup_steps, and end"""
     overrides: list[str] = on_command_line([], hidden=True)
     """options of the form `--key value`, each for a key of the recipe"""
 

@@ -116,7 +116,7 @@ class TranslationData(CorpusData):
         return [
             *warnings,
             f"`data.source_language` and `data.target_language` are both {self.source_language!r}; correct one of them "
-            "unless the targets are paraphrases or corrections of the sources."
+            "unless the targets are paraphrases or corrections of the sources.",
         ]
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
@@ -181,7 +181,7 @@ class TranslationData(CorpusData):
 class TranslationTokenizer(TokenizerSettings):
     """The tokenizers of source and target."""
 
-    target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY)
+    target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY, json_schema_extra={"unit": "tokens"})
     """The size of the target vocabulary if the vocabulary is not shared. Null means `vocab_size`."""
     shared_vocabulary: bool = True
     """Use one vocabulary for source and target (Section 5.1)."""
