@@ -207,13 +207,13 @@ class LanguageModeling(Task):
             ability=f"{self.ability} texts in {language_of(facts)}.",
             example=example_of_numbers if data is not None and data.corpus else example,
             toy_use=(
-                "It knows English number words below one million, each followed by the German number word. It "
-                "shows how the package\nworks, and has no other use."
+                "The model knows English number words below one million, each followed by the German number word. "
+                "The model\nshows how the package works, and has no other use."
             ),
             work="reads texts",
             warning=(
-                "Its texts can be fluent and wrong. The training data were not filtered for offensive or one-sided "
-                "content. If a\n  mistake can do harm, a person must check the text."
+                "The texts of the model can be fluent and wrong. The training data were not filtered for offensive or "
+                "one-sided\n  content. If a mistake can do harm, a person must check the text."
             ),
             scored=f"{num_texts:,} texts and {num_tokens:,} predicted tokens{self.scored_tokens}",
             scores=scores,

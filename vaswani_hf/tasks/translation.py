@@ -368,8 +368,8 @@ class Translation(Task):
             pipeline="translation",
             is_translator=True,
             toy_use=(
-                "It translates English number words below one million into German number words. It shows how the "
-                "package works,\nand has no other use."
+                "The model translates English number words below one million into German number words. The model "
+                "shows how the\npackage works, and has no other use."
             ),
             work="translates sentence by sentence",
             warning=(
