@@ -38,6 +38,7 @@ from .batching import PairCollator
 from .columns import CORPUS_COLUMN, pair_corpora, pair_lengths
 from .corpus_cache import CACHE_REMEDY, cached_digest, corpus_digest
 from .dataset_hub import open_dataset
+from .held_out import hold_out
 from .memory import mapped_files
 from .pair_files import SIDES, Files, existing_files, pair_of_row, read_pairs
 from .text_encoder import SerializedTokenizer, serialize_tokenizer, text_encoder
@@ -209,16 +210,16 @@ def load_splits(
 ) -> dict[str, Any]:
     """Load the texts of the training, validation and test split. The text of a missing split is None.
 
-    `check_split` checks each split that is not a stream.
+    `data.validation_size` and `data.test_size` take these splits out of the training split. `check_split`
+    checks each split that is not a stream.
     """
-
-    def load_checked(split: str) -> Dataset | IterableDataset | None:
-        pairs = load_split(data, split, seed)
+    texts = {split: call_naming_split(split, load_split, data, split, seed) for split in SPLITS}
+    if data.held_out_sizes:
+        texts |= hold_out(texts["train"], data.held_out_sizes)
+    for split, pairs in texts.items():
         if isinstance(pairs, Dataset):
-            check_split(pairs, data, split)
-        return pairs
-
-    return {split: call_naming_split(split, load_checked, split) for split in SPLITS}
+            call_naming_split(split, check_split, pairs, data, split)
+    return texts
 
 
 def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -233,9 +234,11 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """Return the name of a split for messages: its files, or its dataset and its key, or its toy corpus."""
+    """Return the name of a split for messages: its files, its size, its dataset and key, or its toy corpus."""
     if files := data.files(split):
         return " and ".join(files)
+    if split in data.held_out_sizes:
+        return f"`data.{split}_size: {data.held_out_sizes[split]}`"
     if dataset := getattr(data, "dataset", None):
         return f"'{dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
     return f"`data.corpus: {data.corpus}`"

@@ -182,7 +182,7 @@ def window_mask(
 
     Attention computes the queries, and the keys that follow the cached keys, from `states` [B, T, D].
     `attention_mask` [B, S] is nonzero for real tokens. Padding does not count as a neighbouring token. Flash
-    kernels need no mask if there is no padding.
+    kernels need no mask if there is no padding. With `is_recorded` the mask is for eager attention.
     """
     length = states.shape[1]
     past = 0
@@ -192,7 +192,7 @@ def window_mask(
         past = cache.get_seq_length(attention.layer_idx)
         num_keys, first_key = cache.get_mask_sizes(length, attention.layer_idx)
     real = None if attention_mask is None else attention_mask.bool()  # [B, S]
-    if "flash" in attention.implementation:
+    if "flash" in attention.implementation and not is_recorded:
         if real is None or bool(real.all()):
             return None
         return real[:, first_key : first_key + num_keys]
@@ -352,12 +352,16 @@ def attention_masks(
     Each mask has the form that the attention implementation of the layer needs. Queries come from
     `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
     tokens. With `encoder_hidden_states` the masks are for cross-attention. `encoder_hidden_states` are [B, S,
-    D], or [B/K, S, D] if K beams share a source. An `attention_mask` [B, 1, T, S] is used unchanged.
+    D], or [B/K, S, D] if K beams share a source. An `attention_mask` [B, 1, T, S] is used unchanged. With
+    `is_recorded` the masks are for eager attention, because only eager attention returns its weights.
     """
     own_cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
         own_cache = past_key_values.self_attention_cache
-    is_plain = all(one.implementation in ("eager", "sdpa") and one.local_mask is None for one in attentions)
+    implementations = ["eager" if is_recorded else attention.implementation for attention in attentions]
+    is_plain = {"eager", "sdpa"}.issuperset(implementations) and all(
+        attention.local_mask is None for attention in attentions
+    )
     if (
         past_key_values is None
         and is_plain
@@ -374,8 +378,7 @@ def attention_masks(
     )
     made: dict[Any, Any] = {}
     masks = []
-    for attention in attentions:
-        implementation = attention.implementation
+    for attention, implementation in zip(attentions, implementations, strict=True):
         if implementation == "flex_attention" and shares_sources:
             # Use sdpa, because flex attention does not support several beams that share a source.
             implementation = "sdpa"
@@ -588,17 +591,19 @@ class VaswaniAttention(nn.Module):
         value: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         recorder: AttentionRecorder | None = None,
+        output_attentions: bool | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] or None.
 
-        If beams share a source, keys [B, H, S, K] and values [B, H, S, d_v] have one row for each source, and
+        With `output_attentions` the attention is eager, because fused kernels return no weights. If beams
+        share a source, keys [B, H, S, K] and values [B, H, S, d_v] have one row for each source, and
         queries [B, H, T, K] have one row for each beam.
         """
         # Use `shape`, because `len` would fix the batch size in an exported graph.
         num_rows = query.shape[0]
         length = query.shape[2]
-        implementation = self.implementation
+        implementation = "eager" if output_attentions else self.implementation
         if key.shape[0] != num_rows:
             if implementation == "flex_attention":
                 implementation = "sdpa"

@@ -320,6 +320,16 @@ class VaswaniConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         self.validate_architecture()
 
+    @property
+    def output_attentions(self) -> bool:
+        """True if each call of a model returns attention weights. Such calls use eager attention."""
+        return self._output_attentions
+
+    @output_attentions.setter
+    def output_attentions(self, value: bool) -> None:
+        # transformers refuses True unless all calls use eager attention.
+        self._output_attentions = value
+
     def validate_architecture(self) -> None:
         """Check the combination of all fields. Each model checks its config again.
 
@@ -416,6 +426,9 @@ class VaswaniConfig(PreTrainedConfig):
         saved = copy.copy(self)
         saved.auto_map = dict(AUTO_MAP)
         saved.custom_pipelines = CUSTOM_PIPELINES
+        # transformers refuses to save `output_attentions=True` with fused attention. The file does not
+        # contain the attention implementation.
+        saved._attn_implementation = None
         super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
 
 

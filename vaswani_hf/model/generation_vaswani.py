@@ -341,6 +341,8 @@ class VaswaniGeneration(GenerationMixin):
             if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
+        if "output_attentions" not in kwargs:
+            config.output_attentions = config.output_attentions or self.config.output_attentions
         config.length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
         validate_search_fields(config)
         return config, model_kwargs

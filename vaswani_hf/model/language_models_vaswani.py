@@ -124,6 +124,8 @@ class VaswaniStackConfig(VaswaniConfig):
         """Save the config together with the code of the model, so that both load without the package."""
         saved = copy.copy(self)
         saved.auto_map = {auto: f"{_FILE}.{name}" for auto, name in self.code.items()}
+        # See `VaswaniConfig.save_pretrained`.
+        saved._attn_implementation = None
         PreTrainedConfig.save_pretrained(saved, save_directory, *args, **kwargs)
 
 

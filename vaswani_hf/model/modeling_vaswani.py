@@ -523,13 +523,14 @@ class VaswaniEncoder(VaswaniStack):
         inputs_embeds = self._embed(input_ids, inputs_embeds, "")  # [B, S, D]
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)  # [B, S]
+        is_recorded = kwargs.setdefault("output_attentions", self.config.output_attentions)
         position_ids = positions_of(attention_mask, inputs_embeds)  # [B or 1, S]
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))  # [B, S, D]
         masks = attention_masks(
             [layer.self_attn for layer in self.layers],
             inputs_embeds,
             attention_mask,
-            is_recorded=kwargs.get("output_attentions", self.config.output_attentions),
+            is_recorded=is_recorded,
         )
         for layer, mask in zip(self.layers, masks, strict=True):
             hidden_states = layer(hidden_states, mask, **kwargs)
@@ -578,6 +579,7 @@ class VaswaniDecoder(VaswaniStack):
         is_first_call = isinstance(past_length, int) and past_length == 0
         if attention_mask is None and input_ids is not None and is_first_call:
             attention_mask = self._infer_target_mask(input_ids)  # [B, T]
+        is_recorded = kwargs.setdefault("output_attentions", self.config.output_attentions)
         position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)  # [B or 1, T]
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))  # [B, T, D]
         masks = attention_masks(
@@ -585,7 +587,7 @@ class VaswaniDecoder(VaswaniStack):
             inputs_embeds,
             attention_mask,
             past_key_values,
-            is_recorded=kwargs.get("output_attentions", self.config.output_attentions),
+            is_recorded=is_recorded,
         )
         source_masks = [None] * len(masks)
         if encoder_hidden_states is not None:
@@ -594,6 +596,7 @@ class VaswaniDecoder(VaswaniStack):
                 inputs_embeds,
                 encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
+                is_recorded=is_recorded,
             )
         for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
             hidden_states = layer(

@@ -161,8 +161,8 @@ class Task(Protocol):
         """The scores of `outputs` against the correct `targets`, by the names of the scores.
 
         The validation logs the scores that `validation_metrics` names. `vaswani evaluate` prints the scores
-        that `metrics` names, with their titles. The command passes only the settings of `evaluation` that its
-        options set.
+        that `metrics` names, with their titles. The command passes the section `evaluation` of the
+        checkpoint's recipe, with the values of the options `--tokenize` and `--lowercase` if they are given.
         """
         return {}
 

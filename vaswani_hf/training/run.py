@@ -409,6 +409,8 @@ def _record_beginning(
             # Delete the manifest of the finished run, because the run continues and will write other final
             # files.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
+            for split, size in recipe.data.held_out_sizes.items():
+                say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
             results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
             # Delete old checkpoints, because the earlier run may have been killed after a save and before
