@@ -100,7 +100,7 @@ def _close_folder(folder: Path, descriptor: int, process: int) -> None:
 
 
 def is_replaced(folder: Path) -> bool:
-    """True if this process has locked a run folder, but the path no longer leads to the locked folder."""
+    """Return True if this process has locked a run folder, but the path no longer leads to the locked folder."""
     descriptor = _RUN_FOLDERS.get(os.path.abspath(folder))
     if descriptor is None:
         return False

@@ -235,7 +235,7 @@ class CausalLanguageModeling(LanguageModeling):
     examples = ("twenty-three =", "This is a")
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-        """A copy of the tokenizer that ends a text with `</s>`, so that the model learns to end texts."""
+        """Return a copy of the tokenizer that ends a text with `</s>`, so that the model learns to end texts."""
         closed = copy.deepcopy(tokenizer)
         begin, end = tokenizer.bos_token, tokenizer.eos_token
         ids = [(begin, tokenizer.bos_token_id), (end, tokenizer.eos_token_id)]
@@ -379,7 +379,7 @@ def _batches(
     texts: list[str],
     tokens_per_batch: int,
 ) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
-    """Batches of texts of similar lengths, with the texts. Empty and too long texts are left out."""
+    """Yield batches of texts of similar lengths, with the texts. Empty and too long texts are left out."""
     encoder = task.training_encoder(tokenizer)
     is_learned = model.config.position_embedding == "learned"
     longest = model.config.max_position_embeddings if is_learned else sys.maxsize
