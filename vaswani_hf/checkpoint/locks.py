@@ -1,4 +1,4 @@
-"""Locks, so that only one process at a time writes into the folder of a run or to an output.
+"""Provides locks, so that only one process at a time writes into the folder of a run or to an output.
 
 The operating system holds a lock on an open lock file. The operating system releases the lock when the
 process ends, even if the process is killed. Therefore a killed process leaves no stale lock. The text of the

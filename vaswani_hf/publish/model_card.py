@@ -276,7 +276,7 @@ def data_facts(data: DataSettings) -> dict[str, Any]:
     """Describe the data of a run for the model card and results.json. Only the names of files are kept,
     without folders.
     """
-    # Use `getattr`, because a task has either one language or two languages.
+    # Use `getattr`, because the recipe of a task has either one language key or two language keys.
     return {
         "source_language": getattr(data, "source_language", ""),
         "target_language": getattr(data, "target_language", ""),

@@ -55,8 +55,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # The counts are named after the validation loss, because BLEU scores all lines, dropped lines
-            # included.
+            # Print "validation loss" instead of "validation", because only the loss leaves out the dropped
+            # lines, and BLEU scores all lines.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
     if corpus.weighted is None:

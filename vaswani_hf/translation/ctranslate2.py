@@ -15,8 +15,8 @@ our search in these points:
   limit.
 - If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 distributes the probability of the
   forbidden tokens among the other tokens.
-- CTranslate2 finds a translation that consists of the target prefix only if `</s>` is the most probable token
-  after the prefix.
+- CTranslate2 finds a translation without tokens after the target prefix only if `</s>` is the most probable
+  token after the prefix.
 - CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only the
   last layer.
 
