@@ -1,15 +1,16 @@
 """`vaswani evaluate` on files and checkpoints: comparisons, split compounds, COMET by a stand-in, and bad input."""
 
 import json
+import shutil
 import sys
 
 import pytest
-from factories import tiny_tokenizer
+from factories import tiny_tokenizer, write_recipe
 
 import vaswani_hf.evaluation.comparison as comparison
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
-from vaswani_hf.evaluation.bleu import SPLIT_COMPOUNDS_NOTE, score_translations
+from vaswani_hf.evaluation.bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, score_translations
 from vaswani_hf.translation.translator import Translator
 
 SOURCES = [f"one two {word}" for word in ("three", "four", "five")] * 4
@@ -121,6 +122,52 @@ def test_a_file_of_translations_is_scored_alone(evaluate):
         f"BLEU {direct['bleu']:.2f}  {direct['bleu_signature']}\nchrF {direct['chrf']:.2f}  {direct['chrf_signature']}\n"
         "exact match 25.00 %\n12 sentences\n"
     )
+
+
+def test_the_recipe_of_a_checkpoint_sets_tokenization_and_case(evaluate, checkpoints, folder):
+    for name, source, tokenize in (("one", checkpoints[0], "none"), ("two", checkpoints[1], "char")):
+        shutil.copytree(source, folder / name)
+        write_recipe(folder / name / "recipe.yaml", evaluation={"tokenize": tokenize, "lowercase": True})
+    short = ["--max_new_tokens", "6", "--num_beams", "1"]
+    scores = json.loads(evaluate("one", *short, "--json")[1])
+    assert "case:lc" in scores["bleu_signature"] and "tok:none" in scores["bleu_signature"]
+    note = (
+        "The scores use `tokenize: none` and `lowercase: true` from the recipe of one; `--tokenize` and `--lowercase` "
+        "would override the recipe."
+    )
+    assert scores["recipe_note"] == note and f"\n{note}" in evaluate("one", *short)[1]
+    # The options of the user win.
+    out = evaluate("one", *short, "--lowercase", "false", "--tokenize", "13a")[1]
+    assert "case:mixed" in out and "tok:13a" in out and "recipe" not in out
+    out = evaluate("one", *short, "--tokenize", "13a")[1]
+    assert (
+        "case:lc" in out
+        and "The scores use `lowercase: true` from the recipe of one; `--lowercase` would" in out
+    )
+    # All systems of a comparison are scored alike, also the files.
+    out = evaluate("one", "--compare", "b", *short)[1]
+    assert "case:lc" in out and "tok:none" in out and f"\n{note}\n" in out
+    message = (
+        "vaswani: `--tokenize` must be given, because `evaluation.tokenize` differs between the recipes of the systems "
+        "('none' for one, 'char' for two), and all systems must be scored alike.\n"
+    )
+    assert evaluate("one", "--compare", "two", "b", *short) == (1, "", message)
+    out = evaluate("one", "--compare", "two", "b", *short, "--tokenize", "intl")[1]
+    assert "tok:intl" in out and "from the recipe of one and two;" in out
+
+
+def test_a_bleu_of_zero_for_short_texts_is_explained(evaluate, folder):
+    (folder / "short").write_text("eins\nzwei drei\n" * 6)
+    (folder / "reference").write_text("eins\nzwei drei\n" * 6)
+    out = evaluate("short")[1]
+    assert (
+        out.startswith("BLEU 0.00 ")
+        and "exact match 100.00 %" in out
+        and out.endswith(f"{SHORT_TEXTS_NOTE}\n")
+    )
+    out = evaluate("short", "--compare", "a", "b")[1]
+    assert f"short: {SHORT_TEXTS_NOTE}" in out and f"a: {SHORT_TEXTS_NOTE}" not in out
+    assert "bleu_note" not in json.loads(evaluate("short", "--tokenize", "char", "--json")[1])
 
 
 @pytest.mark.parametrize("systems", [["b"], ["a", "--compare", "b"]])

@@ -370,7 +370,7 @@ def test_a_json_line_that_is_none_is_named_with_its_number(translate, line, mess
     assert errors.strip().split("\n")[-1].startswith(f"vaswani: Line 2 of standard input {message}")
 
 
-def test_without_a_text_no_process_starts(translate, source, tmp_path, monkeypatch):
+def test_without_work_for_two_no_process_starts(translate, source, tmp_path, monkeypatch):
     def start(*_):
         raise AssertionError("A process was started.")
 
@@ -386,6 +386,18 @@ def test_without_a_text_no_process_starts(translate, source, tmp_path, monkeypat
     argv = ("--workers", "2", "--input", tmp_path / "empty", "--output", tmp_path / "nothing")
     assert translate(*argv)[0] == 0
     assert (tmp_path / "nothing").read_bytes() == b""
+    # A single window is translated here, and so are texts that a user types.
+    assert translate("--workers", "2", stdin=b"eins\nja?\n")[:2] == (0, "eins\nja?\n")
+    assert (
+        translate("--workers", "2", "--window", "5", "--input", source, "--output", output, "--resume")[0]
+        == 0
+    )
+    monkeypatch.setattr("vaswani_hf.cli.lines._is_terminal", lambda stream: stream is sys.stdin)
+    code, out, errors = translate("--workers", "2", stdin=b"eins\nja?\n")
+    assert (code, out) == (0, "eins\nja?\n")
+    message = "vaswani waits for texts: type one text per line, and end the input with Ctrl-D\n"
+    assert errors.startswith(message)
+    assert message not in translate("--text", "eins")[2]
 
 
 def run_in_a_session(argv: list[str], streams: list[int]) -> None:
