@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -75,6 +76,14 @@ def bfloat16_in_hardware(request, set_bfloat16) -> bool:
     """
     set_bfloat16(request.param)
     return request.param
+
+
+@pytest.fixture(scope="module")
+def quick_workers(python):
+    """Processes of multiprocessing start in a Python that has imported the package."""
+    multiprocessing.set_executable(python)
+    yield
+    multiprocessing.set_executable(sys.executable)
 
 
 COPYING_STEPS = 400

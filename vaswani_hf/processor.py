@@ -1,4 +1,6 @@
-"""Whether a processor or GPU has bfloat16 instructions, and whether training in bfloat16 is faster."""
+"""Determines whether a processor or GPU has bfloat16 instructions, and whether training in bfloat16 is
+faster.
+"""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. Questions are th
 and statements are the keys and values. The script generates stories about people, places, things and colours.
 The script trains a network for each number of hops. The script prints the accuracy on held-out stories for
 each number of statements that an answer depends on, and one story with the attention over its statements.
-Letters of shapes: B questions, S statements, J words, D width.
+In shapes, B is the number of questions, S the number of statements, J the number of words and D the width.
 """
 
 import argparse

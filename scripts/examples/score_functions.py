@@ -29,11 +29,11 @@ from vaswani_hf.recipe import load_recipe
 RECIPE = Path(__file__).parents[2] / "configuration" / "numbers.yaml"
 # The formula and the source of each score function, with the letters of attention_vaswani.
 SOURCES = {
-    "scaled_dot": ("q k / sqrt(d_k)", "Vaswani et al. 2017, 3.2.1, Eq. (1)"),
+    "scaled_dot": ("q k / sqrt(d_k)", "Vaswani et al. 2017, 3.2.1, Equation 1"),
     "dot": ("q k", "Luong et al. 2015, 3.1"),
     "dot_mean": ("q k / d_k", "Yang et al. 2022, Definition 4.1"),
     "general": ("q W k", "Luong et al. 2015, 3.1"),
-    "additive_linear": ("w_q q + w_k k", "Veličković et al. 2018, Eq. (3), linear"),
+    "additive_linear": ("w_q q + w_k k", "Veličković et al. 2018, Equation 3, linear"),
     "additive": ("v tanh(W q + U k)", "Bahdanau et al. 2015, A.1.2"),
 }
 # The score functions that multiply the dot product by a factor.

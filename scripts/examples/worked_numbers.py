@@ -130,7 +130,7 @@ def table_of(
 
 
 def attention_page() -> str:
-    """The section on Eq. (1)."""
+    """The section on Equation 1."""
     found = attention_example()
     scores = table_of(
         torch.cat([found["scores"], found["scaled"], found["weights"]]),
@@ -143,7 +143,7 @@ def attention_page() -> str:
         ("weight of k1 · v1", "weight of k2 · v2", "context"),
         ("1", "2", "3"),
     )
-    return f"""## Attention (Section 3.2.1, Eq. (1))
+    return f"""## Attention (Section 3.2.1, Equation 1)
 
 q = {QUERY[0]}, K = {KEYS}, V = {VALUES}, d_k = 3
 
@@ -230,7 +230,7 @@ def schedule_page() -> str:
     found = schedule_example()
     rows = [(step**-0.5, step * WARMUP_STEPS**-1.5, rate) for step, rate in found.items()]
     columns = ("step^-0.5", "step · warmup^-1.5", "learning rate")
-    return f"""## The schedule's peak (Section 5.3, Eq. (3))
+    return f"""## The schedule's peak (Section 5.3, Equation 3)
 
 d_model = {D_MODEL}, warmup = {WARMUP_STEPS} steps. The rate is the smaller of the two columns times d_model^-0.5 = {D_MODEL**-0.5:.6f}. Both columns are
 equal at the last step of warmup, where the rate is highest: d_model^-0.5 · warmup^-0.5 = {(D_MODEL * WARMUP_STEPS) ** -0.5:.6e}.

@@ -78,7 +78,7 @@ def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
 
 
 def _read(node: ast.AST) -> tuple[str, Any]:
-    """The owner and the name of an attribute: "training" and "bf16" for `self.training.bf16`."""
+    """Return the owner and the name of an attribute: for `self.training.bf16` "training" and "bf16"."""
     owner: Any = None
     name = None
     if isinstance(node, ast.Attribute):
@@ -90,8 +90,8 @@ def _read(node: ast.AST) -> tuple[str, Any]:
 
 @cache
 def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
-    """For each file of the package: the attributes that it reads, with their owners, and the last texts of
-    its f-strings.
+    """Return for each file of the package the attributes that the file reads, with their owners, and the last
+    texts of its f-strings.
     """
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -76,7 +76,7 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
     """The validation scores in the log of the Trainer. The keys are optimizer steps, and higher scores are
     better.
 
-    `metric` is a score such as "bleu", or "loss"; the sign of the loss is changed. In a run with a moving
+    `metric` is a score such as "bleu", or "loss"; the loss is multiplied by -1. In a run with a moving
     average of the weights, a `metric` with the prefix "raw_" selects the score of the trained weights.
     """
     name = f"eval_{metric}"

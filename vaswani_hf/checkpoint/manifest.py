@@ -1,6 +1,6 @@
 """The manifest of a checkpoint records the size and the hash of each file, and a hash of the manifest itself.
 
-The manifest is written after all other files. Therefore a checkpoint that has a manifest is complete.
+The manifest is written after all other files, so a checkpoint that has a manifest is complete.
 """
 
 import hashlib

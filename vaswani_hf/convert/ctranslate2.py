@@ -1,5 +1,5 @@
-"""Converts a checkpoint to CTranslate2. Uses CTranslate2's own converter and adds a loader for
-`VaswaniConfig` to it.
+"""Converts a checkpoint to CTranslate2. Uses CTranslate2's own converter, and adds a loader for
+`VaswaniConfig` to the converter.
 
 Importing this file registers the loader, so that `ctranslate2.converters.TransformersConverter` converts
 Vaswani checkpoints. Differences between the CTranslate2 model and the checkpoint:

@@ -3,7 +3,7 @@ export.
 
 This file and the files that define formats do not import libraries that only one format needs.
 
-Dimensions in shapes: B batch, S source length, T target length.
+In shapes, B is the batch size, S the source length and T the target length.
 """
 
 import inspect

@@ -1,6 +1,6 @@
 """BPE-dropout: a trained byte-level BPE splits texts at random (Provilkov et al. 2020, Algorithm 1).
 
-Legend of shapes: L length of a sentence in tokens, `</s>` included.
+In shapes, L is the length of a sentence in tokens, `</s>` included.
 """
 
 import itertools
@@ -102,6 +102,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # The decoded text of an incomplete character also has the length 1, because its bytes are decoded into
-    # one replacement character.
+    # The decoded text of an incomplete character has the length 1, too, because incomplete bytes are decoded
+    # into one replacement character.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -3,7 +3,7 @@
 This module is faster than `datasets`, because `datasets` reads rows one by one after `select` and converts
 each token into a Python integer.
 
-Legend of shapes: N pairs of the corpus, B pairs of a batch.
+In shapes, N is the number of pairs of the corpus and B the number of pairs of a batch.
 """
 
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
 
 
 def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
-    """The section `data` with the commit of its dataset, and with the licence in the dataset card.
+    """Return the section `data` with the commit of its dataset, and with the licence in the dataset card.
 
     If the recipe states a licence, that licence is kept. `earlier` is the section that the run to be resumed
     has recorded. The commit in `earlier` is kept, unless the recipe names another dataset or another commit.

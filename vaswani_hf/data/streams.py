@@ -78,8 +78,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._window = {name: state[name] for name in self._window}
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        # Each process draws one batch for every process and yields one of these batches, so that all
-        # processes have the same state.
+        # Each process draws one batch for every process and yields one of these batches, because all
+        # processes must have the same state.
         for batches in zip(*[self._sequence()] * self._num_processes, strict=False):
             self._position += self._num_processes
             yield batches[self._process_index]
@@ -92,8 +92,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # If a resumed run continues an epoch, this epoch may have no pairs left. Do not report an empty
-            # stream then.
+            # If a resumed run continues an epoch, this epoch may have no pairs left, so do not report an
+            # empty stream.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True

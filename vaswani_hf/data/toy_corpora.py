@@ -1,9 +1,9 @@
 """Generates two toy corpora, so that the quick recipes need no download.
 
 `number_pairs` generates numbers in English words and in German words. Each English number has exactly one
-correct translation. German writes a number as one word with the ones before the tens: "four hundred and
-seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". A model must therefore learn to join
-words and to change their order.
+correct translation. German writes a number as one word, in which the ones stand before the tens: "four
+hundred and seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". A model must therefore
+learn to join words and to change their order.
 
 `grammar_trees` generates English sentences with their constituency trees from a small grammar. Each sentence
 has exactly one correct tree, because its words decide the attachment of each phrase:
@@ -280,10 +280,10 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     """Draw random numbers of one split. A pair has the English words as `source` and the German word as
     `target`.
 
-    Each draw first chooses a shape and then a number of this shape. The shape of a number is two numbers of
-    digits: 0 to 3 digits for its thousands, and 0 to 3 digits for its remainder below 1000. All shapes have
-    equal probability. A uniform draw from all numbers would give few short numbers, because 90 % of all
-    numbers have six digits.
+    Each draw first chooses a shape and then a number of this shape. The shape of a number consists of two
+    counts of digits: 0 to 3 digits for its thousands, and 0 to 3 digits for its remainder below 1000. All
+    shapes have equal probability. A uniform draw from all numbers would give few short numbers, because 90 %
+    of all numbers have six digits.
 
     The split of a number does not depend on the seed: "validation" and "test" have about 5 % of the numbers
     each, "train" has the remaining numbers and all numbers below 100. Only "train" repeats numbers, and a
@@ -308,7 +308,8 @@ def _split_of_number(number: int) -> str:
 
 
 def _split_of(text: str) -> str:
-    # Use SHA-256, because it gives the same split in every Python version. `hash` may give different splits.
+    # Use SHA-256, because SHA-256 gives the same split in every Python version, and the function `hash` does
+    # not.
     part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 20
     return {0: "test", 1: "validation"}.get(part, "train")
 

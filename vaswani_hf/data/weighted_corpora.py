@@ -1,6 +1,6 @@
 """Weighted training corpora: the choice of pairs from each corpus for each epoch.
 
-Legend of shapes: N pairs of all corpora, P places of an epoch.
+In shapes, N is the number of pairs of all corpora and P the number of places of an epoch.
 """
 
 import numpy as np

@@ -13,8 +13,8 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
-# $2}g'. The script matches bytes. This pattern also matches bytes, because matching characters gives another
-# result if two hyphens surround a single non-ASCII letter.
+# $2}g'. The script matches bytes. Match bytes here, too, because matching characters gives another result if
+# two hyphens surround a single non-ASCII letter.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "

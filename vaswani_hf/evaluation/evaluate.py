@@ -40,8 +40,8 @@ def negative_log_likelihood(
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss): the perplexity per token for a loss in nats per token. Infinity if the value is too large
-    for a float.
+    """Return exp(loss), the perplexity per token for a loss in nats per token; infinity if exp(loss) is too
+    large for a float.
     """
     return math.exp(loss) if loss < 700 else math.inf
 

@@ -1,15 +1,17 @@
 """Beam search (Section 6.1) for a batch of sentences: all beams of all sentences take a step together.
 
-`SearchTask.run` prepares a search, and `BeamSearch.run` runs it. Each step does the following:
+`SearchTask.run` prepares a search, and `BeamSearch.run` runs the search. Each step of the search has four
+parts:
 
 1. A decoder of decoding_vaswani reads the last token of each beam and returns logits (`TreeAttentionDecoder`
    on the fast path).
 2. The candidate selection chooses the best continuations of the beams: at least twice as many continuations
    as beams.
 3. Candidates that end with `</s>` or reach their limit become finished translations, if they are among the K
-   best candidates. The best candidates that have not ended become the beams of the next step.
-4. A sentence is closed if the stopping rule decides that the search of the sentence ends. The search removes
-   closed sentences from the batch.
+   best candidates. Of the candidates that have not ended, the best candidates become the beams of the next
+   step.
+4. If the stopping rule ends the search for a sentence, the sentence is closed. Closed sentences are removed
+   from the batch.
 
 The search follows the rules of transformers. This package adds the length penalty that the paper uses (Wu et
 al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al., a length limit for each sentence,
@@ -20,9 +22,9 @@ rule.
 
 This file travels with every checkpoint because `generate` searches with the code of this file.
 
-Letters of shapes: B sentences at the start, N sentences that are still searched, K beams, C candidates, R
-results per sentence, T tokens so far including the prompt, P prompt length, S source length, V target
-vocabulary.
+In shapes, B is the number of sentences at the start, N the number of sentences that are still searched, K the
+number of beams, C of candidates, R of results per sentence and T of tokens so far including the prompt. P is
+the prompt length, S the source length and V the size of the target vocabulary.
 """
 
 import math
@@ -44,7 +46,8 @@ from transformers.generation import (
 from .attention_vaswani import needs_sync
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
 
-# The score of a missing candidate or translation, as in transformers. Real scores are far above NEG_INF / 2.
+# The score of a missing candidate or translation, as in transformers. The scores of real candidates are far
+# above NEG_INF / 2.
 NEG_INF = -1e9
 
 # The stopping criteria of transformers that the search replaces by its own checks.
@@ -127,7 +130,7 @@ class SearchStrategies:
     Args:
         ensemble (Sequence): Further models. The probabilities of all models are averaged.
         must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
-            translation must contain. Cannot be combined with `candidates` or `stopping_rule`.
+            translation must contain. `must_contain` cannot be combined with `candidates` or `stopping_rule`.
         warns_of_unmet (bool): True to warn about phrases of `must_contain` that a translation lacks.
         candidates (CandidateSelection, optional): Chooses the candidates of each step; by default
             `best_candidates`, or `drawn_candidates` if `do_sample` is set.
@@ -199,8 +202,8 @@ class SearchTask:
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # The search may read values from the device one step late, unless a superfluous step would have an
-        # effect: recorded outputs, random numbers or calls of custom parts.
+        # The search may read values from the device one step late, unless an extra step would have side
+        # effects (recorded outputs, random numbers or calls of custom parts).
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
@@ -257,8 +260,8 @@ class BeamSearch:
             by default all rows.
         excluded: The id of the padding token, because no translation contains padding; None if padding is
             permitted.
-        reader: Delays reading from the device by one step; None on a CPU, or if a superfluous step would have
-            an effect.
+        reader: Delays reading from the device by one step; None on a CPU, or if an extra step would have side
+            effects.
         transformers_compatible: If True, keep all sentences to the end, and record the outputs that
             `generate` of transformers returns.
     """
@@ -407,7 +410,8 @@ class BeamSearch:
     ) -> tuple[bool, int]:
         """Read whether a candidate has ended, and the number of open sentences. Synchronises with the device.
 
-        No other method of a step synchronises. With a `reader`, both values are from the previous step.
+        No other method that belongs to a step waits for the device. With a `reader`, the two numbers of
+        `_read_step_numbers` are from the previous step.
         """
         trees = [
             decoder.tree
@@ -577,7 +581,8 @@ class BeamSearch:
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Remove closed sentences, and keep `num_staying` sentences.
 
-        With a `reader`, `num_staying` is one step old. Therefore some of the kept sentences may be closed.
+        With a `reader`, `num_staying` was counted at the previous step, so some of the kept sentences may be
+        closed.
         """
         staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         for decoder in self.decoders:
@@ -669,13 +674,14 @@ class DeferredReader:
 
 
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
-    """((5 + length) / 6)^alpha for the type "gnmt" (Wu et al. 2016, Eq. 14), else length^alpha."""
+    """Return ((5 + length) / 6)^alpha for "gnmt" (Wu et al. 2016, Equation 14), otherwise length^alpha."""
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return ((5 + length) / 6 if is_gnmt else length) ** config.length_penalty
 
 
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """The sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Eq. 14), without a weight.
+    """The sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Equation 14), without a
+    weight.
 
     `coverage` [..., S] is the attention that each source token receives, summed over all target tokens.
     """
@@ -685,7 +691,7 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
 
 
 class PenaltyScorer(Scorer):
-    """The default scorer: length penalty and weighted coverage (Wu et al. 2016, Eq. 14)."""
+    """The default scorer: length penalty and weighted coverage (Wu et al. 2016, Equation 14)."""
 
     def __init__(self, config: GenerationConfig):
         self.config = config
@@ -713,8 +719,8 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # `worst` is NEG_INF if fewer than `num_counted` translations are finished. In this case every further
-        # translation improves the results.
+        # `worst` is NEG_INF if fewer than `num_counted` translations are finished. With too few finished
+        # translations, every further translation improves the results.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:
@@ -730,9 +736,9 @@ def has_exact_bound(config: GenerationConfig) -> bool:
     """True if the stopping rule must consider all possible lengths of a longer translation.
 
     transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,
-    transformers compares scores at the current length. A comparison at the current length is exact only for
-    scores that are not divided by a length. With the length penalty of Wu et al., this package considers all
-    possible lengths for `early_stopping=False`, too.
+    transformers compares scores at the current length. A comparison at the current length is exact only if
+    scores are not divided by a length penalty. With the length penalty of Wu et al., this package considers
+    all possible lengths for `early_stopping=False`, too.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)

@@ -12,7 +12,7 @@ translations with loops.
 
 This file travels with every checkpoint because the translator splits and aligns texts and detects loops.
 
-Letters of shapes: S source length, T target length, both in tokens.
+In shapes, S is the source length and T the target length, both in tokens.
 """
 
 import operator
@@ -36,7 +36,7 @@ _ABBREVIATIONS = frozenset(
     "mme mlle mgr p.ex ex sr sra srta dra ud uds ee sig dott avv dhr mevr".split()
 )
 
-# Abbreviations that do not end a sentence if a number follows: "No. 5", but not "No. I do not."
+# Abbreviations that do not end a sentence if a number follows, as in "No. 5", but not "No. I do not."
 _BEFORE_NUMBERS = frozenset(
     "no nos nr art abs abb bd kap tab fig figs eq vol ch sec pp p s pt tel anm ziff pos pág pag núm num n "
     "jan feb mar apr jun jul aug sep sept oct nov dec mär okt dez".split()
@@ -109,7 +109,7 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
 
 
 def join_sentences(sentences: list[str], separators: list[str]) -> str:
-    """The text of N sentences and the N + 1 separators around them: the inverse of `split_sentences`.
+    """Join N sentences and the N + 1 separators around the sentences; the inverse of `split_sentences`.
 
     An empty separator between two sentences becomes a space, unless the first sentence ends with a Chinese or
     Japanese full stop.
@@ -304,9 +304,9 @@ _SHORT = 10
 def is_loop(translation: str, source: str) -> bool:
     """True if a translation repeats a word or phrase in a row much more often than its source.
 
-    A loop repeats a word at least four times, a phrase at least three times, or a part of a word at least
-    four times (and at least twenty characters in total). The number of repeats must also be more than twice
-    the largest number of repeats in the source.
+    A loop repeats a word at least four times or a phrase at least three times. A repeated part of a word is a
+    loop if the part occurs at least four times and the repeats have at least twenty characters in total. To
+    count as a loop, a translation must have more than twice as many repeats as the source has at most.
     """
     words = [word.casefold().strip(".,;:!?…'\"()„“”«»") or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)

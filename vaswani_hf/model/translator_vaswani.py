@@ -1,29 +1,29 @@
 """Translates texts, and returns the translations in the order of the texts.
 
-`Translator.translate` reads a window of texts (1000 by default) and translates the window in these steps:
+`Translator.translate` reads a window of texts (1000 by default) and translates the window in seven steps:
 
 1. Split each text into sentences, if `split_sentences` is set.
 2. Tokenize all sentences of the window in one call. Cut sentences that are too long for the model. Each
    sentence or piece becomes a `Segment`.
 3. Attach the target prefix and the phrases of each text to its segments.
-4. Search. `PyTorchBackend.search` calls `model.generate` of generation_vaswani for a batch of segments of
+4. To search, `PyTorchBackend.search` calls `model.generate` of generation_vaswani for a batch of segments of
    similar lengths. Each translation of a segment is a `Hypothesis`.
 5. Search again, without repetition, for segments whose translations repeat a phrase in a loop, if
    `repetition_guard` is set.
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
 7. Join the translations of the segments of each text.
 
-The methods of `BaseTranslator` follow the order of the steps. `PyTorchBackend` follows below. The translator
-works for all encoder-decoder models that have `generate`.
+The methods of `BaseTranslator` stand in the order of these steps. `PyTorchBackend` follows below. The
+translator works for all encoder-decoder models that have `generate`.
 
-Details are in other files. inputs_vaswani checks options and texts, and combines each text with its
-constraints in a `Request`. text_rules_vaswani splits sentences, aligns words and detects loops.
+The file inputs_vaswani checks options and texts, and combines each text with its
+constraints in a `Request`. The file text_rules_vaswani splits sentences, aligns words and detects loops.
 
 This file travels with every checkpoint because the pipeline for translation calls the translator. The package
 adds `Translator.from_pretrained` and the backend for CTranslate2.
 
-Letters of shapes: B segments of a batch, S source length, T target length (both in tokens), R translations of
-a segment, N decoder layers.
+In shapes, B is the number of segments of a batch, S the source length, T the target length (both in tokens),
+R the number of translations of a segment and N the number of decoder layers.
 """
 
 import copy
@@ -602,8 +602,8 @@ class BaseTranslator:
             tag_words = [-1] * len(tag_ids)
             start = stop
         logger.warning(
-            f"Line {number} has {len(segment.token_ids)} tokens, more than the {max_length} of this model: it is translated "
-            f"in {len(pieces)} pieces."
+            f"Line {number} has {len(segment.token_ids)} tokens, more than the {max_length} of this model: "
+            f"the line is translated in {len(pieces)} pieces."
         )
         return pieces
 
@@ -1181,7 +1181,7 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Add a check for finite logits, because only Vaswani models have this check.
+            # Add a check for finite logits, because models of other classes have no such check.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
@@ -1230,8 +1230,8 @@ class PyTorchBackend:
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # Switch the warning of the search off, because the translator warns with the line number.
             arguments["warn_of_unmet_phrases"] = False
-        # Override checkpoint settings that have no effect here, because transformers would warn about these
-        # settings.
+        # Override settings of the checkpoint that have no effect in this search, because transformers would
+        # warn about these settings.
         idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
         if settings.get("num_beams") == 1:
             idle |= {"length_penalty": 1.0, "early_stopping": False}

@@ -201,7 +201,7 @@ class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
 class TextTraining(TrainingSettings):
     """The training of a language model.
 
-    An example of a language model is one text.
+    Each training example of a language model is one text.
     """
 
     batch_keys = ("text_tokens_per_batch",)

@@ -43,13 +43,14 @@ _FORBIDDING_SETTINGS = (
 
 
 class WellFormedTrees(LogitsProcessor):
-    """A logits processor for trees. It allows a symbol only if a well-formed tree over all words is still
-    possible within the length limit.
+    """A logits processor for trees. The processor allows a symbol only if a well-formed tree over all words
+    is still possible within the length limit.
 
-    At each step, the processor counts the symbols of each beam. It uses no grammar and stores nothing between
-    steps.
+    At each step, the processor counts the symbols of each beam. The processor uses no grammar and stores
+    nothing between steps.
 
-    Dimensions in shapes: B sentences, K beams, T symbols that a beam has so far, V target vocabulary.
+    In shapes, B is the number of sentences, K the number of beams, T the number of symbols that a beam has so
+    far and V the size of the target vocabulary.
 
     Args:
         tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.

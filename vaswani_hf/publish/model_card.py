@@ -288,6 +288,9 @@ def data_facts(data: DataSettings) -> dict[str, Any]:
 def _split_facts(data: DataSettings, split: str) -> dict[str, Any] | None:
     if data.corpus:
         return {"name": data.corpus, "split": split}
+    if split in data.held_out_sizes:
+        size = data.held_out_sizes[split]
+        return {**(_split_facts(data, "train") or {}), "split": f"{size:,} examples of the training data"}
     files = [last_part(path) for path in data.files(split)]
     if files:
         facts: dict[str, Any] = {"name": files[0], "files": files}

@@ -91,9 +91,9 @@ def language_of(facts: dict[str, Any]) -> str:
 class Task(Protocol):
     """One kind of run: its data, its model, its scores and its model card.
 
-    Derive a class from `Task`. The methods with a body suit a task that uses no dataset of the Hub and whose
-    validation computes only the loss. The arguments `data`, `tokenizer` and `evaluation` are sections of a
-    recipe.
+    Derive a class from `Task`. The default methods of `Task` suit a task that uses no dataset of the Hub and
+    whose validation computes only the loss. The arguments `data`, `tokenizer` and `evaluation` are sections
+    of a recipe.
 
     Attributes:
         name: The value of the key `task` of a recipe.

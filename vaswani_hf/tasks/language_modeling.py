@@ -1,6 +1,7 @@
 """Language modelling: a decoder (causal) or an encoder (masked) learns from plain text.
 
-Legend of shapes: B texts of a batch, L length of a text in tokens, V vocabulary size.
+In shapes, B is the number of texts of a batch, L the length of a text in tokens and V the size of the
+vocabulary.
 """
 
 import copy
@@ -291,8 +292,8 @@ class CausalCollator(PairCollator):
 class MaskingCollator(PairCollator):
     """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
 
-    Seed, epoch and text decide which tokens are masked, so that the choice of tokens does not depend on an
-    interruption or on the number of data workers. A validation passes no epoch, so that every validation
+    The seed, the epoch and the text decide which tokens are masked, so the choice of tokens does not depend
+    on an interruption or on the number of data workers. A validation passes no epoch, so every validation
     masks the same tokens.
     """
 

@@ -154,7 +154,7 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
 
 
 def _shown(name: str | Path) -> str:
-    """The published name of a checkpoint: the name of its folder, or RUN/checkpoint-STEP."""
+    """Return the published name of a checkpoint, which is the name of its folder, or RUN/checkpoint-STEP."""
     if not Path(name).is_dir():
         return str(name)
     place = Path(os.path.abspath(name))

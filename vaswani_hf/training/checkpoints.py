@@ -84,7 +84,7 @@ def put_back_replaced(folder: Path) -> None:
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
     """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best checkpoint.
 
-    In addition, keep a checkpoint that was saved because of a signal until the next save. `state` is the
+    Until the next save, also keep a checkpoint that was saved because of a signal. `state` is the
     state of the newest checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
@@ -94,7 +94,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # Keep the best checkpoint instead of the oldest kept checkpoint.
+        # Keep the best checkpoint, and one checkpoint less of the newest checkpoints.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
@@ -151,7 +151,7 @@ def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[in
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """The checkpoints whose manifests say that an uninterrupted run of any length also saves them."""
+    """Return the checkpoints that an uninterrupted run also saves, according to their manifests."""
     found = []
     for checkpoint in checkpoints:
         try:

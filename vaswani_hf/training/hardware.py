@@ -78,7 +78,9 @@ def describe_computation(training: AnyTraining, device: torch.device) -> str:
 
 
 def hardware_name(device: torch.device, num_processes: int) -> str:
-    """The hardware of a run: "8 x NVIDIA H100", or the name, the cores and the used threads of a CPU."""
+    """Name the hardware of a run, such as "8 x NVIDIA H100", or the name, the cores and the used threads of a
+    CPU.
+    """
     if device.type == "cuda":
         return f"{num_processes} x {torch.cuda.get_device_name(device)}"
     if device.type != "cpu":

@@ -39,7 +39,8 @@ class Base(NamedTuple):
 
 
 def find_bases(model: ModelSettings) -> dict[str, Base]:
-    """The models that the stacks start from, by "encoder" and "decoder"; empty without `init_from`.
+    """Return the models that the stacks start from, with the keys "encoder" and "decoder"; empty without
+    `init_from`.
 
     Models on the Hub are downloaded.
     """
@@ -153,7 +154,9 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
 
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return a vocabulary without `<mask>`, because `<mask>` occurs in no text and in only one task."""
+    """Return a vocabulary without `<mask>`, because no text contains `<mask>`, and only one task needs
+    `<mask>`.
+    """
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
 

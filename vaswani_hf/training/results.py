@@ -55,7 +55,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Only the validation loss leaves out the dropped lines. BLEU scores all lines.
+            # The counts are named after the validation loss, because BLEU scores all lines, dropped lines
+            # included.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
     if corpus.weighted is None:
@@ -105,8 +106,8 @@ def results_of_run(
     results["asked"] = asked
     results["data"] = data_facts(data)
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
-        # Print the counts of a stream now, because they change while the stream is read. The counts of a
-        # stream include all epochs.
+        # Print the counts of a stream after the training, because the counts change while the stream is read.
+        # The counts of a stream include all epochs.
         say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)

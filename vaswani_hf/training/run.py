@@ -85,7 +85,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
         InterruptedRunError: If a signal ended the run early.
         InUseError: If another run is using the output folder.
     """
-    # Normalise first: `a/../b` changes its meaning once `a` exists.
+    # Normalise the path now, because a path such as `a/../b` changes its meaning once `a` exists.
     recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
     folder = Path(recipe.output_dir)
     processes = Processes()
@@ -409,6 +409,8 @@ def _record_beginning(
             # Delete the manifest of the finished run, because the run continues and will write other final
             # files.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
+            for split, size in recipe.data.held_out_sizes.items():
+                say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
             results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
             # Delete old checkpoints, because the earlier run may have been killed after a save and before
@@ -561,7 +563,7 @@ def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # A signal has arrived, so the same signal has ended the other process.
+            # A signal has arrived in this process, so the same signal has probably ended the other process.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause, "

@@ -354,7 +354,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
-            # True if an uninterrupted run of any length also saves this checkpoint.
+            # True if an uninterrupted run also saves this checkpoint, whatever its last step is.
             "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
@@ -428,7 +428,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
         """The results of `compute` in all processes.
 
-        The list is empty if a signal arrived. In this case, all processes save a checkpoint and end.
+        The list is empty if a signal arrived, because all processes then save a checkpoint and end.
         """
         was_training = self.model.training
         try:

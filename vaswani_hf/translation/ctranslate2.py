@@ -1,5 +1,5 @@
-"""The CTranslate2 backend of `Translator`. It loads a folder that `vaswani export --format ctranslate2`
-wrote.
+"""The CTranslate2 backend of `Translator`. The backend loads a folder that `vaswani export --format
+ctranslate2` wrote.
 
 `convert.ctranslate2` writes the folder. The other backend is `PyTorchBackend` in `model.translator_vaswani`.
 The search settings have the same names and meanings as in `generate`. The search of CTranslate2 differs from
@@ -20,7 +20,7 @@ our search in these points:
 - CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only the
   last layer.
 
-Dimensions in shapes: B sentences, S source length, T target length with `</s>`.
+In shapes, B is the number of sentences, S the source length and T the target length with `</s>`.
 """
 
 import math
@@ -90,8 +90,8 @@ def load_ctranslate2_translator(
 
 
 class CTranslate2Backend:
-    """A CTranslate2 model with its tokenizers and generation settings. It implements the interface `Backend`
-    of `model.translator_vaswani`.
+    """A CTranslate2 model with its tokenizers and generation settings. `CTranslate2Backend` implements the
+    interface `Backend` of `model.translator_vaswani`.
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.

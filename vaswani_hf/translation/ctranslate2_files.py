@@ -1,7 +1,7 @@
 """Reads and validates the files of a CTranslate2 folder before CTranslate2 loads them.
 
-CTranslate2 does not validate the files. With a damaged file, the process could crash or write wrong
-translations.
+CTranslate2 does not validate the files. If a file is damaged, CTranslate2 may crash the process or write
+wrong translations.
 """
 
 import struct
