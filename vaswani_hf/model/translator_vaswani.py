@@ -56,6 +56,7 @@ from .inputs_vaswani import (
     Request,
     check_iterable_of_texts,
     check_options,
+    check_sampling,
     check_text,
     make_requests,
     option,
@@ -167,6 +168,7 @@ class TranslationOptions:
 
     def __post_init__(self):
         check_options(vars(self), type(self))
+        check_sampling(self.generate)
         validate_search_fields(self.generate)
         validate_search_fields(self.generate.get("generation_config"))
 

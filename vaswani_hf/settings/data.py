@@ -207,7 +207,9 @@ class CorpusData(DataSettings):
     @property
     def validation_keys(self) -> str:
         """The keys that can name a validation split for this training data, for messages."""
-        keys = "`data.validation_split`, or `data.validation_size`" if self.dataset else super().validation_keys
+        keys = (
+            "`data.validation_split`, or `data.validation_size`" if self.dataset else super().validation_keys
+        )
         return keys.removesuffix(", or `data.validation_size`") if self.streaming else keys
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
