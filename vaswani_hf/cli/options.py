@@ -160,8 +160,7 @@ class ComputingOptions(DeviceOptions):
     """The device, the dtype and the quantization of a model that translates or parses."""
 
     quantization: Literal["int8"] | None = None
-    """int8: use int8 weights in matrix multiplications, only on the CPU; needs `pip install vaswani_hf[int8]`
-    """
+    """int8: use int8 weights in matrix multiplications, only on the CPU; needs the library torchao"""
 
     @property
     def precision(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ class RecipeOptions(Options):
     """A recipe, and options that replace values of keys in the recipe."""
 
     recipe: str = on_command_line(positional=True)
-    """a YAML file, such as configuration/numbers.yaml"""
+    """a YAML file, or the name of a recipe that `vaswani recipes` lists, such as numbers"""
     overrides: list[str] = on_command_line([], hidden=True)
     """options of the form `--key value`, each for a key of the recipe"""
 
