@@ -186,7 +186,7 @@ def default_words(field: FieldInfo) -> str:
 
 
 def description(found: list[tuple[str, FieldInfo]]) -> str:
-    """The help of a key, with the tasks that have the key."""
+    """Return the help of a key, with the tasks that have the key."""
     tasks = [task for task, _ in found]
     limit = "" if len(tasks) == len(RECIPES) else f" (`task: {'`, `'.join(tasks)}`)"
     helps = dict.fromkeys(" ".join((field.description or "").split()) for _, field in found)
@@ -241,8 +241,8 @@ def keys_text() -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of the recipes of all tasks. No key is required, because a recipe may extend another
-    recipe.
+    """Return the JSON schema of the recipes of all tasks. No key is required, because a recipe may extend
+    another recipe.
     """
     properties: dict[str, Any] = {
         "extends": {"type": "string", "description": "The recipe that this recipe extends."}
@@ -296,7 +296,7 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The content of the file of the schema."""
+    """Return the content of the file of the schema."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -25,7 +25,9 @@ SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 
 @pytest.fixture(scope="module")
 def checkpoint(tiny_model, tmp_path_factory):
-    """A checkpoint with two vocabularies, and with one attention as in the paper and others that are not."""
+    """A checkpoint with two vocabularies, with one attention as in the paper and with other kinds of
+    attention.
+    """
     folder = tmp_path_factory.mktemp("onnx") / "checkpoint"
     texts = ["one two three four five", "eins zwei drei vier"]
     source, target = (tiny_tokenizer(texts, size) for size in (270, 275))
@@ -110,7 +112,9 @@ def test_transformers_loads_the_folder(checkpoint, exported):
 
 @pytest.fixture
 def without_graphs(monkeypatch):
-    """Tracing them takes seconds, and the comparison is what is looked at."""
+    """Replace the tracing of the graphs, because tracing takes seconds and the test concerns only the
+    comparison.
+    """
     monkeypatch.setattr("vaswani_hf.convert.onnx._export", lambda part, inputs: None)
     monkeypatch.setattr("vaswani_hf.convert.onnx._save", lambda graphs, model, folder: None)
 

@@ -232,5 +232,7 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """The class of the section `training` for a model with these stacks ("encoder", "decoder" or both)."""
+    """Return the class of the section `training` for a model with these stacks ("encoder", "decoder" or
+    both).
+    """
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

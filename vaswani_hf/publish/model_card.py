@@ -145,7 +145,9 @@ def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """The names of the repositories whose models a run started from, without local folders and commits."""
+    """Return the names of the repositories whose models a run started from, without local folders and
+    commits.
+    """
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:
         return names[0]
@@ -208,7 +210,9 @@ def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[E
 
 
 def _checkpoint_facts(folder: Path) -> dict[str, Any]:
-    """The facts for the card that come from the files of the checkpoint, such as the number of parameters."""
+    """Return the facts for the card that come from the files of the checkpoint, such as the number of
+    parameters.
+    """
     generation = read_record(folder / GENERATION_FILE)
     return {
         "parameters": _count_parameters(folder),
@@ -271,7 +275,7 @@ def data_facts(data: DataSettings) -> dict[str, Any]:
     """Describe the data of a run for the model card and results.json. Only the names of files are kept,
     without folders.
     """
-    # Use `getattr`, because a task has either one language or two languages.
+    # Use `getattr`, because the recipe of a task has either one language key or two language keys.
     return {
         "source_language": getattr(data, "source_language", ""),
         "target_language": getattr(data, "target_language", ""),

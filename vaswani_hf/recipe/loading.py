@@ -95,7 +95,7 @@ def readable_record(path: Path | None) -> Recipe | None:
 
 
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
-    """The keys of a file, merged with the keys of the file that it extends.
+    """Return the keys of a file, merged with the keys of the file that it extends.
 
     `extending` is the chain of files that led to this file. Each file in the chain extends the next file.
     """
@@ -168,7 +168,9 @@ def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
 
 
 def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
-    """The type of each key of a class of recipes, by `section.key`, or by `key` for keys without a section."""
+    """Return the type of each key of a class of recipes, by `section.key`, or by `key` for keys outside of
+    sections.
+    """
     sections = _sections_of(recipe)
     places = {name: field.annotation for name, field in recipe.model_fields.items() if name not in sections}
     for section, kind in sections.items():
@@ -185,7 +187,7 @@ def _places_of_tasks() -> dict[str, dict[str, Any]]:
 
 
 def _places_of_all_tasks() -> dict[str, Any]:
-    """The type of each key of all tasks, by `section.key`."""
+    """Return the type of each key of all tasks, by `section.key`."""
     places: dict[str, Any] = {}
     for of_task in _places_of_tasks().values():
         places |= of_task
@@ -251,7 +253,7 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
 
 
 def _place_of(key: str) -> str:
-    """The full name `section.key` of a key that the command line gives with or without its section."""
+    """Return the full name `section.key` of a key that the command line gives with or without its section."""
     places = _places_of_all_tasks()
     found = [key] if key in places else _named(key, places)
     if not found:

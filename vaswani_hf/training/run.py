@@ -153,7 +153,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """The resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
+    """Return the resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
     folder = Path(recipe.output_dir)
     training = recipe.training
     repo_id = recipe.publishing.hub_model_id
@@ -172,13 +172,16 @@ def _restored_recipe(folder: Path) -> Recipe | None:
 
 
 def earlier_recipe(folder: Path) -> Recipe | None:
-    """The recipe that an earlier run has recorded in its output folder; None without a recorded recipe."""
+    """Return the recipe that an earlier run has recorded in its output folder; None without a recorded
+    recipe.
+    """
     path = folder / RECIPE_FILE
     return load_recipe(path, is_record=True) if path.is_file() else None
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """The recipe with added facts about its data and its initial model, and with decisions for this machine.
+    """Return the recipe with added facts about its data and its initial model, and with decisions for this
+    machine.
 
     `earlier` is the recorded recipe of the run to be resumed. The recorded recipe already has these facts.
     """
@@ -328,7 +331,7 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """The initial model of a run: random weights or weights of other models, with frozen parts.
+    """Return the initial model of a run: random weights or weights of other models, with frozen parts.
 
     If the run continues from a checkpoint, the trainer loads the weights of the checkpoint.
     """
