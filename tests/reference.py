@@ -22,7 +22,7 @@ Ids = list[int]
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Section 3.2.1: the softmax of Eq. (1), over one vector [S]."""
+    """Section 3.2.1: the softmax of Equation 1, over one vector [S]."""
     # Subtracting a constant changes no value and no gradient; it keeps exp from overflowing.
     exponentials = torch.exp(scores - scores.detach().max())
     return exponentials / exponentials.sum()
@@ -71,7 +71,7 @@ def score_function(name: str, of_head: dict[str, Tensor]) -> Score:
 def attention(
     queries: Tensor, keys: Tensor, values: Tensor, causal: bool, score: Score, window: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Section 3.2.1, Eq. (1), one query at a time.
+    """Section 3.2.1, Equation 1, one query at a time.
 
     Args:
         queries: [T, K].
@@ -156,12 +156,12 @@ class Reference:
         self.attention_maps: dict[str, Tensor] = {}
 
     def linear(self, name: str, states: Tensor) -> Tensor:
-        """Section 3.2.2 and Eq. (2): x W, plus b where the state dict holds a bias."""
+        """Section 3.2.2 and Equation 2: x W, plus b where the state dict holds a bias."""
         projected = states @ self.weights[f"{name}.weight"].T
         return projected + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else projected
 
     def layer_norm(self, name: str, states: Tensor) -> Tensor:
-        """Section 3.1: layer normalization (Ba et al. 2016, Eq. (4)) of each position of [T, D]."""
+        """Section 3.1: layer normalization (Ba et al. 2016, Equation 4) of each position of [T, D]."""
         normalized = []
         for state in states:
             centered = state - state.sum() / len(state)
@@ -205,7 +205,7 @@ class Reference:
         return windows[layer]
 
     def feed_forward(self, layer: str, states: Tensor) -> Tensor:
-        """Section 3.3, Eq. (2): max(0, x W_1 + b_1) W_2 + b_2, for each position of [T, D] separately."""
+        """Section 3.3, Equation 2: max(0, x W_1 + b_1) W_2 + b_2, for each position of [T, D] separately."""
         outputs = []
         for state in states:
             hidden = self.linear(f"{layer}.fc1", state)

@@ -35,7 +35,7 @@ class SlowSearch:
         limit: the greatest number of new tokens.
         num_beams: hypotheses that are kept.
         length_penalty: alpha.
-        length_penalty_type: "power" divides by n^alpha, "gnmt" by ((5 + n) / 6)^alpha (Wu et al. 2016, Eq. 14).
+        length_penalty_type: "power" divides by n^alpha, "gnmt" by ((5 + n) / 6)^alpha (Wu et al. 2016).
         early_stopping: None stops at the limit only. True stops as soon as there are `num_beams` finished ones, False
             when the best open one, scored by its present length, is no better than the worst of them, "never" when it
             cannot become better at any length up to the limit.
@@ -152,7 +152,7 @@ def repeated_ngrams(size: int) -> Callable[[Ids, Ids], set[int]]:
 
 
 def coverage(attention: list[list[float]], beta: float) -> float:
-    """Wu et al. 2016, Eq. 14: beta times the sum of log(min(attention that a source token got in all steps, 1)).
+    """Wu et al. 2016: beta times the sum of log(min(attention that a source token got in all steps, 1)).
 
     Args:
         attention: one row per target token, one column per source token.

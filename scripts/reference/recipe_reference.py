@@ -79,7 +79,7 @@ def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
 
 
 def _read(node: ast.AST) -> tuple[str, Any]:
-    """The owner and the name of an attribute: "training" and "bf16" for `self.training.bf16`."""
+    """Return the owner and the name of an attribute: for `self.training.bf16` "training" and "bf16"."""
     owner: Any = None
     name = None
     if isinstance(node, ast.Attribute):
@@ -91,8 +91,8 @@ def _read(node: ast.AST) -> tuple[str, Any]:
 
 @cache
 def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
-    """For each file of the package: the attributes that it reads, with their owners, and the last texts of
-    its f-strings.
+    """Return for each file of the package the attributes that the file reads, with their owners, and the last
+    texts of its f-strings.
     """
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -186,7 +186,7 @@ def default_words(field: FieldInfo) -> str:
 
 
 def description(found: list[tuple[str, FieldInfo]]) -> str:
-    """The help of a key, with the tasks that have the key."""
+    """Return the help of a key, with the tasks that have the key."""
     tasks = [task for task, _ in found]
     limit = "" if len(tasks) == len(RECIPES) else f" (`task: {'`, `'.join(tasks)}`)"
     helps = dict.fromkeys(" ".join((field.description or "").split()) for _, field in found)
@@ -241,8 +241,8 @@ def keys_text() -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of the recipes of all tasks. No key is required, because a recipe may extend another
-    recipe.
+    """Return the JSON schema of the recipes of all tasks. No key is required, because a recipe may extend
+    another recipe.
     """
     properties: dict[str, Any] = {
         "extends": {"type": "string", "description": "The recipe that this recipe extends."}
@@ -296,7 +296,7 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The content of the file of the schema."""
+    """Return the content of the file of the schema."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

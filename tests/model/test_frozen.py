@@ -8,7 +8,6 @@
 
 import json
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -77,7 +76,9 @@ def language_models(tiny_config) -> dict:
 
 
 @pytest.fixture(scope="module")
-def without_the_package(frozen, expected, copier_checkpoint, language_models, tmp_path_factory) -> dict:
+def without_the_package(
+    frozen, expected, copier_checkpoint, language_models, tmp_path_factory, fresh_python
+) -> dict:
     """The outputs of each checkpoint in a process that cannot import the package."""
     folder = tmp_path_factory.mktemp("saved")
     pipeline("translation", model=copier_checkpoint, device="cpu").save_pretrained(folder / "copier")
@@ -86,7 +87,7 @@ def without_the_package(frozen, expected, copier_checkpoint, language_models, tm
     for name, model in language_models.items():
         model.save_pretrained(folder / name)
         given[name] = folder / name
-    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, json.dumps(given, default=str)]
+    command = [fresh_python, "-c", WITHOUT_THE_PACKAGE, json.dumps(given, default=str)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

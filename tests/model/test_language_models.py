@@ -240,7 +240,8 @@ GNMT = {"length_penalty_type": "gnmt", "num_beams": 2}
         (
             "embedded",
             GNMT,
-            '`length_penalty_type` "gnmt" needs a prompt of tokens, but is given with `inputs_embeds`.',
+            '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
+            "`input_ids`, or another `length_penalty_type`.",
         ),
         (
             "embedded",

@@ -11,6 +11,7 @@ from tiny_runs import metrics, names, results, same, weights, write_pairs
 
 from vaswani_hf.data.toy_corpora import number_pairs
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
 SLOW = pytest.mark.slow
 AVERAGED = "--average_checkpoints=3 --save_total_limit=3 --save_steps=2"
 COSINE = "--lr_scheduler_type=cosine --learning_rate=0.01"

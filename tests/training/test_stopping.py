@@ -18,6 +18,7 @@ from tiny_runs import names
 from vaswani_hf.training.processes import Processes
 from vaswani_hf.training.stopping import GracefulShutdown
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
 # Launchers and schedulers kill 30 seconds after they have asked. What a signal interrupts here takes longer.
 IN_TIME = 30.0
 

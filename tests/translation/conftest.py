@@ -1,8 +1,5 @@
 """What several files of this folder translate with."""
 
-import multiprocessing
-import sys
-
 import pytest
 import torch
 
@@ -20,11 +17,3 @@ def babbler(copier):
         # Its sentences end.
         model.lm_head.weight[2] += 0.5 * model.lm_head.weight.mean(0)
     return Translator(model, copier.source_tokenizer, copier.target_tokenizer)
-
-
-@pytest.fixture(scope="module")
-def quick_workers(python):
-    """Worker processes are forked from a Python that has imported the package."""
-    multiprocessing.set_executable(python)
-    yield
-    multiprocessing.set_executable(sys.executable)

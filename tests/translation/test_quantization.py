@@ -225,8 +225,8 @@ translator(["eins", "zwei"], batch_size=2, num_beams=2, max_new_tokens=20)
 """
 
 
-def test_torchao_is_imported_for_int8_only_and_ordinary_use_shows_nothing(copier_checkpoint):
-    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, copier_checkpoint]
+def test_torchao_is_imported_for_int8_only_and_ordinary_use_shows_nothing(copier_checkpoint, fresh_python):
+    command = [fresh_python, "-c", IN_A_FRESH_PROCESS, copier_checkpoint]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "['site-packages/other.py']\n"), done.stderr
     # transformers itself uses torch.jit. The source line of a warning follows the warning, indented.

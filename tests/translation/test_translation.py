@@ -3,7 +3,6 @@
 import copy
 import itertools
 import subprocess
-import sys
 from itertools import count, islice
 
 import pytest
@@ -347,7 +346,7 @@ def test_line_breaks_are_translations_of_line_breaks_only(translator, monkeypatc
     assert list(translator.translate(["three\nfour"])) == ["one\ntwo"]
 
 
-def test_translating_needs_nothing_that_trains_or_evaluates(checkpoint, tmp_path):
+def test_translating_needs_nothing_that_trains_or_evaluates(checkpoint, tmp_path, fresh_python):
     (tmp_path / "in.txt").write_text("one\n", encoding="utf-8")
     text = str(tmp_path / "in.txt")
     code = f"""
@@ -361,7 +360,7 @@ from transformers import pipeline
 assert pipeline("translation", model={checkpoint!r}, device="cpu")("one", max_new_tokens=2)
 print("vaswani_hf.data.corpus" in sys.modules)
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = subprocess.run([fresh_python, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout.splitlines()[-1:]) == (0, ["False"]), result.stderr
 
 

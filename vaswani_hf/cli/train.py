@@ -11,7 +11,7 @@ class RecipeOptions(Options):
     """A recipe, and options that replace values of keys in the recipe."""
 
     recipe: str = on_command_line(positional=True)
-    """a YAML file, such as configuration/numbers.yaml"""
+    """a YAML file, or the name of a recipe that `vaswani recipes` lists, such as numbers"""
     help_keys: bool = on_command_line(False, action=PrintKeys)
     """print all keys of a recipe with type, default, unit, range and meaning, and end"""
     help_key: str | None = on_command_line(None, action=PrintKeys, metavar="KEY")

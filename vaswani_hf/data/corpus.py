@@ -10,7 +10,7 @@ A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). You nee
 understand the flow: pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast
 encoding), corpus_cache.py (the digest of a corpus), weighted_corpora.py, memory.py.
 
-Legend of shapes: N pairs of a batch of text.
+In shapes, N is the number of pairs of a batch of text.
 """
 
 import itertools
@@ -53,9 +53,9 @@ ID_FEATURES = {
 }
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
-# per token. Without this limit a line of 100,000 equal characters would become few and very long tokens. The
-# line would not exceed `max_length` tokens, and the vocabulary would contain the very long tokens instead of
-# words.
+# per token. Without this limit a line of 100,000 equal characters would become few and very long tokens. Such
+# a line would not exceed `max_length` tokens, and the vocabulary would contain the very long tokens of the
+# line instead of words.
 CHARACTERS_PER_TOKEN = 16
 
 
@@ -64,7 +64,8 @@ CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True)
 class PairSource:
-    """The source of pairs: `source_file` and `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
+    """The source of pairs; give `source_file` and `target_file`, or `text_file`, or `pairs_file`, or
+    `dataset`.
 
     The value of a field for files is a path, a shell pattern, or a list of paths and patterns. `source_file`
     and `target_file` need equally many files.
@@ -132,7 +133,8 @@ def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
     try:
         return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
     except DatasetGenerationError as error:
-        # Raise the cause of the error. Only the cause names the file and the line.
+        # Raise the cause of the error, because the message of the cause names the file and the line, but the
+        # message of the error names neither.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 
@@ -271,7 +273,7 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
 
 
 def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
-    """True if a side of a pair has more than `CHARACTERS_PER_TOKEN * max_length` characters.
+    """Return True if a side of a pair has more than `CHARACTERS_PER_TOKEN * max_length` characters.
 
     The tokenizer and the model are not trained on a pair with too many characters.
     """
@@ -331,8 +333,8 @@ def prepare_pairs(
     """Clean and encode pairs. Return the kept pairs as token ids, and the counts of kept and dropped pairs.
 
     If `target_tokenizer` is None, each text is also its own target. A dataset is encoded once, into the cache
-    of `datasets`. A stream is encoded while it is read. The counts of a stream rise while the stream is read,
-    and only in the process that reads the stream.
+    of `datasets`. A stream is encoded while it is read. While a stream is read, its counts rise in the
+    process that reads the stream, and in no other process.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(

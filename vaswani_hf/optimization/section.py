@@ -204,7 +204,7 @@ class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
 class TextTraining(TrainingSettings):
     """The training of a language model.
 
-    An example of a language model is one text.
+    Each training example of a language model is one text.
     """
 
     batch_keys = ("text_tokens_per_batch",)
@@ -232,5 +232,7 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """The class of the section `training` for a model with these stacks ("encoder", "decoder" or both)."""
+    """Return the class of the section `training` for a model with these stacks ("encoder", "decoder" or
+    both).
+    """
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

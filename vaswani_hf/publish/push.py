@@ -103,7 +103,7 @@ def push(
 ) -> str:
     """Push a checkpoint in one commit. Download the commit again, and compare it with the checkpoint.
 
-    The repository is created if it does not exist. Before that, the checkpoint and the permissions of the
+    The repository is created if it does not exist. Before the push, the checkpoint and the permissions of the
     user are checked. huggingface_hub validates the metadata of the card before the upload. If a push fails,
     the branch does not change, and the push can be repeated. The folder of the checkpoint does not change.
 
@@ -120,8 +120,8 @@ def push(
         tag (str, optional): The name of a new tag for the commit.
         license (str, optional): The licence for the model card, as an identifier of the Hub such as
             "cc-by-4.0".
-        base_model (str, optional): For the model card: the repository of the model that was the start of the
-            training.
+        base_model (str, optional): The repository of the model from whose weights the training started, for
+            the model card.
         commit_message (str): The title of the commit.
         token (str or bool, optional): An access token. The default is HF_TOKEN, or the token that `hf auth
             login` has stored.
@@ -432,7 +432,7 @@ def _check_arrived(
 
 @torch.inference_mode()
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """The tokens and logits of sample texts, and a translation if the model translates. Two identical
+    """Return the tokens and logits of sample texts, and a translation if the model translates. Two identical
     checkpoints have the same fingerprint.
     """
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)

@@ -20,7 +20,7 @@ _LARGEST_WEIGHT = 1000
 
 
 def is_on_hub(dataset: str) -> bool:
-    """True if the value of `data.dataset` names a repository on the Hub, not a local folder."""
+    """Return True if the value of `data.dataset` names a repository on the Hub, not a local folder."""
     try:
         validate_repo_id(dataset)
     except HFValidationError:
@@ -29,7 +29,7 @@ def is_on_hub(dataset: str) -> bool:
 
 
 def last_part(path: str) -> str:
-    """The last part of a path: the name of the file or folder."""
+    """Return the last part of a path: the name of the file or folder."""
     return os.path.basename(os.path.abspath(path)) or "root"
 
 

@@ -41,7 +41,7 @@ class TokenizerSettings(Settings):
         return True
 
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
-        """The settings of a run that keeps the tokenizers of an earlier run.
+        """Return the settings of a run that keeps the tokenizers of an earlier run.
 
         `recorded` are the settings that the earlier run recorded.
         """
@@ -96,7 +96,7 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """The names of the given models, by "encoder" and "decoder"."""
+        """Return the names of the given models, by "encoder" and "decoder"."""
         return self.model_dump(exclude_none=True)
 
 
@@ -118,7 +118,7 @@ class ModelSettings(Settings):
         return [stack for stack in STACKS if f"{stack}_layers" in type(self).model_fields]
 
     def bases(self) -> list[str]:
-        """The names of the models from whose weights the training starts, each name once."""
+        """Return the names of the models from whose weights the training starts, each name once."""
         if isinstance(self.init_from, InitFrom):
             return list(dict.fromkeys(self.init_from.by_stack().values()))
         return [self.init_from] if self.init_from else []
@@ -162,7 +162,7 @@ _MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, 
 
 
 def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
-    """The class of the section `model` for a model that has these stacks."""
+    """Return the class of the section `model` for a model that has these stacks."""
     return _MODEL_SETTINGS[stacks]
 
 

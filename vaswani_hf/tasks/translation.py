@@ -379,8 +379,8 @@ class Translation(Task):
             pipeline="translation",
             is_translator=True,
             toy_use=(
-                "It translates English number words below one million into German number words. It shows how the "
-                "package works,\nand has no other use."
+                "The model translates English number words below one million into German number words. The model "
+                "shows how the\npackage works, and has no other use."
             ),
             work="translates sentence by sentence",
             warning=(
@@ -416,7 +416,7 @@ def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """The first file and the weight of each training corpus; empty if the corpora have no weights."""
+    """Return the first file and the weight of each training corpus; empty if the corpora have no weights."""
     if not data.train_weights:
         return []
     names = data.listed("train_source") or data.listed("train_pairs")
@@ -480,7 +480,7 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """The exact match per number of digits, on the test split and on the numbers below 100."""
+    """Return the exact match per number of digits, on the test split and on the numbers below 100."""
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]
     sources = [*short_sources, *test["source"]]

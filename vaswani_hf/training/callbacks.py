@@ -21,8 +21,8 @@ from .checkpoints import delete_between, has_lost_patience, refuse_vanished_fold
 from .processes import say
 from .trainer import VaswaniTrainer
 
-# The loss is averaged over this number of steps. If the model has learned nothing yet, the run ends after
-# this number of consecutive steps with a loss that is too high.
+# The number of steps over which the loss is averaged. If the model has learned nothing yet, the run ends
+# after this number of consecutive steps with a loss that is too high.
 NUM_STEPS = 10
 # If the loss becomes too high after the model has learned something, the loss may stay too high for a tenth
 # of the steps of the run, but at most for this number of steps.
@@ -310,8 +310,8 @@ class StopCallback(TrainerCallback):
 class EarlyStoppingCallback(TrainerCallback):
     """End the training at a scheduled checkpoint after too many validations without an improvement.
 
-    Differs from transformers' callback: the callback counts the validations in the log, because a resumed run
-    must continue the count.
+    Differs from transformers' callback: this callback counts the validations in the log, because a resumed
+    run must continue the count.
     """
 
     def __init__(self, training: AnyTraining):

@@ -29,7 +29,7 @@ from .trainer import VaswaniTrainer
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """The content of the results.json of a finished run."""
+    """Return the content of the results.json of a finished run."""
     return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
 
 
@@ -55,7 +55,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Only the validation loss leaves out the dropped lines. BLEU scores all lines.
+            # Print "validation loss" instead of "validation", because only the loss leaves out the dropped
+            # lines, and BLEU scores all lines.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
     if corpus.weighted is None:
@@ -67,7 +68,7 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
 
 
 def recorded_cost(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
-    """The recorded cost of the training, if no step was trained after the record was written; empty
+    """Return the recorded cost of the training, if no step was trained after the record was written; empty
     otherwise.
     """
     try:
@@ -105,8 +106,8 @@ def results_of_run(
     results["asked"] = asked
     results["data"] = data_facts(data)
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
-        # Print the counts of a stream now, because they change while the stream is read. The counts of a
-        # stream include all epochs.
+        # Print the counts of a stream after the training, because the counts change while the stream is read.
+        # The counts of a stream include all epochs.
         say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)
@@ -206,7 +207,9 @@ def _plot(axes: Any, metrics: list[dict[str, Any]], name: str, label: str, color
 
 
 def _validation_score(metrics: list[dict[str, Any]]) -> str | None:
-    """The first score of the validation in the log, such as "bleu"; None if only the loss was measured."""
+    """Return the first score of the validation in the log, such as "bleu"; None if only the loss was
+    measured.
+    """
     for row in metrics:
         for key in row:
             name = key.removeprefix("eval_")

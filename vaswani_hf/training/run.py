@@ -96,7 +96,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
         InterruptedRunError: If a signal ended the run early.
         InUseError: If another run is using the output folder.
     """
-    # Normalise first: `a/../b` changes its meaning once `a` exists.
+    # Normalise the path now, because a path such as `a/../b` changes its meaning once `a` exists.
     recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
     folder = Path(recipe.output_dir)
     processes = Processes()
@@ -153,7 +153,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """The resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
+    """Return the resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
     folder = Path(recipe.output_dir)
     training = recipe.training
     repo_id = recipe.publishing.hub_model_id
@@ -172,13 +172,16 @@ def _restored_recipe(folder: Path) -> Recipe | None:
 
 
 def earlier_recipe(folder: Path) -> Recipe | None:
-    """The recipe that an earlier run has recorded in its output folder; None without a recorded recipe."""
+    """Return the recipe that an earlier run has recorded in its output folder; None without a recorded
+    recipe.
+    """
     path = folder / RECIPE_FILE
     return load_recipe(path, is_record=True) if path.is_file() else None
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """The recipe with added facts about its data and its initial model, and with decisions for this machine.
+    """Return the recipe with added facts about its data and its initial model, and with decisions for this
+    machine.
 
     `earlier` is the recorded recipe of the run to be resumed. The recorded recipe already has these facts.
     """
@@ -328,7 +331,7 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """The initial model of a run: random weights or weights of other models, with frozen parts.
+    """Return the initial model of a run: random weights or weights of other models, with frozen parts.
 
     If the run continues from a checkpoint, the trainer loads the weights of the checkpoint.
     """
@@ -613,7 +616,7 @@ def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # A signal has arrived, so the same signal has ended the other process.
+            # A signal has arrived in this process, so the same signal has probably ended the other process.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause, "

@@ -1,4 +1,4 @@
-"""`Translator`: extends `BaseTranslator` with loading by name, the dtype "auto" and int8 weights."""
+"""`Translator` extends `BaseTranslator` with loading by name, the dtype "auto" and int8 weights."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -58,7 +58,7 @@ class Translator(BaseTranslator):
             dtype (str or torch.dtype, optional): "float32", "bfloat16", "float16" or "auto". "auto" computes
                 in bfloat16 if the device multiplies bfloat16 in hardware and the first texts have the same
                 translations as in float32, else in float32. The default is the dtype of the checkpoint.
-            quantization (str, optional): "int8" loads int8 weights for the CPU. This needs the library
+            quantization (str, optional): "int8" loads int8 weights for the CPU. int8 weights need the library
                 torchao.
             **hub_kwargs: `revision`, `token`, `cache_dir`, `local_files_only` and `force_download`, as in
                 `snapshot_download`. `revision` applies to names without @revision.
