@@ -62,7 +62,8 @@ def on_command_line(default: Any = ..., **settings: Any) -> Any:
     """Declare a field with settings for the command line.
 
     `positional=True` makes a positional argument. `metavar` is the placeholder for the value in the help.
-    `hidden=True` means that the field is not an option on the command line. `option` is the name of the
+    `hidden=True` means that the field is not an option on the command line. `action` is an action of argparse
+    that runs while the words are parsed. `option` is the name of the
     option if it differs from the field name, for example `json` for the field `as_json`, because a field
     `json` would hide a method of pydantic.
     """
@@ -160,8 +161,7 @@ class ComputingOptions(DeviceOptions):
     """The device, the dtype and the quantization of a model that translates or parses."""
 
     quantization: Literal["int8"] | None = None
-    """int8: use int8 weights in matrix multiplications, only on the CPU; needs `pip install vaswani_hf[int8]`
-    """
+    """int8: use int8 weights in matrix multiplications, only on the CPU; needs the library torchao"""
 
     @property
     def precision(self) -> dict[str, Any]:

@@ -242,7 +242,7 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """The pairs of a source and a target. Raises an error if the numbers of sources and targets differ."""
+    """Yield pairs of a source and a target. Raises an error if the numbers of sources and targets differ."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:

@@ -525,7 +525,9 @@ class BaseTranslator:
         return [f"{tag} {sentence}" for sentence in sentences], separators
 
     def _tag_of(self, text: str) -> str:
-        """The tag of the target language at the beginning of a text, such as ">>en<<", or an empty str."""
+        """Return the tag of the target language at the beginning of a text, such as ">>en<<", or an empty
+        str.
+        """
         tag = _TAG.match(text)
         return tag[0] if tag and tag[0] in self._tags else ""
 
@@ -693,7 +695,7 @@ class BaseTranslator:
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """The translations of a text without words: the target prefix, or the white space of the text."""
+        """Return the translations of a text without words: the target prefix, or the white space of the text."""
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
         if prefix or request.must_contain:
@@ -891,7 +893,7 @@ def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Tran
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """The phrases of a segment that a hypothesis lacks; None if it contains all phrases."""
+    """Return the phrases of a segment that a hypothesis lacks; None if it contains all phrases."""
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
         if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:
@@ -1019,7 +1021,7 @@ def with_alternatives(translations: Sequence[Translation]) -> Translation:
 
 
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token ids of a target prefix, without `</s>` and without surrounding white space."""
+    """Return the token ids of a target prefix, without `</s>` and without surrounding white space."""
     return _target_token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
 
 
@@ -1056,7 +1058,9 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
 
 
 def tags_of(tokenizer: Any) -> dict[str, int]:
-    """The tags of target languages in a tokenizer's vocabulary, such as ">>en<<", with their token ids."""
+    """Return the tags of target languages in a tokenizer's vocabulary, such as ">>en<<", with their token
+    ids.
+    """
     tags = {}
     for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
         if not token.special and _TAG.fullmatch(token.content):
@@ -1196,7 +1200,9 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """True if the padding before a short target prefix counts towards the limit of its translation."""
+        """Return True if the padding before a short target prefix counts towards the limit of its
+        translation.
+        """
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
@@ -1354,7 +1360,7 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
 def _pad_rows(
     rows: list[list[int]], fill: int, on_the_left: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
+    """Return rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
     longest = max(map(len, rows))
     padding = [[fill] * (longest - len(row)) for row in rows]
     lengths = torch.tensor([len(row) for row in rows])[:, None]
