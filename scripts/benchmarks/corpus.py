@@ -47,8 +47,8 @@ SECONDS_BETWEEN_SAMPLES = 0.5
 
 
 def words_of_language(syllables: list[str]) -> np.ndarray:
-    """The words [NUM_WORDS] of a language, most frequent first: word n is the number n written with syllables
-    as digits.
+    """Return the words [NUM_WORDS] of a language, most frequent first; word n is the number n in syllables as
+    digits.
     """
     words = []
     base = len(syllables)
@@ -169,7 +169,7 @@ def watch(
 
 
 def table(name: str, phases: list[dict], samples: list[tuple], began: float) -> list[str]:
-    """The rows of a run in Markdown."""
+    """Return the rows of a run in Markdown."""
     first_step = next(phase["end"] for phase in phases if phase["phase"] == "step")
     imports = next(phase["end"] for phase in phases if phase["phase"] == "imports")
     spans: dict[str, list[tuple[float, float]]] = {}

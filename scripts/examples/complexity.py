@@ -361,7 +361,7 @@ def measure(quick: bool) -> list[Measured]:
 
 
 def table(found: Sequence[Measured]) -> Iterator[str]:
-    """The lines of the table, in Markdown."""
+    """Yield the lines of the table, in Markdown."""
     yield (
         "| layer | per layer | FLOPs | seconds | R² | sequential operations | chain at n, 2n | longest path | "
         f"by construction, by gradient (n = {PATH_LENGTH}) |"

@@ -35,7 +35,7 @@ Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 
 def story_of(draw: random.Random) -> Story:
-    """Random statements, oldest first, and up to three questions that depend on one, two and three
+    """Generate random statements, oldest first, and up to three questions that depend on one, two and three
     statements.
     """
     told: list[str] = []
@@ -65,7 +65,7 @@ def story_of(draw: random.Random) -> Story:
 
 
 def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
-    """Random stories without duplicates: the training stories and the held-out stories."""
+    """Generate random stories without duplicates, the training stories and the held-out stories."""
     draw = random.Random(seed)
     stories: dict[tuple[str, ...], Story] = {}
     while len(stories) < TRAINING + HELD_OUT:
@@ -147,8 +147,8 @@ def accuracies(network: MemoryNetwork, stories: list[Story]) -> dict[int, float]
 
 @torch.no_grad()
 def shown(network: MemoryNetwork, story: Story) -> str:
-    """The questions of a story with the network's answers, and each statement with its attention weight in
-    each hop.
+    """Return the questions of a story with the network's answers, and each statement with its attention
+    weight in each hop.
     """
     logits, weights = network(*tensors_of([story])[:2])
     lines = []

@@ -48,8 +48,8 @@ QUANTITIES = {
 
 
 def scaling_row(score: str, d_k: int, num_queries: int) -> dict[str, float]:
-    """Statistics of the softmax over 64 random keys. The features of queries and keys are independent and
-    have variance 1.
+    """Compute statistics of the softmax over 64 random keys. The features of queries and keys are independent
+    and have variance 1.
 
     Returns the standard deviation of the scores, the mean entropy of the weights in nats (4.16 if all weights
     are equal), and the mean norm of the Jacobian of the softmax.

@@ -1,4 +1,6 @@
-"""Damaged and missing files of a checkpoint: one sentence with the file, what is wrong and the remedy."""
+"""A damaged or missing file of a checkpoint gives an error of one sentence with the file, the fault and the
+remedy.
+"""
 
 import json
 

@@ -136,7 +136,7 @@ def test_the_page_of_all_options_is_up_to_date():
 
 @pytest.fixture
 def files(tmp_path, monkeypatch) -> Path:
-    """A test set in the current folder, with other names of its source."""
+    """Write a test set into the current folder, and links to its source under other names."""
     monkeypatch.chdir(tmp_path)
     Path("source").write_text("ja?\nnein\n", encoding="utf-8")
     Path("reference").write_text("ja?\nnein\n", encoding="utf-8")

@@ -1,4 +1,6 @@
-"""`vaswani evaluate` on files and checkpoints: comparisons, split compounds, COMET by a stand-in, and bad input."""
+"""`vaswani evaluate` on files and checkpoints: comparisons, split compounds, a replacement for COMET, and bad
+input.
+"""
 
 import json
 import shutil
@@ -16,7 +18,7 @@ from vaswani_hf.translation.translator import Translator
 SOURCES = [f"one two {word}" for word in ("three", "four", "five")] * 4
 REFERENCES = ["eins zwei drei-vier eins zwei"] * 6 + ["vier drei zwei eins"] * 6
 TRANSLATIONS = {"a": REFERENCES[:3] + ["eins zwei"] * 9, "b": [f"{line} drei" for line in REFERENCES]}
-# What comet-score writes: a list for each file, by the name that it was given.
+# A replacement for comet-score that writes a list of scores for each file name.
 STAND_IN = """#!{python}
 import json, sys
 arguments = sys.argv[1:]
@@ -73,7 +75,7 @@ def checkpoints(tiny_model, tmp_path_factory):
 
 @pytest.fixture
 def evaluate(folder, capfdbinary):
-    """Runs the command on the test set; gives back exit code, standard output and standard error."""
+    """Run the command on the test set, and return the exit code, standard output and standard error."""
 
     def run(*options):
         code = main(["evaluate", *options, "--source", "source", "--reference", "reference"])
@@ -201,7 +203,7 @@ def test_a_comet_model_that_cannot_be_had_costs_no_other_score(evaluate, comet, 
     code, _, errors = evaluate("a", "--comet", "half/model")
     assert code == 1
     assert errors == "vaswani: comet-score has not scored each of the 12 sentences; update comet-score.\n"
-    # The failure is known before a model translates.
+    # The command must fail before a model translates.
     monkeypatch.setattr(Translator, "from_pretrained", lambda *_, **__: pytest.fail("The model was loaded."))
     code, out, errors = evaluate(checkpoints[0], "--comet", "no/model")
     assert (code, out) == (1, "") and errors.startswith(message)
@@ -279,7 +281,7 @@ def test_single_empty_lines_and_other_ends_of_lines_change_no_score(folder, eval
     )
     code, out, _ = evaluate("out", "--json")
     assert code == 0 and json.loads(out) == {**expected, "sentences": 5}
-    # A system that has found nothing has the score 0.
+    # A system whose translations are all empty has the score 0.
     (folder / "nothing").write_text("\n" * 5)
     code, out, _ = evaluate("--compare", "out", "nothing", "--json")
     scores = [row["bleu"]["score"] for row in json.loads(out)["systems"]]

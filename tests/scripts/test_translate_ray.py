@@ -57,7 +57,7 @@ def kill_all(folder: str) -> None:
 @pytest.fixture
 def lines_of(python):
     """The lines of the script, as they are printed, for arguments; nothing of it lives after the test, or 180 seconds."""
-    pytest.importorskip("ray.data", reason="Ray is not installed: pip install 'vaswani_hf[ray]'")
+    pytest.importorskip("ray.data", reason="Ray is not installed: pip install '.[ray]'")
     with contextlib.ExitStack() as stack:
         # Ray has sockets there, and their paths must be short.
         folder = stack.enter_context(

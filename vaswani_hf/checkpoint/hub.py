@@ -121,8 +121,8 @@ def sentence_of(error: BaseException) -> str:
 
 
 def has_token(text: str) -> bool:
-    """True if a text contains the access token of the user, or a word that looks like an access token of the
-    Hub.
+    """Return True if a text contains the access token of the user, or a word that looks like an access token
+    of the Hub.
     """
     return _without_tokens(text) != text
 
@@ -206,7 +206,7 @@ def _transfer_error(error: BaseException) -> str | None:
 
 
 def _comes_from(error: BaseException, *packages: str) -> bool:
-    """True if a frame of the traceback belongs to one of these packages."""
+    """Return True if a frame of the traceback belongs to one of these packages."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").startswith(packages) for frame, _ in frames)
 

@@ -53,8 +53,8 @@ KINDS = {
 def checkpoint_folder(
     name: str | os.PathLike, *, option: str = "model", revision: str | None = None, **hub_kwargs: Any
 ) -> Path:
-    """The folder of a checkpoint: a local folder, or the folder into which user/name[@revision] was
-    downloaded.
+    """Return the folder of a checkpoint, which is a local folder, or the folder into which
+    user/name[@revision] was downloaded.
 
     `option` is the name of the option in error messages. `hub_kwargs` are arguments of `snapshot_download`.
     """

@@ -1,4 +1,4 @@
-"""Locks, so that only one process at a time writes into the folder of a run or to an output.
+"""Provides locks, so that only one process at a time writes into the folder of a run or to an output.
 
 The operating system holds a lock on an open lock file. The operating system releases the lock when the
 process ends, even if the process is killed. Therefore a killed process leaves no stale lock. The text of the
@@ -100,7 +100,7 @@ def _close_folder(folder: Path, descriptor: int, process: int) -> None:
 
 
 def is_replaced(folder: Path) -> bool:
-    """True if this process has locked a run folder, but the path no longer leads to the locked folder."""
+    """Return True if this process has locked a run folder, but the path no longer leads to the locked folder."""
     descriptor = _RUN_FOLDERS.get(os.path.abspath(folder))
     if descriptor is None:
         return False

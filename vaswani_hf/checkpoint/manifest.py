@@ -67,7 +67,7 @@ def metadata_of(folder: Path) -> dict[str, Any]:
 
 
 def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | None:
-    """The first fault that `faults_of` finds in a checkpoint, or None if the checkpoint has no fault."""
+    """Return the first fault that `faults_of` finds in a checkpoint, or None if the checkpoint has no fault."""
     return next(iter(faults_of(folder, names).values()), None)
 
 

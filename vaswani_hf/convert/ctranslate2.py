@@ -147,7 +147,7 @@ def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
 
 
 def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
-    """The start token of the decoder: from the generation config, or else from the config of the model."""
+    """Return the start token of the decoder from the generation config, or else from the config of the model."""
     starts = (decoder_start_token_id(config) for config in (model.generation_config, model.config))
     return next((token_id for token_id in starts if token_id is not None), 0)
 

@@ -118,7 +118,7 @@ def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
 
 
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """The weights under the names that MarianMT uses, with the D features in the order of MarianMT."""
+    """Return the weights under the names that MarianMT uses, with the D features in the order of MarianMT."""
     config = model.config
     first_half = torch.arange(0, config.d_model, 2, device=model.device)
     halves = torch.cat((first_half, first_half + 1))

@@ -57,7 +57,7 @@ class BpeDropout:
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
     def encode(self, text: str, rng: Random) -> list[int]:
-        """The token ids [L] of one random split of a sentence, with `</s>` at the end."""
+        """Return the token ids [L] of one random split of a sentence, with `</s>` at the end."""
         token_ids = []
         for part in filter(None, self._tag_pattern.split(text)):
             if part in self._tags:
@@ -82,8 +82,8 @@ class BpeDropout:
                 return pieces
 
     def _possible_merges(self, pieces: tuple[str, ...]) -> list[int]:
-        """The positions of pieces that can be merged with the next piece, sorted by the order of merges in
-        BPE.
+        """Return the positions of pieces that can be merged with the next piece, sorted by the order of
+        merges in BPE.
         """
         positions = self._merges_of.get(pieces)
         if positions is not None:

@@ -273,7 +273,7 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
 
 
 def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
-    """True if a side of a pair has more than `CHARACTERS_PER_TOKEN * max_length` characters.
+    """Return True if a side of a pair has more than `CHARACTERS_PER_TOKEN * max_length` characters.
 
     The tokenizer and the model are not trained on a pair with too many characters.
     """

@@ -101,5 +101,5 @@ def open_dataset(
 
 
 def _is_commit(revision: str | None) -> bool:
-    """True if a revision is the full hash of a commit, not a shortened hash, a branch or a tag."""
+    """Return True if a revision is the full hash of a commit, not a shortened hash, a branch or a tag."""
     return re.fullmatch("[0-9a-f]{40}", revision or "") is not None

@@ -111,8 +111,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
             start = None
 
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        """The windows of an epoch from the position `start` on, each with the position at which the window
-        begins.
+        """Yield the windows of an epoch from the position `start` on, each with the position at which the
+        window begins.
         """
         source_tokens, target_tokens = self._budgets
         # Count in integers, because the rounding error of a sum of fractions would depend on the batch at
@@ -175,7 +175,7 @@ class ShuffledShards:
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 
     def epoch(self, epoch: int, place: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        """The pairs of an epoch, from its beginning or from a position `place` that `state_dict` has
+        """Yield the pairs of an epoch, from its beginning or from a position `place` that `state_dict` has
         returned.
         """
         order = np.random.default_rng([self._seed, epoch]).permutation(self._pairs.num_shards).tolist()

@@ -349,7 +349,7 @@ def _numbers_of_shape(
 
 
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
-    """All numbers of a shape once, in random order.
+    """Yield all numbers of a shape once, in random order.
 
     The algorithm is a Fisher-Yates shuffle that stores only the numbers that were moved. The first number
     therefore takes the same time for 810,000 numbers as for ten numbers.
@@ -364,7 +364,7 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 
 
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
-    """Trees of random sentences of one split. All sentences are different.
+    """Generate trees of random sentences that belong to one split. All sentences are different.
 
     The split of a sentence does not depend on the seed: "validation" and "test" have about 5 % of the
     sentences each, "train" has the remaining sentences. A smaller `num_trees` gives the first trees of the
@@ -433,7 +433,7 @@ def _read_rules() -> dict[str, list[list[str]]]:
 
 @functools.cache
 def _read_lexicon() -> dict[str, list[tuple[str, str]]]:
-    """The words of each symbol, each with its part of speech."""
+    """Return the words of each symbol, each with its part of speech."""
     lexicon: dict[str, list[tuple[str, str]]] = {}
     for line in filter(None, _LEXICON.splitlines()):
         symbol, tag, *words = line.split()

@@ -57,7 +57,7 @@ class WeightedPairs:
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
     def of_epoch(self, epoch: int) -> np.ndarray:
-        """The number of the pair in each place, [P] int64.
+        """Return the number of the pair in each place, [P] int64.
 
         If an epoch contains pair `n` several times, its copies have the numbers `n`, `n + N`, `n + 2N`, and
         so on.

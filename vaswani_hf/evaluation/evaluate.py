@@ -24,7 +24,8 @@ logger = logging.get_logger(__name__)
 def negative_log_likelihood(
     model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
 ) -> tuple[float, int]:
-    """The total negative log-likelihood of all labels in the batches, in nats, and the number of labels.
+    """Return the total negative log-likelihood of all labels in the batches, in nats, and the number of
+    labels.
 
     Label smoothing is not applied. The model is switched to eval mode, and switched back at the end.
     """

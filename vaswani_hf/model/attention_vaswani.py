@@ -109,13 +109,15 @@ def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """True where the distance of key and query is at most `window` and the mask `own` permits the pair."""
+    """Return True where the distance of key and query is at most `window` and the mask `own` permits the
+    pair.
+    """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A mask to add to attention scores: 0 where `visible` is True, else the lowest finite number."""
+    """Return a mask to add to attention scores: 0 where `visible` is True, else the lowest finite number."""
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
@@ -178,7 +180,8 @@ def window_mask(
     cache: Cache | None,
     is_recorded: bool,
 ) -> Any:
-    """The mask for attention with a window: `Blocks`, a bool tensor [B or 1, 1, T, S], or [B, S] for flash.
+    """Return the mask for attention with a window, as `Blocks`, as a bool tensor [B or 1, 1, T, S], or as [B,
+    S] for flash.
 
     Attention computes the queries, and the keys that follow the cached keys, from `states` [B, T, D].
     `attention_mask` [B, S] is nonzero for real tokens. Padding does not count as a neighbouring token. Flash
@@ -217,7 +220,7 @@ def _width_of_block(attention: Any) -> int:
 
 
 def _num_near(attention: Any) -> int:
-    """The number of keys in the window of a query, without the query's own token."""
+    """Return the number of keys in the window of a query, without the query's own token."""
     return attention.window if attention.is_causal else 2 * attention.window
 
 
@@ -249,7 +252,7 @@ def _visible_pairs(
 
 
 def needs_sync(tensor: torch.Tensor) -> bool:
-    """True if reading a value of the tensor forces a synchronisation with its device."""
+    """Return True if reading a value of the tensor forces a synchronisation with its device."""
     return tensor.device.type in QUEUING_DEVICES
 
 
@@ -346,8 +349,8 @@ def attention_masks(
     encoder_hidden_states: torch.Tensor | None = None,
     is_recorded: bool = False,
 ) -> list[Any]:
-    """The masks for all attention layers of a stack. The masks hide padding. In a decoder the masks also hide
-    later tokens.
+    """Return the masks for all attention layers of a stack. The masks hide padding. In a decoder the masks
+    also hide later tokens.
 
     Each mask has the form that the attention implementation of the layer needs. Queries come from
     `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
@@ -417,7 +420,7 @@ def _transformers_mask(
     own_cache: Cache | None,
     encoder_hidden_states: torch.Tensor | None,
 ) -> Any:
-    """The mask that transformers creates for an attention implementation, restricted by `local_mask`."""
+    """Return the mask that transformers creates for an attention implementation, restricted by `local_mask`."""
     config = attention.config
     if implementation != config._attn_implementation:
         config = copy.copy(config)
@@ -453,7 +456,8 @@ def tree_masks(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    """For each self-attention layer of the decoder, the additive mask [N, 1, T, M] over the tree of tokens.
+    """Return for each self-attention layer of the decoder the additive mask [N, 1, T, M] over the tree of
+    tokens.
 
     `mask` [N, T, M] hides the tokens of other beams. `query_positions` are [N, T or 1], and `key_positions`
     are [N, M].
@@ -548,7 +552,7 @@ class VaswaniAttention(nn.Module):
     def weights(
         self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """The softmax [B, H, T, S] of the masked scores, in float32 or float64. Each row adds up to 1.
+        """Return the softmax [B, H, T, S] of the masked scores, in float32 or float64. Each row adds up to 1.
 
         The mask is boolean or additive. The shape of the mask is [B, S], or broadcasts to [B, H, T, S].
         """
@@ -791,5 +795,5 @@ UNFUSED_SCORES = ("additive_linear", "additive")
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
-    """The class for the score function that a config sets for self-attention or cross-attention."""
+    """Return the class for the score function that a config sets for self-attention or cross-attention."""
     return OTHER_SCORES.get(config.score_of(is_cross), VaswaniAttention)

@@ -102,7 +102,7 @@ class Scorer(Protocol):
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scores [...] of translations, from their summed log-probabilities [...] (nats).
+        """Return the scores [...] of translations, from their summed log-probabilities [...] (nats).
 
         `length` is the number of new tokens of a translation, including `</s>`. `coverage` [...] is the
         result of `coverage_score`, or None without a coverage penalty.
@@ -233,7 +233,7 @@ class SearchTask:
         return search
 
     def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
-        """The fast decoder if the model and the settings permit it, else the general decoder."""
+        """Return the fast decoder if the model and the settings permit it, else the general decoder."""
         in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
         # Models of other classes lack the attribute `supports_fast_path`.
         if in_rows or not getattr(model, "supports_fast_path", False):
@@ -440,8 +440,8 @@ class BeamSearch:
         return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The log-probabilities after the logits processors [N, K or 1, V], and one unprocessed value per
-        row [N, K or 1] for the NaN check.
+        """Return the log-probabilities after the logits processors [N, K or 1, V], and one unprocessed value
+        per row [N, K or 1] for the NaN check.
 
         The values to check are the log-probabilities of a single class before processing. A single class is
         enough, because all log-probabilities of a row are NaN if one logit of the row is NaN or +inf, or if
@@ -473,7 +473,7 @@ class BeamSearch:
         return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
     def _from_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows [B * K, ...] as values [N, K, ...]: the inverse of `_to_rows`."""
+        """Return the rows [B * K, ...] as values [N, K, ...]: the inverse of `_to_rows`."""
         return rows.unflatten(0, (len(self.limits), -1))[self.sentences]
 
     def _process(self, log_probs: torch.Tensor) -> torch.Tensor:
@@ -499,7 +499,7 @@ class BeamSearch:
         return torch.cat(parts, dim=1)
 
     def _extend_paths(self, candidates: Candidates) -> torch.Tensor:
-        """The paths [N, C, T + 1, 1 or 2] of the candidates, in the format of `self.paths`."""
+        """Return the paths [N, C, T + 1, 1 or 2] of the candidates, in the format of `self.paths`."""
         new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
         if self.transformers_compatible:
             rows = candidates.parents + self.sentences.unsqueeze(1) * self.num_beams
@@ -595,7 +595,8 @@ class BeamSearch:
         self.is_improvable = self.is_improvable.index_select(0, staying)
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The best R translations of each sentence: tokens [B * R, T], scores [B * R], beam indices or None.
+        """Return the best R translations of each sentence: tokens [B * R, T], scores [B * R], beam indices or
+        None.
 
         The beam indices [B * R, T - P] are the `beam_indices` of transformers. If a translation is missing,
         padding follows the prompt, and the score is -inf.
@@ -610,12 +611,12 @@ class BeamSearch:
         return sequences, self.finished_scores[:, kept].flatten().masked_fill(is_missing, -math.inf), rows
 
     def without_translation(self) -> list[int]:
-        """The indices of the sentences for which the search found no translation."""
+        """Return the indices of the sentences for which the search found no translation."""
         return (self.finished_lengths[:, 0] == 0).nonzero().flatten().tolist()
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """True if processors or criteria run code of the user that may need the rows of closed sentences."""
+    """Return True if processors or criteria run code of the user that may need the rows of closed sentences."""
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
     own = {"transformers", __name__.partition(".")[0]}
@@ -623,7 +624,7 @@ def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool
 
 
 def padding_token(config: GenerationConfig) -> int:
-    """The id of the token that fills finished rows, as in transformers."""
+    """Return the id of the token that fills finished rows, as in transformers."""
     pad = config._pad_token_tensor
     eos = config._eos_token_tensor
     if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
@@ -733,7 +734,7 @@ class EarlyStopping(StoppingRule):
 
 
 def has_exact_bound(config: GenerationConfig) -> bool:
-    """True if the stopping rule must consider all possible lengths of a longer translation.
+    """Return True if the stopping rule must consider all possible lengths of a longer translation.
 
     transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,
     transformers compares scores at the current length. A comparison at the current length is exact only if
@@ -750,7 +751,8 @@ def best_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates
 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """The best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the beams.
+    """Return the best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the
+    beams.
 
     Missing candidates have the score NEG_INF. If the vocabulary is large, the classes are divided into
     chunks, and only the chunks with the highest maxima are sorted. Chunks halve the time of the selection and
@@ -789,7 +791,7 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """The divisor of `num_classes` nearest to sqrt(num_classes); 1 if no divisor is near this root."""
+    """Return the divisor of `num_classes` nearest to sqrt(num_classes); 1 if no divisor is near this root."""
     root = math.isqrt(num_classes)
     if root <= 16:
         return 1
@@ -865,7 +867,7 @@ _FORBIDDING = (
 
 
 def forbidding_settings(config: GenerationConfig) -> str:
-    """The names and values of the settings that forbid tokens, as words for an error message."""
+    """Return the names and values of the settings that forbid tokens, as words for an error message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
         # Do not name `min_length`, because transformers has derived `min_length` from `min_new_tokens`.

@@ -50,12 +50,12 @@ TARGET_FOLDER = "target_tokenizer"
 
 
 def nearest_name(name: Any, known: Iterable[str]) -> str:
-    """The name in `known` (at least one) with the most similar spelling."""
+    """Return the name in `known` (at least one) with the most similar spelling."""
     return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
 
 
 def eos_token_ids(config: Any) -> list[int]:
-    """The ids of `</s>` as a list; `eos_token_id` of any config may be one id, a list or None."""
+    """Return the ids of `</s>` as a list; `eos_token_id` of any config may be one id, a list or None."""
     eos = config.eos_token_id
     if eos is None:
         return []
@@ -63,18 +63,18 @@ def eos_token_ids(config: Any) -> list[int]:
 
 
 def decoder_start_token_id(config: Any) -> int | None:
-    """The id of the decoder's start token in any config: `decoder_start_token_id`, else `bos_token_id`."""
+    """Return `decoder_start_token_id` of any config, or else `bos_token_id`."""
     start = config.decoder_start_token_id
     return config.bos_token_id if start is None else start
 
 
 def is_number(value: Any, least: float = 0) -> bool:
-    """True for a finite int or float (not a bool) of at least `least`."""
+    """Return True for a finite int or float (not a bool) of at least `least`."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
 
 
 def is_int(value: Any, least: int = 0) -> bool:
-    """True for an int (not a bool) of at least `least`."""
+    """Return True for an int (not a bool) of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -111,7 +111,7 @@ _A_RATE = (lambda value: is_number(value) and value < 1, "a number from 0 up to,
 _A_SWITCH = (lambda value: isinstance(value, bool), "True or False")
 _A_TOKEN_OR_NONE = (_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
 # For each field a test, and the words that follow "must be" in the error message.
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "vocab_size": _A_SIZE,
     "decoder_vocab_size": _A_SIZE_OR_NONE,
     "d_model": _A_SIZE,
@@ -292,8 +292,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     def __setattr__(self, name: str, value: Any) -> None:
         field = self.attribute_map.get(name, name)
-        if field in _RULES:
-            is_possible, words = _RULES[field]
+        if field in FIELD_RULES:
+            is_possible, words = FIELD_RULES[field]
             if not is_possible(value):
                 raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
@@ -374,11 +374,11 @@ class VaswaniConfig(PreTrainedConfig):
             )
 
     def score_of(self, is_cross: bool) -> str:
-        """The score function of cross-attention if `is_cross`, else of self-attention."""
+        """Return the score function of cross-attention if `is_cross`, else of self-attention."""
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
-        """The window of each layer of the decoder (`is_causal`) or of the encoder; None for no window."""
+        """Return the window of each layer of the decoder (`is_causal`) or of the encoder; None for no window."""
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
         if not isinstance(windows, (list, tuple)):
@@ -443,7 +443,7 @@ def _field_names() -> set[str]:
 def _unknown(names: Iterable[str]) -> dict[str, str]:
     """Return the names in `values` that are not fields, each with an error message."""
     known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
-    fields_of_ours = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
+    fields_of_ours = sorted(FIELD_RULES) + sorted(VaswaniConfig.attribute_map)
     return {
         name: f"`{name}` is no field of VaswaniConfig; the nearest field is `{nearest_name(name, fields_of_ours)}`."
         for name in names

@@ -166,17 +166,17 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """The chosen entries along a dimension, or the first `length` entries if none are chosen."""
+    """Return the chosen entries along a dimension, or the first `length` entries if none are chosen."""
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
 
 def _linear_step(module: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The computation of a linear layer, without the overhead of calling a module."""
+    """Compute a linear layer, without the overhead of calling a module."""
     return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
 
 
 def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The computation of a layer normalization, without the overhead of calling a module."""
+    """Compute a layer normalization, without the overhead of calling a module."""
     return partial(
         torch.layer_norm,
         normalized_shape=module.normalized_shape,
@@ -355,7 +355,7 @@ class TreeAttentionDecoder:
     def _run(
         self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]
     ) -> tuple[torch.Tensor, Any]:
-        """The output [N, T, D] of the decoder for tokens [N, T], and the attention [N, T, S] or None.
+        """Return the output [N, T, D] of the decoder for tokens [N, T], and the attention [N, T, S] or None.
 
         The results equal the results of `VaswaniDecoder.forward`. The tokens are added to the tree.
         """
@@ -522,7 +522,7 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """The cache that `generate` returns, reordered by `parents` [B, K]; None without a cache."""
+        """Return the cache that `generate` returns, reordered by `parents` [B, K]; None without a cache."""
         self._reorder(parents)
         cache = self.model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):

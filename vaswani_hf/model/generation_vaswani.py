@@ -70,7 +70,7 @@ from .beam_search_vaswani import (
     forbidding_settings,
 )
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
-from .inputs_vaswani import check_options, option, value_of
+from .inputs_vaswani import SAMPLING_SETTINGS, check_options, option, value_of
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
@@ -158,17 +158,17 @@ DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting i
 ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
 # The settings that the score of a translation depends on.
 SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
-_SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
 def validate_search_fields(settings: Any) -> None:
     """Check settings in a dict or a config. Sampling settings are checked only with `do_sample`."""
-    ignored = () if value_of(settings, "do_sample") else _SAMPLING_SETTINGS
+    ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
     check_options(settings, SearchSettings, ignored)
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """The value of a setting: from the call, else from the call's config, else from the checkpoint's config.
+    """Return the value of a setting from the call, else from the call's config, else from the checkpoint's
+    config.
 
     A None in the call counts as a value.
     """
@@ -328,7 +328,7 @@ class VaswaniGeneration(GenerationMixin):
     def _settings(
         self, generation_config: Any, kwargs: dict[str, Any]
     ) -> tuple[GenerationConfig, dict[str, Any]]:
-        """The complete settings of a call, and the inputs of the model."""
+        """Return the complete settings of a call, and the inputs of the model."""
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         given = (kwargs, generation_config, self.generation_config)
         for settings in given:
@@ -704,7 +704,7 @@ def is_filled(value: Any) -> bool:
 
 
 def max_tokens_by_source(config: Any, source_length: int) -> int | None:
-    """The number of new tokens that `max_length_a` and `max_length_b` permit; None if both are None."""
+    """Return the number of new tokens that `max_length_a` and `max_length_b` permit; None if both are None."""
     a = getattr(config, "max_length_a", None)
     b = getattr(config, "max_length_b", None)
     if a is None and b is None:
@@ -782,7 +782,7 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
 
 
 def _vocabulary(model: Any) -> dict[str, Any]:
-    """The config fields that must be equal in all models of an ensemble."""
+    """Return the config fields that must be equal in all models of an ensemble."""
     config = model.config
     shared = {
         "vocab_size": config.vocab_size,
@@ -796,14 +796,14 @@ def _vocabulary(model: Any) -> dict[str, Any]:
 
 
 def _max_positions(model: Any) -> int:
-    """The number of positions of a model; `sys.maxsize` if the number is not limited."""
+    """Return the number of positions of a model; `sys.maxsize` if the number is not limited."""
     if getattr(model.config, "position_embedding", None) == "sinusoidal":
         return sys.maxsize
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 
 def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs of a further model of an ensemble."""
+    """Return the inputs of a further model of an ensemble."""
     names = ("attention_mask", "decoder_attention_mask", "use_cache")
     kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
     encoder_outputs = model.get_encoder()(
@@ -820,7 +820,8 @@ def token_log_probs(
     labels: torch.Tensor,
     num_layers: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The log-probabilities [B, T] float32 (nats) of given labels [B, T], for the scores of translations.
+    """Return the log-probabilities [B, T] float32 (nats) of given labels [B, T], for the scores of
+    translations.
 
     The models must be in eval mode. The probabilities of the models are averaged. The result is NaN where
     logits are NaN or infinite. If `num_layers` N is not 0, the second result is the cross-attention [B, N, T,
@@ -881,7 +882,7 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Two bool tensors [B * R]: the rows that have no possible next token, and the rows to mark."""
+        """Return two bool tensors [B * R], the rows that have no possible next token, and the rows to mark."""
         raise NotImplementedError
 
     def error(self, sentence: int) -> Exception:

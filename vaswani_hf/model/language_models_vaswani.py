@@ -91,7 +91,7 @@ class VaswaniStackConfig(VaswaniConfig):
             raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as a dict for JSON, without the fields of the other stack."""
+        """Return the fields as a dict for JSON, without the fields of the other stack."""
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= {"decoder_vocab_size", "decoder_start_token_id", "cross_attention_score", *_OF_TWO_STACKS}
         return {name: value for name, value in super().to_dict().items() if name not in others}

@@ -138,7 +138,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
         self._checkpoints_gradients = value
 
     def _sublayer_input(self, hidden_states: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
-        """The input of a sub-layer: x with post-norm, LayerNorm(x) with pre-norm."""
+        """Return the input of a sub-layer, which is x with post-norm and LayerNorm(x) with pre-norm."""
         return norm(hidden_states) if self.pre_norm else hidden_states
 
     def _add_and_norm(
@@ -151,7 +151,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The feed-forward sub-layer on [B, T, D]: max(0, xW_1 + b_1)W_2 + b_2 (Equation 2)."""
+        """Compute the feed-forward sub-layer on [B, T, D], max(0, xW_1 + b_1)W_2 + b_2 (Equation 2)."""
         states = self._sublayer_input(hidden_states, self.final_layer_norm)
         inner = self.activation_fn(self.fc1(states))  # [B, T, F]
         inner = dropout(inner, self.activation_dropout, self.training)
@@ -474,13 +474,13 @@ class VaswaniStack(VaswaniPreTrainedModel):
         self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The encodings or embeddings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
+        """Return the encodings or embeddings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
         if self.config.position_embedding == "learned":
             return self.embed_positions(position_ids)
         return sinusoids(position_ids, self.config.d_model)
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
-        """The input of the first layer [B, T, D]: Dropout(embedding * sqrt(d_model) + positions)."""
+        """Compute the input of the first layer [B, T, D], Dropout(embedding * sqrt(d_model) + positions)."""
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return dropout(hidden_states, self.config.dropout, self.training)
 
@@ -713,7 +713,9 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The logits [B, T, V] of the next token for states [B, T, D]. The probability of `<pad>` is 0."""
+        """Return the logits [B, T, V] of the next token for states [B, T, D]. The probability of `<pad>` is
+        0.
+        """
         return self._project(hidden_states, self.excluded_class(0.0, None))
 
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:

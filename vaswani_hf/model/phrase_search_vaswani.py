@@ -95,7 +95,7 @@ def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
 
 
 def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
-    """The total number of tokens of the phrases."""
+    """Return the total number of tokens of the phrases."""
     return sum(len(phrase) for phrase in phrases)
 
 
@@ -507,7 +507,7 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
 def _select_inputs(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
-    """The inputs of a model for the sentences `kept` [N], repeated for `config.num_beams` beams."""
+    """Return the inputs of a model for the sentences `kept` [N], repeated for `config.num_beams` beams."""
     selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:

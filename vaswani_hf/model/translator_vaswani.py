@@ -56,6 +56,7 @@ from .inputs_vaswani import (
     Request,
     check_iterable_of_texts,
     check_options,
+    check_sampling,
     check_text,
     make_requests,
     option,
@@ -73,6 +74,7 @@ from .text_rules_vaswani import (
     split_sentences,
     target_word_indices,
     to_pharaoh,
+    token_texts,
     words_at,
 )
 
@@ -166,6 +168,7 @@ class TranslationOptions:
 
     def __post_init__(self):
         check_options(vars(self), type(self))
+        check_sampling(self.generate)
         validate_search_fields(self.generate)
         validate_search_fields(self.generate.get("generation_config"))
 
@@ -254,7 +257,10 @@ class Translation:
             parts.
         log_prob (float): The summed log-probability (nats).
         confidence (float): The geometric mean of the probabilities of the tokens.
-        tokens (list): The tokens (str), including `</s>`, without forced tokens.
+        tokens (list): The tokens as text (str), including `</s>`, without forced tokens. For a byte-level
+            tokenizer, `tokens` are not the entries of the vocabulary: " läuft" stands for the entry "ĠlÃ¤uft",
+            and a byte of a character that is divided between tokens is an escape such as "\\xc3". For the
+            entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
         alignment (str): For each word the source word with the highest attention, in Pharaoh format,
@@ -519,7 +525,9 @@ class BaseTranslator:
         return [f"{tag} {sentence}" for sentence in sentences], separators
 
     def _tag_of(self, text: str) -> str:
-        """The tag of the target language at the beginning of a text, such as ">>en<<", or an empty str."""
+        """Return the tag of the target language at the beginning of a text, such as ">>en<<", or an empty
+        str.
+        """
         tag = _TAG.match(text)
         return tag[0] if tag and tag[0] in self._tags else ""
 
@@ -687,7 +695,7 @@ class BaseTranslator:
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """The translations of a text without words: the target prefix, or the white space of the text."""
+        """Return the translations of a text without words: the target prefix, or the white space of the text."""
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
         if prefix or request.must_contain:
@@ -885,7 +893,7 @@ def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Tran
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """The phrases of a segment that a hypothesis lacks; None if it contains all phrases."""
+    """Return the phrases of a segment that a hypothesis lacks; None if it contains all phrases."""
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
         if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:
@@ -957,7 +965,7 @@ def scored_translation(
         score=score,
         log_prob=log_prob_sum,
         confidence=math.exp(log_prob_sum / max(1, len(log_probs))),
-        tokens=tokenizer.convert_ids_to_tokens(own_ids),
+        tokens=token_texts(own_ids, tokenizer),
         token_log_probs=log_probs,
         words=[Word(word, math.exp(value)) for word, value in zip(words, word_log_probs, strict=True)],
         alignment=alignment,
@@ -1013,7 +1021,7 @@ def with_alternatives(translations: Sequence[Translation]) -> Translation:
 
 
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token ids of a target prefix, without `</s>` and without surrounding white space."""
+    """Return the token ids of a target prefix, without `</s>` and without surrounding white space."""
     return _target_token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
 
 
@@ -1050,7 +1058,9 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
 
 
 def tags_of(tokenizer: Any) -> dict[str, int]:
-    """The tags of target languages in a tokenizer's vocabulary, such as ">>en<<", with their token ids."""
+    """Return the tags of target languages in a tokenizer's vocabulary, such as ">>en<<", with their token
+    ids.
+    """
     tags = {}
     for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
         if not token.special and _TAG.fullmatch(token.content):
@@ -1190,7 +1200,9 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """True if the padding before a short target prefix counts towards the limit of its translation."""
+        """Return True if the padding before a short target prefix counts towards the limit of its
+        translation.
+        """
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
@@ -1348,7 +1360,7 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
 def _pad_rows(
     rows: list[list[int]], fill: int, on_the_left: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
+    """Return rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
     longest = max(map(len, rows))
     padding = [[fill] * (longest - len(row)) for row in rows]
     lengths = torch.tensor([len(row) for row in rows])[:, None]

@@ -156,7 +156,7 @@ class TreeBackend(PyTorchBackend):
         return super().search(segments, with_attention, **settings, logits_processor=processors)
 
     def _limits(self, segments: list[Segment], settings: dict[str, Any]) -> list[int]:
-        """For each sentence, the maximum number of symbols that `generate` allows, including `</s>`."""
+        """Return for each sentence the maximum number of symbols that `generate` allows, including `</s>`."""
         names = ("max_length_a", "max_length_b", "max_new_tokens", "max_length")
         lengths = {name: setting_of(name, settings, self.generation_config) for name in names}
         if all(length is None for length in lengths.values()):

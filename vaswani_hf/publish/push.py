@@ -432,7 +432,7 @@ def _check_arrived(
 
 @torch.inference_mode()
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """The tokens and logits of sample texts, and a translation if the model translates. Two identical
+    """Return the tokens and logits of sample texts, and a translation if the model translates. Two identical
     checkpoints have the same fingerprint.
     """
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)

@@ -126,7 +126,8 @@ class Task(Protocol):
         return data
 
     def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
-        """The split "train", "validation" or "test" with the columns `source` and `target`; None if missing.
+        """Return the split "train", "validation" or "test" with the columns `source` and `target`; None if
+        missing.
 
         A training split of weighted corpora also has the column `corpus`, the number of the corpus of each
         pair.
@@ -154,11 +155,13 @@ class Task(Protocol):
     def validation_outputs(
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
-        """The outputs for source texts of the validation split. Each process passes its share of the texts."""
+        """Return the outputs for source texts of the validation split. Each process passes its share of the
+        texts.
+        """
         return []
 
     def score_outputs(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, Any]:
-        """The scores of `outputs` against the correct `targets`, by the names of the scores.
+        """Return the scores of `outputs` against the correct `targets`, by the names of the scores.
 
         The validation logs the scores that `validation_metrics` names. `vaswani evaluate` prints the scores
         that `metrics` names, with their titles. The command passes the section `evaluation` of the
@@ -169,7 +172,7 @@ class Task(Protocol):
     def score_test_split(
         self, folder: Path, test: Dataset, data: Any, evaluation: Any, device: str
     ) -> Scores:
-        """The scores of the checkpoint in `folder` on the test split."""
+        """Return the scores of the checkpoint in `folder` on the test split."""
         ...
 
     def card_words(

@@ -119,8 +119,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """The name of the weights file of each checkpoint: the file of moving averages if the checkpoint has this
-    file.
+    """Return the name of the weights file of each checkpoint: the file of moving averages if the checkpoint
+    has this file.
 
     The final checkpoint of a run has only one weights file. The weights file of the final checkpoint holds
     the moving averages if the run computes moving averages.

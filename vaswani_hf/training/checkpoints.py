@@ -128,14 +128,16 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 def best_checkpoint(
     checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
-    """The first checkpoint with the best validation score; None without early stopping or validation."""
+    """Return the first checkpoint with the best validation score; None without early stopping or validation."""
     scores = _scores(training, log_history)
     evaluated = [checkpoint for checkpoint in checkpoints if step_in_name(checkpoint) in scores]
     return max(evaluated, key=lambda checkpoint: scores[step_in_name(checkpoint)], default=None)
 
 
 def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
-    """True if the last `early_stopping_patience` validations were not better than an earlier validation."""
+    """Return True if the last `early_stopping_patience` validations were not better than an earlier
+    validation.
+    """
     scores = list(_scores(training, state.log_history).values())
     if not scores:
         return False
@@ -144,7 +146,7 @@ def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
 
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
-    """The validation score of each step; a higher score is better. Empty without early stopping."""
+    """Return the validation score of each step; a higher score is better. Empty without early stopping."""
     if training.early_stopping_patience is None:
         return {}
     return scores_by_step(log_history, training.metric_for_best_model)
@@ -198,8 +200,8 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """The name of the file with the weights that the final checkpoint uses: the moving averages if the run
-    has them.
+    """Return the name of the file with the weights that the final checkpoint uses: the moving averages if the
+    run has them.
     """
     return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 
@@ -210,7 +212,7 @@ def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
 
 
 def step_in_name(checkpoint: Path) -> int:
-    """The step in the name of a checkpoint, checkpoint-STEP."""
+    """Return the step in the name of a checkpoint, checkpoint-STEP."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 

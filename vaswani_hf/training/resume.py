@@ -35,7 +35,8 @@ FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
 
 def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    """True if a folder holds a finished run, and the recipe changes no value that a finished run may change.
+    """Return True if a folder holds a finished run, and the recipe changes no value that a finished run may
+    change.
 
     `asked` has the values of the recipe that a finished run may change, and `recorded` has the same keys with
     the values of the recorded recipe (see `changeable_values`). Values in results.json replace the values in
@@ -98,7 +99,7 @@ def check_earlier_run(
 
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """The newest undamaged checkpoint of a run; None without checkpoints.
+    """Return the newest undamaged checkpoint of a run; None without checkpoints.
 
     Damaged checkpoints are reported.
     """

@@ -228,7 +228,7 @@ def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
         return kernel(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
     def dropout(input, p=0.5, training=True, inplace=False):
-        # This operator keeps a mask of one byte per element, as a GPU does.
+        # Use `native_dropout`, because it keeps a mask of one byte per element, as the dropout of a GPU does.
         return torch.native_dropout(input, p, training)[0] if training and p else input
 
     chunks = {"cpu": loss_vaswani.LOGITS_PER_CHUNK["else"]}

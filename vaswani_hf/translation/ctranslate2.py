@@ -15,8 +15,8 @@ our search in these points:
   limit.
 - If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 distributes the probability of the
   forbidden tokens among the other tokens.
-- CTranslate2 finds a translation that consists of the target prefix only if `</s>` is the most probable token
-  after the prefix.
+- CTranslate2 finds a translation without tokens after the target prefix only if `</s>` is the most probable
+  token after the prefix.
 - CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only the
   last layer.
 
@@ -234,8 +234,8 @@ class CTranslate2Backend:
     def log_probs(
         self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """The log-probabilities [B][T] of all tokens of given translations. The last value of a row is the
-        log-probability of `</s>`.
+        """Return the log-probabilities [B][T] of all tokens of given translations. The last value of a row is
+        the log-probability of `</s>`.
 
         Args:
             source_ids (sequence): [B][S] token ids with `</s>` at the end.
@@ -278,7 +278,7 @@ class CTranslate2Backend:
         return config
 
     def _limit(self, config: SearchSettings, segment: Segment) -> int:
-        """The maximum number of tokens in the translation of a segment, including the target prefix."""
+        """Return the maximum number of tokens in the translation of a segment, including the target prefix."""
         prefix_length = len(segment.prefix)
         if prefix_length >= self._num_positions:
             raise ValueError(
@@ -305,8 +305,8 @@ class CTranslate2Backend:
         limits: list[int],
         options: dict[str, Any],
     ) -> list[Any]:
-        """The result of CTranslate2 for each sentence. Each translation respects the length limit of its
-        sentence.
+        """Return the result of CTranslate2 for each sentence. Each translation respects the length limit of
+        its sentence.
         """
         translator = self._sampling_translator() if "sampling_topk" in options else self._translator
         results: list[Any] = [None] * len(source)
@@ -342,8 +342,9 @@ class CTranslate2Backend:
     def _ranked(
         self, result: Any, first: list[float] | None, prefix_length: int, config: SearchSettings
     ) -> list[Hypothesis]:
-        """The hypotheses of a sentence, sorted by the score of our search. The score is the log-probability
-        of the tokens after the prefix, divided by the length penalty, plus the coverage penalty.
+        """Return the hypotheses of a sentence, sorted by the score of our search. The score is the
+        log-probability of the tokens after the prefix, divided by the length penalty, plus the coverage
+        penalty.
         """
         hypotheses = []
         for i, tokens in enumerate(result.hypotheses):

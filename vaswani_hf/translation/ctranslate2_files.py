@@ -110,8 +110,8 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
 
 
 def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] | None) -> list[str]:
-    """The tokens of the source or target vocabulary, sorted by token id. Raise an error if the vocabulary
-    does not match the model or the tokenizer.
+    """Return the tokens of the source or target vocabulary, sorted by token id. Raise an error if the
+    vocabulary does not match the model or the tokenizer.
     """
     if not (folder / file).exists():
         _refuse(folder, file, "is missing")

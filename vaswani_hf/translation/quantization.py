@@ -140,7 +140,7 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
 
 
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The output [..., O] of a linear layer for states [..., I].
+    """Return the output [..., O] of a linear layer for states [..., I].
 
     `multiply` multiplies rows [R, I] by the int8 weight. Before the quantization, each row is divided by its
     largest absolute value, so that the result of a row does not depend on the other rows of the batch.

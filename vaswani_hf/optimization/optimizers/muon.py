@@ -137,7 +137,7 @@ def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> Muon
 
 
 def muon_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The weights that Muon trains: the matrices of the layers."""
+    """Return the weights that Muon trains: the matrices of the layers."""
     return [weight for name, weight in model.named_parameters() if weight.dim() == 2 and ".layers." in name]
 
 
