@@ -73,8 +73,8 @@ def tiny_model(**fields) -> VaswaniForSeq2SeqLM:
     torch.manual_seed(0)
     model = VaswaniForSeq2SeqLM(tiny_config(**fields)).eval()
     with torch.no_grad():
-        # Use large random weights, because biases of 0 and gains of 1 would hide unused parameters, and small
-        # weights a missing mask.
+        # Add random numbers to all weights, because biases of 0 and gains of 1 would hide unused parameters,
+        # and small weights a missing mask.
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model

@@ -1,4 +1,5 @@
-"""Names of other libraries that no documentation promises, with their modules. Any version may remove these names.
+"""The undocumented names of other libraries that the package uses, with their modules. Any version may remove
+these names.
 
 ruff (SLF001, PLC2701) refuses the use of private names that pyproject.toml does not list. ruff sees no method that overrides
 a private method, and no name without an underscore.
@@ -63,7 +64,7 @@ PRIVATE = {
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     """,
 }
-# Names without an underscore, in modules that are the inside of a library or that no documentation promises.
+# Names without an underscore in internal or undocumented modules.
 INSIDES = {
     "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
     "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",
@@ -116,7 +117,7 @@ def test_private_methods_of_other_libraries_are_overridden_only_if_they_are_list
 
 
 def test_names_from_the_inside_of_a_library_are_listed():
-    # The package does without `ExportedModel` if transformers has no such name.
+    # The package also works if transformers has no `ExportedModel`.
     missing = [
         (node.module, alias.name)
         for text in SOURCES
