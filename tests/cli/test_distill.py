@@ -346,7 +346,7 @@ def test_what_cannot_be_is_refused(vaswani, teacher, recipe, tmp_path, monkeypat
 
 
 def test_ctranslate2_gives_the_same_pairs_and_knows_its_languages(vaswani, teacher, recipe, tmp_path):
-    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
     exported, outputs = tmp_path / "exported", [tmp_path / "torch.jsonl", tmp_path / "ctranslate2.jsonl"]
     export(teacher, exported, "ctranslate2")
     assert str(teacher) not in (exported / "recipe.yaml").read_text()

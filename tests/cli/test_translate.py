@@ -327,6 +327,7 @@ MISTAKES = {
     "--stream --engine ctranslate2": "`--stream` must come without `--engine ctranslate2`, which returns only complete translations",
     "--seed -1": "`--seed` must be 0 or more, but is -1.",
     "--top_p 2": "`--top_p` must be 1 or less, but is 2.0.",
+    "--top_p 0.5": "`--top_p` is a setting of sampling and must come with `--do_sample`; set `--do_sample`, or leave",
     "--length_penalty nan": "`--length_penalty` must be a finite number, but is nan.",
     "--length_penalty_type google": "`--length_penalty_type` must be 'gnmt' or 'power', but is 'google'.",
     "--workers 0": "`--workers` must be 1 or more, but is 0.",

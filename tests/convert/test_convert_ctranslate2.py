@@ -13,7 +13,7 @@ from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 
-pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
+pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
 
 import ctranslate2
 from ctranslate2.converters import TransformersConverter

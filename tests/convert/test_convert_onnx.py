@@ -13,8 +13,8 @@ from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 
-pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
-pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
+pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install '.[onnx]'")
+pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install '.[onnx]'")
 
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.formats import sample_batch

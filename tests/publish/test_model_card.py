@@ -5,8 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
-import zipfile
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -442,18 +440,3 @@ def test_a_damaged_record_is_named(numbers, copy, content):
         ValueError, match=r"^The record '.*recipe.yaml' cannot be used: `steps` is no key of a recipe"
     ):
         model_card(folder, "alice/words")
-
-
-def test_the_wheel_holds_the_template_and_no_tests(tmp_path):
-    for name in ("vaswani_hf", "configuration", "model_cards", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "model_cards" / "a_card.md").write_text("A card that was committed.")
-    command = [sys.executable, *"-m pip wheel --no-deps --no-build-isolation --no-index -w out .".split()]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    (wheel,) = (tmp_path / "out").glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert "vaswani_hf/model_cards/template.md" in names
-    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"vaswani_hf"}
-    assert not [name for name in names if "a_card" in name or "test" in name]

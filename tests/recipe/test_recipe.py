@@ -330,7 +330,7 @@ def test_a_run_without_the_validation_that_it_needs_is_refused(loaded, option, k
         recipe = loaded(f"{sources} {option}")
         with pytest.raises(ValueError) as caught:
             recipe.check_training()
-        sentence = f"`{key}` needs a validation split, but there is none; give {keys}, or {remedy}."
+        sentence = f"`{key}` needs a validation split, but there is none; give {keys}, or `data.validation_size`, or {remedy}."
         assert contains(str(caught.value), sentence)
     for sources in ("", f"{FILES} {VALIDATION}", DATASET):
         assert loaded(f"{sources} {option} --warmup_steps=1").check_training() == []

@@ -61,7 +61,7 @@ def kill_all(folder: str) -> None:
 @pytest.fixture
 def lines_of(python):
     """Yield the output lines of the script; its processes end with the test, or after 180 seconds."""
-    pytest.importorskip("ray.data", reason="Ray is not installed: pip install 'vaswani_hf[ray]'")
+    pytest.importorskip("ray.data", reason="Ray is not installed: pip install '.[ray]'")
     with contextlib.ExitStack() as stack:
         # Use a short path, because Ray creates sockets in the folder.
         folder = stack.enter_context(

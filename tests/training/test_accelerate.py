@@ -135,7 +135,7 @@ def test_two_nodes_meet(start, folder):
 
 @pytest.mark.slow
 def test_deepspeed_goes_on_and_is_one_process(start, folder):
-    pytest.importorskip("deepspeed", reason="needs DeepSpeed: pip install vaswani_hf[deepspeed]")
+    pytest.importorskip("deepspeed", reason="needs DeepSpeed: pip install '.[deepspeed]'")
     short = ("--save_steps=3", "--eval_steps=3", "--average_checkpoints=2", "--max_grad_norm=1")
     train_alone(start, "one-zero", "--gradient_accumulation_steps=4", *short, "--max_steps=6")
     arguments = (TRAIN_BY_ZERO, "recipe.yaml", "--output_dir=zero", "--gradient_accumulation_steps=2", *short)

@@ -23,6 +23,7 @@ from vaswani_hf.optimization.regularizers import regularizer_of
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
+from vaswani_hf.training.measure import measure_speed
 from vaswani_hf.training.plan import parameters_by_part, plan_as_text, plan_run
 from vaswani_hf.training.planned_model import planned_config, planned_model
 from vaswani_hf.training.run import build_model
@@ -345,12 +346,13 @@ def test_a_plan_for_people(capsys, base_plan):
     lines = {line[:16].strip(): line[16:].split() for line in text.splitlines()}
     assert lines["parameters"][0] == "63,045,632" and lines["encoder"][0] == "18,902,016"
     assert lines["hours"] == ["11.1", "by", "8", "x", "P100"]
+    assert "price" not in lines
     assert "100,000 steps x 0.4 s x 8 GPUs x 9.5 TFLOPS" in text
     small = ("--encoder_layers=1", "--decoder_layers=1")
     text = printed(capsys, NUMBERS, "--tokens_per_second=1000", "--mean_length=20", "--seed=3", *small)
     assert "sentences of 20 tokens (assumed)" in text
-    assert text.endswith("0.4  by 1,000 target tokens/s\n")
-    unknown = "unknown  give `--hardware` or a measured `--tokens_per_second`"
+    assert text.endswith("0.37  by 1,000 target tokens/s\n")
+    unknown = "unknown  give `--hardware`, `--measure` or a measured `--tokens_per_second`"
     assert unknown in printed(capsys, NUMBERS, *small)
 
 
@@ -370,11 +372,13 @@ def test_a_recipe_that_counts_epochs_has_no_steps_yet(capsys):
 
 ERRORS = """
 no.yaml | The recipe 'no.yaml' cannot be read: No such file or directory.
-NUMBERS --hardware=P10 | `--hardware` must be one of K80, K40, M40, P100 ... but is 'P10'; the nearest name is P100. For other
+NUMBERS --hardware=P10 | `--hardware` must be one of H200, ... K80, K40, M40, P100, but is 'P10'; the nearest name is P100. For other
 NUMBERS --tokens_per_second=0 | `--tokens_per_second` must be a positive number, but is 0.0.
 NUMBERS --tokens_per_second=nan | `--tokens_per_second` must be a finite number, but is nan.
 NUMBERS --mean_length=0 | `--mean_length` must be 1 or more, but is 0.
-NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_second` must not both be given, because each of them sets the training speed; leave out `--hardware` or `--tokens_per_second`.
+NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_second` must not be given together, because each of them sets the training speed; keep only one of them.
+NUMBERS --price_per_hour=2 | `--price_per_hour` is 2, but the price needs a training speed; give `--hardware`, `--measure` or `--tokens_per_second`.
+NUMBERS --measure --price_per_hour=0 | `--price_per_hour` must be greater than 0, but is 0.0.
 NUMBERS --encoder_layers=100000 | at most 200 layers in both stacks together, but the model has 100,002; plan a smaller number
 NUMBERS --mean_length=100000 | `--mean_length` must be at most `data.max_length`, 64, but is 100000.
 NUMBERS --init_from=user/name | `model.init_from` must be null for a plan, because a plan loads no other models, but is user/name; give `--init_from null`
@@ -386,3 +390,35 @@ def test_a_bad_command_is_one_sentence(vaswani, argv, parts):
     code, out, sentence = vaswani("plan", *argv.replace("NUMBERS", str(NUMBERS)).split())
     assert (code, out) == (1, "")
     assert contains(sentence, parts), sentence
+
+
+@pytest.mark.usefixtures("constant_paper")
+def test_the_hours_and_the_price_on_a_rented_gpu(capsys):
+    small = ("--encoder_layers=1", "--decoder_layers=1", "--bf16=auto")
+    plan = json.loads(printed(capsys, NUMBERS, *small, "--hardware=a100", "--json"))
+    hours = plan["flops"]["counted"]["run"] / (0.3 * 312e12) / 3600
+    assert plan["hours"] == pytest.approx(hours)
+    assert plan["price"]["total"] == pytest.approx(2.5 * hours)
+    assert "https://huggingface.co/docs/hub/jobs-pricing" in plan["price"]["source"]
+    text = printed(capsys, NUMBERS, *small, "--hardware=T4", "--price_per_hour=1000", "--max_steps=1000000")
+    assert "30% of the peak of 8.1 TFLOPS in float32; no GPU run of this package has been measured" in text
+    assert "1,000.00 per hour, by `--price_per_hour`" in text.splitlines()[-1]
+
+
+@pytest.mark.parametrize("task", ["translation", "masked_lm"])
+def test_training_steps_are_measured(task):
+    recipe = load_recipe(NUMBERS if task == "translation" else CONFIGURATION / "numbers_masked.yaml")
+    training = recipe.training.replace(bf16=False)
+    config = planned_config(recipe.model, recipe.tokenizer)
+    rate, hardware = measure_speed(config, training, TASKS[task].model_class, 16, seconds=0.05)
+    assert rate > 0 and "thread" in hardware
+
+
+@pytest.mark.usefixtures("constant_paper")
+def test_measured_hours(capsys, monkeypatch):
+    monkeypatch.setattr("vaswani_hf.training.plan.measure_speed", lambda *args: (1000.0, "a machine"))
+    text = printed(
+        capsys, NUMBERS, "--measure", "--price_per_hour=2", "--encoder_layers=1", "--decoder_layers=1"
+    )
+    assert "0.37  by 1,000 target tokens/s, measured on a machine" in text
+    assert text.splitlines()[-1].split()[:2] == ["price", "0.74"]

@@ -15,7 +15,7 @@ from vaswani_hf.model.inputs_vaswani import Request
 from vaswani_hf.model.translator_vaswani import TranslationOptions
 from vaswani_hf.translation import Translator
 
-pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
+pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
 
 
 from vaswani_hf.convert.export import export

@@ -6,12 +6,18 @@ import random
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.generation_vaswani import token_log_probs
-from vaswani_hf.model.text_rules_vaswani import align_words, shift_alignment, target_word_indices, words_at
+from vaswani_hf.model.text_rules_vaswani import (
+    align_words,
+    shift_alignment,
+    target_word_indices,
+    token_texts,
+    words_at,
+)
 from vaswani_hf.model.translator_vaswani import (
     Hypothesis,
     Segment,
@@ -45,9 +51,24 @@ def test_token_log_probs_are_those_of_one_sentence_and_one_token_at_a_time(copie
         ids = tokenizer(target)["input_ids"]
         expected = slow_log_probs(copier.model, tokenizer(source)["input_ids"], ids)
         assert translation.token_log_probs == pytest.approx(expected, abs=1e-4)
-        assert translation.tokens == tokenizer.convert_ids_to_tokens(ids) and translation.tokens[-1] == "</s>"
+        assert translation.tokens == token_texts(ids, tokenizer) and translation.tokens[-1] == "</s>"
         assert translation.log_prob == pytest.approx(sum(expected), abs=1e-3)
         assert translation.confidence == pytest.approx(math.exp(sum(expected) / len(expected)), abs=1e-5)
+
+
+def test_tokens_are_text_and_bytes_of_divided_characters_are_escaped():
+    tokenizer = train_tokenizer(["zwölf zwölf Hund"] * 3, 275)
+    tokenizer.add_tokens([AddedToken("«Ö»", normalized=False)])
+    text = "zwölf 日 Hund\\n «Ö»"
+    ids = tokenizer(text)["input_ids"]
+    assert "ĠzwÃ¶lf" in tokenizer.convert_ids_to_tokens(ids)
+    tokens = token_texts(ids, tokenizer)
+    assert tokens == [" zwölf", " ", r"\xe6", r"\x97", r"\xa5", *tokens[5:-2], "«Ö»", "</s>"]
+    assert "".join(tokens[5:-2]) == " Hund\\n "
+    # The entries of other vocabularies are text already.
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "▁Ã¤": 1, "<0xC3>": 2}, unk_token="<unk>"))
+    words.decoder = decoders.Metaspace()
+    assert token_texts([1, 2], PreTrainedTokenizerFast(tokenizer_object=words)) == ["▁Ã¤", "<0xC3>"]
 
 
 SEARCHES = {
@@ -183,10 +204,7 @@ def test_forced_words_are_certain_and_do_not_count(copier):
     assert translation.text.startswith("größer. ")
     assert translation.words[0] == Word("größer.", 1.0)
     assert all(word.confidence < 1 for word in translation.words[1:])
-    rest = copier.target_tokenizer.decode(
-        copier.target_tokenizer.convert_tokens_to_ids(translation.tokens), skip_special_tokens=True
-    )
-    assert f"größer. {rest}" == translation.text
+    assert f"größer.{''.join(translation.tokens)}" == f"{translation.text}</s>"
 
 
 def test_a_copying_model_aligns_each_word_with_itself(copier, copied_words):

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from ..checkpoint.hub import explain, sentence_of
 from ..model.configuration_vaswani import nearest_name
-from . import average, distill, evaluate, export, parse, plan, push, score, train, translate
+from . import average, distill, evaluate, export, parse, plan, push, recipes, score, train, translate
 from .options import Options, command_line_settings
 
 
@@ -39,6 +39,11 @@ class Command:
 
 
 COMMANDS = {
+    "recipes": Command(
+        "list the recipes of the package; `vaswani train NAME` runs a recipe",
+        recipes.RecipesOptions,
+        recipes.run,
+    ),
     "train": Command("train a model from a recipe", train.RecipeOptions, train.run),
     "plan": Command(
         "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading the data",
@@ -162,6 +167,8 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
             argument |= {"nargs": "?", "const": True}
         elif is_positional and not field.is_required():
             argument["nargs"] = "?"
+        if "action" in command_line_settings(field):
+            argument["action"] = command_line_settings(field)["action"]
         if is_positional:
             parser.add_argument(name, **argument)
         else:

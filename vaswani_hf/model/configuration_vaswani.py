@@ -111,7 +111,7 @@ _A_RATE = (lambda value: is_number(value) and value < 1, "a number from 0 up to,
 _A_SWITCH = (lambda value: isinstance(value, bool), "True or False")
 _A_TOKEN_OR_NONE = (_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
 # For each field a test, and the words that follow "must be" in the error message.
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "vocab_size": _A_SIZE,
     "decoder_vocab_size": _A_SIZE_OR_NONE,
     "d_model": _A_SIZE,
@@ -292,8 +292,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     def __setattr__(self, name: str, value: Any) -> None:
         field = self.attribute_map.get(name, name)
-        if field in _RULES:
-            is_possible, words = _RULES[field]
+        if field in FIELD_RULES:
+            is_possible, words = FIELD_RULES[field]
             if not is_possible(value):
                 raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
         if name == "decoder_vocab_size" and value is None:
@@ -443,7 +443,7 @@ def _field_names() -> set[str]:
 def _unknown(names: Iterable[str]) -> dict[str, str]:
     """Return the names in `values` that are not fields, each with an error message."""
     known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
-    fields_of_ours = sorted(_RULES) + sorted(VaswaniConfig.attribute_map)
+    fields_of_ours = sorted(FIELD_RULES) + sorted(VaswaniConfig.attribute_map)
     return {
         name: f"`{name}` is no field of VaswaniConfig; the nearest field is `{nearest_name(name, fields_of_ours)}`."
         for name in names

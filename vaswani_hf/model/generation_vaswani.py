@@ -70,7 +70,7 @@ from .beam_search_vaswani import (
     forbidding_settings,
 )
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
-from .inputs_vaswani import check_options, option, value_of
+from .inputs_vaswani import SAMPLING_SETTINGS, check_options, option, value_of
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
@@ -158,12 +158,11 @@ DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting i
 ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
 # The settings that the score of a translation depends on.
 SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
-_SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
 def validate_search_fields(settings: Any) -> None:
     """Check settings in a dict or a config. Sampling settings are checked only with `do_sample`."""
-    ignored = () if value_of(settings, "do_sample") else _SAMPLING_SETTINGS
+    ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
     check_options(settings, SearchSettings, ignored)
 
 

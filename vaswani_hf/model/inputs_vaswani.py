@@ -72,6 +72,26 @@ def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[st
             raise ValueError(f"`{declared.name}` must be {_permitted_values(declared)}, but is {value!r}.")
 
 
+# These settings of the search have no effect without `do_sample`.
+SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
+
+
+def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse a sampling setting in a call that does not ask for sampling.
+
+    transformers ignores such a setting. A config may have such settings, because a checkpoint may recommend
+    them to users who sample. `prefix` is written before the names of the settings, such as "--".
+    """
+    if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
+        return
+    for name in SAMPLING_SETTINGS:
+        if settings.get(name) is not None:
+            raise ValueError(
+                f"`{prefix}{name}` is a setting of sampling and must come with `{prefix}do_sample`; set "
+                f"`{prefix}do_sample`, or leave `{prefix}{name}` out."
+            )
+
+
 def value_of(settings: Any, name: str) -> Any:
     """The value of a mapping's key or of an object's attribute; None if the key or attribute is missing."""
     return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)

@@ -19,6 +19,7 @@ import operator
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -207,6 +208,35 @@ def target_word_indices(
             window, read, known = read, i, known + len(begun)
             before = _decode(token_ids[window:read], tokenizer)
     return text.split(), words_at(text, starts)
+
+
+# A byte-level vocabulary writes each byte as one visible character: a visible Latin-1 character stands for its own
+# code, and the characters from U+0100 stand for all other bytes (GPT-2).
+_VISIBLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
+_OTHER_BYTES = sorted({*range(256)} - {*_VISIBLE_BYTES})
+_BYTE_OF_CHARACTER = {chr(byte): byte for byte in _VISIBLE_BYTES}
+_BYTE_OF_CHARACTER |= {chr(256 + number): byte for number, byte in enumerate(_OTHER_BYTES)}
+
+
+def token_texts(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    r"""The text of each token. For a byte-level tokenizer, the entry "ĠlÃ¤uft" of the vocabulary becomes " läuft".
+
+    A token may contain only a part of a character. Each byte of such a part becomes an escape such as "\xc3".
+    """
+    entries: Any = tokenizer.convert_ids_to_tokens(list(token_ids))
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if decoder is None or decoder.decode(["Ã¤"]) != "ä":
+        # The tokenizer is not a byte-level tokenizer. The entries of its vocabulary are text.
+        return entries
+    added = tokenizer.added_tokens_decoder
+    texts = []
+    for token_id, entry in zip(token_ids, entries, strict=True):
+        if token_id in added or not _BYTE_OF_CHARACTER.keys() >= set(entry):
+            texts.append(entry)
+            continue
+        content = bytes(_BYTE_OF_CHARACTER[character] for character in entry)
+        texts.append(content.decode(errors="backslashreplace"))
+    return texts
 
 
 def _decode(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:

@@ -56,6 +56,7 @@ from .inputs_vaswani import (
     Request,
     check_iterable_of_texts,
     check_options,
+    check_sampling,
     check_text,
     make_requests,
     option,
@@ -73,6 +74,7 @@ from .text_rules_vaswani import (
     split_sentences,
     target_word_indices,
     to_pharaoh,
+    token_texts,
     words_at,
 )
 
@@ -166,6 +168,7 @@ class TranslationOptions:
 
     def __post_init__(self):
         check_options(vars(self), type(self))
+        check_sampling(self.generate)
         validate_search_fields(self.generate)
         validate_search_fields(self.generate.get("generation_config"))
 
@@ -254,7 +257,10 @@ class Translation:
             parts.
         log_prob (float): The summed log-probability (nats).
         confidence (float): The geometric mean of the probabilities of the tokens.
-        tokens (list): The tokens (str), including `</s>`, without forced tokens.
+        tokens (list): The tokens as text (str), including `</s>`, without forced tokens. For a byte-level
+            tokenizer, `tokens` are not the entries of the vocabulary: " läuft" stands for the entry "ĠlÃ¤uft",
+            and a byte of a character that is divided between tokens is an escape such as "\\xc3". For the
+            entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
         alignment (str): For each word the source word with the highest attention, in Pharaoh format,
@@ -959,7 +965,7 @@ def scored_translation(
         score=score,
         log_prob=log_prob_sum,
         confidence=math.exp(log_prob_sum / max(1, len(log_probs))),
-        tokens=tokenizer.convert_ids_to_tokens(own_ids),
+        tokens=token_texts(own_ids, tokenizer),
         token_log_probs=log_probs,
         words=[Word(word, math.exp(value)) for word, value in zip(words, word_log_probs, strict=True)],
         alignment=alignment,

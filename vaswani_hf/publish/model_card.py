@@ -29,10 +29,12 @@ from ..checkpoint.files import (
 )
 from ..model.configuration_vaswani import TARGET_FOLDER
 from ..model.generation_vaswani import DECODING_SETTINGS
+from ..packaged import packaged_folder
 from ..recipe.licenses import RESEARCH_ONLY, check_license, data_license
 from ..recipe.published import is_folder_of_base, published_yaml, recorded_recipe
 from ..settings.data import CorpusData, DataSettings, is_on_hub, last_part
 from ..tasks import TASKS, CardWords, Task
+from ..version import INSTALL_INSTRUCTION
 
 
 def model_card(
@@ -60,6 +62,7 @@ def model_card(
         "weights_changed": results.get("weights_changed") or {},
         "data": data,
         "repo_id": repo_id,
+        "install": INSTALL_INSTRUCTION,
         "name": repo_id.split("/")[-1],
         "license": chosen or data.get("license"),
         "is_chosen": chosen is not None,
@@ -152,11 +155,7 @@ def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
 
 
 def _template() -> str:
-    package = Path(__file__).parents[1]
-    # In an installed package, the folder model_cards is inside the package. In a checkout, the folder
-    # model_cards is next to the package.
-    places = [folder / "model_cards" / "template.md" for folder in (package, package.parent)]
-    return next(path for path in places if path.is_file()).read_text(encoding="utf-8")
+    return (packaged_folder("model_cards") / "template.md").read_text(encoding="utf-8")
 
 
 def _metadata(facts: dict[str, Any], task: Task, words: CardWords) -> ModelCardData:

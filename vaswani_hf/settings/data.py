@@ -48,20 +48,20 @@ class DataSettings(Settings):
 
     corpus: str | None = None
     """The name of a corpus that the package generates."""
-    max_length: int = Field(256, gt=0)
+    max_length: int = Field(256, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of tokens of a source or target, `</s>` included. Longer examples are not used for
     training and for the validation loss. The scores of the test split include all examples. If the source or
     the target of an example has more than 16 * `max_length` characters, the training of the tokenizer does
     not use the example."""
-    validation_size: int | None = Field(None, gt=0)
+    validation_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for validation, if the recipe names
     no validation data. The same data always give the same examples. The training uses neither these examples
     nor their duplicates."""
-    test_size: int | None = Field(None, gt=0)
+    test_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for the scores at the end of the
     run, if the recipe names no test data. The same data always give the same examples. The training uses
     neither these examples nor their duplicates."""
-    num_proc: int = Field(1, gt=0)
+    num_proc: int = Field(1, gt=0, json_schema_extra={"unit": "processes"})
     """The number of processes that tokenize the corpus."""
     license: str | None = None
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". With
@@ -177,7 +177,7 @@ class CorpusData(DataSettings):
     corpus: Literal["numbers"] | None = None
     """The name of a corpus that the package generates. The corpus "numbers" has number words in English and
     German."""
-    numbers_train_size: int = Field(30000, gt=0)
+    numbers_train_size: int = Field(30000, gt=0, json_schema_extra={"unit": "examples"})
     """The number of training examples of `corpus: numbers`."""
     dataset: str | None = None
     """A dataset that the library `datasets` can load: a dataset on the Hub, or a local folder."""
@@ -191,7 +191,9 @@ class CorpusData(DataSettings):
     """The name of the dataset's split for validation. Null means no validation."""
     test_split: str | None = "test"
     """The name of the dataset's split for the scores at the end of the run. Null means no scores."""
-    train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = []
+    train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = Field(
+        [], json_schema_extra={"unit": "passes per epoch", "range": f"numbers from 0 to {_LARGEST_WEIGHT}"}
+    )
     """One weight for each corpus, that is, for each entry in the list of training files. The weight is the
     average number of times that an epoch has each example of the corpus. With 0.25, each epoch has a random
     quarter of the corpus. With 2.5, each epoch has the corpus twice, and a random half of the corpus a third

@@ -24,7 +24,7 @@ from ..tasks import TASKS
 from ..version import __version__
 from .callbacks import read_metrics
 from .hardware import hardware_name
-from .processes import say
+from .processes import said_at_intervals, say
 from .trainer import VaswaniTrainer
 
 
@@ -121,12 +121,26 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, A
     if test is None:
         return None
     task = trainer.task
-    found = task.score_test_split(folder, test, data, trainer.evaluation, str(trainer.args.device))
+    with said_at_intervals("scoring the test split"):
+        found = task.score_test_split(folder, test, data, trainer.evaluation, str(trainer.args.device))
     if task.outputs_file is not None and found.outputs is not None:
         (folder / task.outputs_file).write_text(found.outputs, encoding="utf-8")
     for line in found.lines:
         say(line)
     return found.scores
+
+
+def end_in_words(trainer: VaswaniTrainer) -> str:
+    """Describe the end of a run: the last step, the last losses, and the folder of the checkpoint."""
+    folder = Path(trainer.args.output_dir)
+    step = trainer.state.global_step or trainer.start_step
+    rows = _metrics_until(folder, step)
+    parts = [f"finished at step {step:,}"]
+    for key, name in (("loss", f"last {trainer.loss_name}"), ("eval_loss", "last validation loss")):
+        losses = [row[key] for row in rows if row.get(key) is not None]
+        if losses:
+            parts.append(f"{name} {losses[-1]:.4f}")
+    return " · ".join([*parts, f"the checkpoint is in '{folder}'"])
 
 
 def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> dict[str, Any]:

@@ -155,6 +155,19 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """The number of batches of a step of the optimizer, for all processes together."""
         return self.training.gradient_accumulation_steps * self.args.world_size
 
+    @property
+    def loss_name(self) -> str:
+        """The name of the training loss in the log.
+
+        The name has the terms that the validation loss does not have: label smoothing and the regulariser.
+        """
+        terms = []
+        if smoothing := self.model.config.label_smoothing:
+            terms.append(f"label smoothing {smoothing:g}")
+        if regularizer := regularizer_of(self.training):
+            terms.append(f"{regularizer.strength} {getattr(self.training, regularizer.strength):g}")
+        return f"loss ({', '.join(terms)})" if terms else "loss"
+
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
         """Return the batches of this process after the checkpoint, from a corpus on disk or from a stream."""
         pairs = self.corpus.train
