@@ -1,4 +1,6 @@
-"""Locks: one process at a time, none is stale, none is lost with a fork, a rename or a deleted folder, and nothing is left behind."""
+"""Locks: only one process holds a lock, no lock becomes stale, no fork, rename or deletion loses a lock, and
+no files remain.
+"""
 
 import errno
 import fcntl
@@ -17,7 +19,7 @@ from vaswani_hf.checkpoint import locks
 from vaswani_hf.checkpoint.files import new_folder
 from vaswani_hf.checkpoint.locks import InUseError, check_not_in_use, is_replaced, locked_output, locked_run
 
-# The modules of the package alone: no torch is imported.
+# Import only the modules of the package without torch.
 LOCKS = Path(locks.__file__)
 HOLD = f"""
 import importlib.util, os, sys, time
@@ -36,7 +38,7 @@ with getattr(locks, sys.argv[1])(Path(sys.argv[2]), *sys.argv[3:]):
 
 @pytest.fixture
 def holder():
-    """Start a process that takes a lock and forks a child, which lives for longer than the process may."""
+    """Start a process that takes a lock and forks a child; the child lives longer than the process."""
     started = []
 
     def hold(kind, *arguments):
@@ -64,7 +66,7 @@ def test_a_locked_folder_is_refused_with_the_name_of_the_holder_until_that_is_ki
         )
         with pytest.raises(InUseError, match=sentence), locked_run(name):
             pass
-    # The child of the process is still alive.
+    # Kill the process, but not its child.
     process.kill()
     process.wait()
     assert (folder / ".lock").exists()
@@ -178,7 +180,7 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
     left.mkdir()
     with new_folder(tmp_path / "other") as folder:
         folder.mkdir()
-    # It may be at work.
+    # Another process may still use the folder.
     assert left.exists()
 
 
@@ -231,7 +233,9 @@ def test_a_new_folder_takes_the_place_of_one_that_has_a_lock_file_only(tmp_path,
 
 
 def test_one_of_many_processes_takes_a_lock(tmp_path):
-    """Each takes the lock and counts in a file, which loses counts if two are at work at once."""
+    """Each process takes the lock and counts in a file; the file loses counts if two processes work at the
+    same time.
+    """
     code = HOLD.split("with getattr")[0] + (
         "folder, count = Path(sys.argv[1]), 0\n"
         "end = time.monotonic() + 60\n"

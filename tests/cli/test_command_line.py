@@ -124,7 +124,7 @@ def test_the_arguments_are_checked_before_torch_is_imported():
     code = """
 import sys
 sys.argv = ["vaswani"]
-from vaswani_hf.cli import main
+from vaswani_hf.cli import COMMANDS, main
 for words in (["--help"], ["--bad"], ["translate", "--help"], ["translate", "m", "--bad"], ["train", "no.yaml"],
               ["score", "m", "--source", "no", "--target", "no"]):
     try:
@@ -139,7 +139,7 @@ sys.exit(", ".join(slow & sys.modules.keys()) or None)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "`--source` must be an existing file, but is no." in done.stderr
-    assert "`recipe` must be an existing file, but is no.yaml." in done.stderr
+    assert "`recipe` must be an existing file or the name of a recipe, but is no.yaml; " in done.stderr
 
 
 def test_translate_has_every_option_of_a_translation():
@@ -166,7 +166,7 @@ def test_the_page_of_all_options_is_up_to_date():
 
 @pytest.fixture
 def files(tmp_path, monkeypatch) -> Path:
-    """A test set in the current folder, with other names of its source."""
+    """Write a test set into the current folder, and links to its source under other names."""
     monkeypatch.chdir(tmp_path)
     Path("source").write_text("ja?\nnein\n", encoding="utf-8")
     Path("reference").write_text("ja?\nnein\n", encoding="utf-8")

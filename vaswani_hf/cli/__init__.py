@@ -16,10 +16,28 @@ if TYPE_CHECKING:
 Implementation = tuple[type["Options"], Callable[[Any], None]]
 
 
+def _recipes() -> Implementation:
+    from . import recipes
+
+    return recipes.RecipesOptions, recipes.run
+
+
+def _init() -> Implementation:
+    from . import init
+
+    return init.InitOptions, init.run
+
+
 def _train() -> Implementation:
     from . import train
 
     return train.RecipeOptions, train.run
+
+
+def _ablate() -> Implementation:
+    from . import ablate
+
+    return ablate.AblateOptions, ablate.run
 
 
 def _plan() -> Implementation:
@@ -84,7 +102,10 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "recipes": Command("list the recipes of the package; `vaswani train NAME` runs a recipe", _recipes),
+    "init": Command("write a recipe that fits files of sentence pairs", _init),
     "train": Command("train a model from a recipe", _train),
+    "ablate": Command("train variations of one recipe, and compare their validation scores", _ablate),
     "plan": Command(
         "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading the data",
         _plan,

@@ -63,6 +63,8 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
             argument |= {"nargs": "?", "const": True}
         elif is_positional and not field.is_required():
             argument["nargs"] = "?"
+        if "action" in command_line_settings(field):
+            argument["action"] = command_line_settings(field)["action"]
         if is_positional:
             parser.add_argument(name, **argument)
         else:

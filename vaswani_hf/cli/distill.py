@@ -68,6 +68,7 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
 def run(options: DistillOptions) -> None:
     """Write the sentence pairs to the output, and print how many pairs were written."""
     from ..data.corpus import call_naming_split
+    from ..data.held_out import hold_out
     from ..recipe.loading import load_recipe
     from ..tasks import TASKS
 
@@ -89,6 +90,9 @@ def run(options: DistillOptions) -> None:
         pairs: Any = call_naming_split(
             "train", task.load_split, _without_unused_corpora(data), "train", recipe.seed
         )
+        if data.held_out_sizes:
+            # The student must not learn translations of the sources on which it is scored.
+            pairs = hold_out(pairs, data.held_out_sizes)["train"]
         file.keep(size)
         header = {} if size else {"distillation": _record(options, chosen, data.dataset_revision)}
         counts = Counter[str]()
@@ -231,6 +235,13 @@ def _without_unused_corpora(data: Any) -> Any:
     """
     if not data.train_weights:
         return data
+    if data.held_out_sizes:
+        # The held-out pairs depend on all corpora, so the unused corpora cannot be left out.
+        keys = " and ".join(f"`data.{split}_size`" for split in data.held_out_sizes)
+        raise ValueError(
+            f"`vaswani distill` does not accept `data.train_weights` together with {keys}; leave "
+            "`data.train_weights` out."
+        )
     kept: dict[str, Any] = {}
     for name in ("train_source", "train_target", "train_pairs"):
         if paths := data.listed(name):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from ..data.lines import read_lines, read_raw_lines
@@ -52,6 +52,9 @@ def translate_remaining(
 ) -> Generator[Any, None, None]:
     """Yield the translations of all requests after the first `done` requests.
 
+    If the remaining requests fit into one window, this process translates them, because starting worker
+    processes would take longer than the translation.
+
     Close the generator to end the worker processes.
     """
     window = options.window
@@ -61,22 +64,32 @@ def translate_remaining(
     # which tokens are drawn. A resumed run begins at the start of a window, because the rounding errors of a
     # batch depend on all sentences of the batch.
     begin = done - done % window
+    translator = None
     if work.workers == 1 or work.dtype == "auto":
         translator = load()
         # Choose the dtype from the first requests of the input, even in a resumed run, so that all processes
         # and runs use the same dtype.
         requests = translator.after_choosing_dtype(requests, options)
-        load = functools.partial(load, dtype=translator.model.dtype) if work.workers > 1 else load
     options = replace(options, window=window)
-    remaining = islice(requests, begin, None)
-    if work.workers == 1:
-        translations = translator.translate_requests(remaining, options, begin + 1)
-    else:
+    remaining: Iterator[Any] = islice(requests, begin, None)
+    starts_processes = False
+    translations: Any
+    if work.workers > 1:
+        # Read more than one window, to find out whether there is work for several processes.
+        first = list(islice(remaining, window + 1))
+        remaining = chain(first, remaining)
+        starts_processes = len(first) > window
+    if starts_processes:
         from ..translation.workers import translate_in_processes
 
+        if translator is not None:
+            load = functools.partial(load, dtype=translator.model.dtype)
         translations = translate_in_processes(
             load, remaining, options, num_workers=work.workers, first_line=begin + 1
         )
+    else:
+        translator = translator or load()
+        translations = translator.translate_requests(remaining, options, begin + 1)
     with closing(translations):
         yield from islice(translations, done - begin, None)
 

@@ -1,5 +1,7 @@
 """`vaswani translate`: translates standard input, a file or `--text`, and writes text or JSON lines."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -165,6 +167,9 @@ def translate_texts(
     options: TextOptions, load: Callable[..., Any], chosen: TranslationOptions, read: ReadRequest, work: str
 ) -> None:
     """Translate or parse the input. `load` loads the translator, and `read` converts a line to a request."""
+    if is_typed_by_user(options.text, options.input):
+        # Start no worker processes, because they would wait for each other's lines.
+        options = options.replace(workers=1)
     skips = chosen.on_error == "skip"
     requests = CountedRequests(_requests(options, read))
     with (
@@ -190,6 +195,11 @@ def _requests(options: TextOptions, read: ReadRequest) -> Iterator[Request | Inv
     if options.text is not None:
         yield Request(options.text)
         return
+    if is_typed_by_user(options.text, options.input):
+        keys = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
+        print(
+            f"vaswani waits for texts: type one text per line, and end the input with {keys}", file=sys.stderr
+        )
     lines = strip_line_ends(standard_input()) if options.input is None else read_raw_lines(options.input)
     for number, line in enumerate(lines, 1):
         yield try_parse(read, line, number, options.place)

@@ -35,17 +35,17 @@ LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
 
 def nearest_name(name: Any, known: Iterable[str]) -> str:
-    """The name in `known` (at least one) with the most similar spelling."""
+    """Return the name in `known` (at least one) with the most similar spelling."""
     return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
 
 
 def is_number(value: Any, least: float = 0) -> bool:
-    """True for a finite int or float (not a bool) of at least `least`."""
+    """Return True for a finite int or float (not a bool) of at least `least`."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
 
 
 def is_int(value: Any, least: int = 0) -> bool:
-    """True for an int (not a bool) of at least `least`."""
+    """Return True for an int (not a bool) of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -87,6 +87,26 @@ def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[st
         value = value_of(values, declared.name)
         if value is not None and not _is_possible(value, declared):
             raise ValueError(f"`{declared.name}` must be {_permitted_values(declared)}, but is {value!r}.")
+
+
+# These settings of the search have no effect without `do_sample`.
+SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
+
+
+def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse a sampling setting in a call that does not ask for sampling.
+
+    transformers ignores such a setting. A config may have such settings, because a checkpoint may recommend
+    them to users who sample. `prefix` is written before the names of the settings, such as "--".
+    """
+    if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
+        return
+    for name in SAMPLING_SETTINGS:
+        if settings.get(name) is not None:
+            raise ValueError(
+                f"`{prefix}{name}` is a setting of sampling and must come with `{prefix}do_sample`; set "
+                f"`{prefix}do_sample`, or leave `{prefix}{name}` out."
+            )
 
 
 def value_of(settings: Any, name: str) -> Any:
@@ -211,12 +231,11 @@ DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting i
 ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
 # The settings that the score of a translation depends on.
 SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
-_SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
 def validate_search_fields(settings: Any) -> None:
     """Check settings in a dict or a config. Sampling settings are checked only with `do_sample`."""
-    ignored = () if value_of(settings, "do_sample") else _SAMPLING_SETTINGS
+    ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
     check_options(settings, SearchSettings, ignored)
 
 
@@ -282,6 +301,7 @@ class TranslationOptions:
 
     def __post_init__(self):
         check_options(vars(self), type(self))
+        check_sampling(self.generate)
         validate_search_fields(self.generate)
         validate_search_fields(self.generate.get("generation_config"))
 
@@ -398,7 +418,7 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """The pairs of a source and a target. Raises an error if the numbers of sources and targets differ."""
+    """Yield pairs of a source and a target. Raises an error if the numbers of sources and targets differ."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:

@@ -3,13 +3,14 @@
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
 converts the results to dicts. `TranslationPipeline` behaves like the translation pipeline of transformers 4.
 
-Differs from transformers 4: an empty text has an empty translation. The texts of a list are sorted by length
-before the search. Texts that are too long for a Vaswani model are translated in pieces. A model may have a
-second tokenizer for the target language. All options of the translator are available.
+Unlike transformers 4, the pipeline translates an empty text to an empty text. The pipeline sorts the texts of
+a list by length before the search. Texts that are too long for a Vaswani model are translated in pieces. A
+model for this pipeline may have a second tokenizer for the target language. All options of the translator are
+available.
 
 This file travels with every checkpoint so that the pipeline works without the package.
 
-Letters of shapes: T target length, R translations of one text (`num_return_sequences`).
+In shapes, T is the target length and R the number of translations of one text (`num_return_sequences`).
 """
 
 import os

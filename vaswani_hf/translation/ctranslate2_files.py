@@ -1,7 +1,7 @@
 """Reads and validates the files of a CTranslate2 folder before CTranslate2 loads them.
 
-CTranslate2 does not validate the files. With a damaged file, the process could crash or write wrong
-translations.
+CTranslate2 does not validate the files. If a file is damaged, CTranslate2 may crash the process or write
+wrong translations.
 """
 
 import struct
@@ -110,8 +110,8 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
 
 
 def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] | None) -> list[str]:
-    """The tokens of the source or target vocabulary, sorted by token id. Raise an error if the vocabulary
-    does not match the model or the tokenizer.
+    """Return the tokens of the source or target vocabulary, sorted by token id. Raise an error if the
+    vocabulary does not match the model or the tokenizer.
     """
     if not (folder / file).exists():
         _refuse(folder, file, "is missing")

@@ -79,7 +79,7 @@ def _with_models(translator: Any, models: list[Any]) -> BaseTranslator:
 def _num_same(
     translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
-    """The number of requests for which both translators give the same translation, without sampling."""
+    """Return the number of requests for which both translators give the same translation, without sampling."""
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
     generate |= {"do_sample": False, "num_return_sequences": 1}
