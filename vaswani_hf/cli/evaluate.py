@@ -401,7 +401,7 @@ def _score_one(
         measured = translate_and_measure(translator, sources, references, **options.translation_settings())
         translations = measured.pop("translations")
     task = TASKS["translation" if record is None else record.task]
-    evaluation = task.evaluation_settings() if record is None else record.evaluation
+    evaluation: Any = task.evaluation_settings() if record is None else record.evaluation
     evaluation = evaluation.replace(**options.scoring)
     if options.split_compounds:
         # `--split_compounds` always means BLEU, even if the task of the checkpoint has other metrics.

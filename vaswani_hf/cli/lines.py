@@ -77,6 +77,7 @@ def translate_remaining(
         first = list(islice(remaining, window + 1))
         remaining = chain(first, remaining)
         starts_processes = len(first) > window
+    translations: Any
     if starts_processes:
         if translator is not None:
             load = functools.partial(load, dtype=translator.model.dtype)
