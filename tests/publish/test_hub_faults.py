@@ -1,4 +1,4 @@
-"""Refusals of the Hub and faults on the way to it: one sentence each, and nothing is changed by them."""
+"""A refusal of the Hub or a fault of the connection gives an error of one sentence, and changes nothing."""
 
 import errno
 import json
@@ -25,7 +25,9 @@ DOWNLOAD = ("GET", "/storage/") if IS_LFS else ("GET", "/blocks/")
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    """Our own waits and those of the client are short; xet reads its own when its session begins."""
+    """Shorten the waiting times of the package and of the client; xet reads its waiting times when its
+    session begins.
+    """
     monkeypatch.setattr(requests, "WAITS", (0.01,) * 4)
     if not IS_LFS:
         from huggingface_hub.utils._xet import abort_xet_session
@@ -37,14 +39,14 @@ def short_waits(monkeypatch):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache: a file that is in it would be given to whoever asks."""
+    """An empty cache, because a client may read every file that is in the cache."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
 def published(hub, repo_id, tiny_checkpoint):
-    """A repository of alice with a checkpoint, that nobody has loaded yet."""
+    """A repository of alice with a checkpoint that no test has loaded yet."""
     folder = tiny_checkpoint("published")
     repository = hub.create_repository(repo_id)
     repository.commit({path.name: path.read_bytes() for path in folder.iterdir()})
@@ -57,7 +59,7 @@ def contents(folder) -> dict[str, bytes]:
 
 @contextmanager
 def nothing_changes(hub, folder):
-    """No repository, branch, tag or pull request more or less, and the folder as it was."""
+    """Check that the repositories, branches, tags, pull requests and the folder have not changed."""
 
     def state():
         return {key: repository.refs() for key, repository in hub.repositories.items()}, contents(folder)
@@ -286,7 +288,7 @@ def test_offline_nothing_is_pushed_and_only_the_cache_is_loaded(
 
 
 def test_an_endpoint_that_cannot_be_reached(repo_id, cache, tiny_checkpoint, vaswani, monkeypatch):
-    # Nobody listens at the port for "discard".
+    # No server listens on port 9 ("discard").
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     sentence = (
         "http://127.0.0.1:9 cannot be reached ([Errno 111] Connection refused); check the connection, HF_ENDPOINT and the "
@@ -355,7 +357,7 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(
     assert not (tmp_path / "out").exists()
 
 
-# Weights that were changed on their way, or on the disk.
+# Weights that were changed during the download or on the disk.
 
 
 @pytest.mark.transfer
@@ -382,7 +384,7 @@ def test_weights_that_were_changed_are_not_loaded(hub, repo_id, cache, tiny_chec
         assert vaswani(*translate) == expected
 
 
-# A Hub that is busy, ill, or gone in the middle.
+# A Hub that is overloaded, that has an error, or that closes the connection during a transfer.
 
 BUSY = [("POST", "/api/repos/create"), ("POST", "/commit/"), ("GET", "/api/whoami-v2"), ("GET", "/refs")]
 BUSY += [("POST", "/branch/"), ("POST", "/tag/"), ("POST", "/preupload/")]
@@ -427,7 +429,7 @@ def test_a_storm_of_errors_has_an_end(hub, published, tiny_checkpoint, vaswani, 
         assert (code, out) == (1, "") and sentence.startswith(
             "Server error '503 Service Unavailable' for url '"
         )
-    # Both the client and the package repeat requests, but not for ever.
+    # The client and the package repeat requests, but not without end.
     waits.clear()
     hub.clear()
     hub.fault("POST", "/preupload/", status=503, times=None)
@@ -460,7 +462,7 @@ def test_an_upload_that_is_cut_can_be_run_again(hub, published, tiny_checkpoint,
     hub.clear()
     assert vaswani("push", folder, published.id)[0] == 0
     assert published.files()["model.safetensors"] == (folder / "model.safetensors").read_bytes()
-    # Files that have arrived are not sent again.
+    # Files that have already been uploaded are not uploaded again.
     hub.clear()
     assert vaswani("push", folder, published.id, "--revision", "again")[0] == 0
     assert not uploads(hub)
@@ -486,7 +488,7 @@ def test_a_download_that_breaks_off_can_be_run_again(
         assert not list(cache.rglob("*.incomplete"))
         hub.clear()
     assert vaswani("translate", repo_id, "--text", "der Hund")[0] == 0
-    # The small files had arrived.
+    # The small files were already downloaded.
     assert not [request for request in hub.requests if "tokenizer" in request.path]
 
 
