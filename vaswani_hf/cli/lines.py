@@ -79,6 +79,7 @@ def translate_remaining(
         first = list(islice(remaining, window + 1))
         remaining = chain(first, remaining)
         starts_processes = len(first) > window
+    translations: Any
     if starts_processes:
         from ..translation.workers import translate_in_processes
 
