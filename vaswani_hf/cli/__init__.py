@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from ..checkpoint.hub import explain, sentence_of
 from ..model.configuration_vaswani import nearest_name
-from . import average, distill, evaluate, export, parse, plan, push, recipes, score, train, translate
+from . import ablate, average, distill, evaluate, export, parse, plan, push, recipes, score, train, translate
 from .options import Options, command_line_settings
 
 
@@ -49,6 +49,11 @@ COMMANDS = {
         "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading the data",
         plan.PlanOptions,
         plan.run,
+    ),
+    "ablate": Command(
+        "train variations of one recipe with several seeds, and compare their validation scores",
+        ablate.AblateOptions,
+        ablate.run,
     ),
     "distill": Command(
         "translate the training sources with a teacher model, to get training pairs for a student model",
