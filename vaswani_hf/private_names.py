@@ -1,4 +1,4 @@
-"""Names of other libraries that no documentation promises, with their modules, and a warning about missing names.
+"""Private names of other libraries that the package uses, and a warning if a library lacks one of these names.
 
 Any version of a library may remove these names. CONTRIBUTING.md says how a new release of transformers is
 adopted.

@@ -161,7 +161,8 @@ def test_a_pair_that_is_seen_again_in_an_epoch_has_other_splits(load):
     dropout = BpeDropout(corpus.source_tokenizer, 0.6)
     collator = PairCollator(1, bpe_dropout=(dropout, dropout), seed=1, max_length=40)
     pairs, weighted = EpochPairs(corpus.train), corpus.weighted
-    # An epoch has each pair of the third corpus three times.
+    # The last three places of an epoch hold three copies of one pair, because the last corpus has the weight
+    # 3.
     longest = [(2, number) for number in weighted.of_epoch(2).tolist()[-3:]]
     assert len({number % len(pairs) for _, number in longest}) == 1
     splits = [collator([pair])["labels"].tolist() for pair in pairs.__getitems__(longest)]

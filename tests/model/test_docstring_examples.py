@@ -16,7 +16,7 @@ PUBLIC |= {"SearchSettings": SearchSettings, "TranslationOptions": TranslationOp
 
 
 def documentation(thing) -> str:
-    """The docstring with the Example: that of the name itself, or that of a base class."""
+    """Return the docstring with the Example, which is the docstring of the name itself or of a base class."""
     texts = [inspect.cleandoc(part.__doc__ or "") for part in getattr(thing, "__mro__", [thing])]
     return next((text for text in texts if ">>>" in text), "")
 

@@ -1,4 +1,6 @@
-"""The options of a translation: each one is described, and an impossible value is named with what it must be."""
+"""Each option of a translation has a description, and an impossible value gives an error that names the
+possible values.
+"""
 
 from dataclasses import fields
 

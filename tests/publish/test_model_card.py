@@ -1,4 +1,4 @@
-"""Cards of really trained runs: what the record says and nothing else, snippets that run, licences that are refused."""
+"""Cards of trained runs contain only recorded facts, their code snippets run, and wrong licences are refused."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def run(folder, *overrides, **changes) -> Path:
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory) -> Path:
-    """A run on the quick start's corpus: everything is known."""
+    """A run on the corpus of the quick start, for which all facts are known."""
     return run(tmp_path_factory.mktemp("numbers"))
 
 
@@ -67,7 +67,7 @@ def texts(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of a checkpoint, to change it, with what can be changed in its results."""
+    """Return a copy of a checkpoint that a test may change, and the results of the copy."""
 
     def copy(folder, without=(), **results):
         shutil.copytree(folder, tmp_path / "copy")
@@ -245,7 +245,7 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     assert "The recipe is not known." in card.text
     assert "training_curve" not in card.text
     table = rows(card)
-    # These are read off the weights and the config.
+    # These values come from the weights and the config.
     known = {name: table.pop(name) for name in ("parameters", "shape")}
     assert known["parameters"] == f"{results(numbers)['training']['parameters']:,}"
     assert known["shape"] == "1 + 1 layers, 8 heads, d_model 8, d_ff 8, vocabulary 270"
@@ -395,7 +395,7 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
         model_card(folder, "alice/words", license="apache-2.0")
     sentence = "`license` must be research-only or left out, because the training data is for research only, but is 'apache-2.0'."
     assert str(caught.value) == sentence
-    # A card that somebody wrote is not allowed to either.
+    # A handwritten card with such a licence is refused, too.
     path = folder / "README.md"
     for text in (str(card), "# No metadata"):
         path.write_text(text)

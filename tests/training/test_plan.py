@@ -1,4 +1,5 @@
-"""What a run will cost: parameters as of built models, operations as PyTorch counts them, memory as it is measured.
+"""The planned cost of a run equals the parameters of built models, PyTorch's counts of operations, and
+measured memory.
 
 All steps compute in float32 unless a test says bfloat16.
 """
@@ -22,6 +23,7 @@ from vaswani_hf.optimization.regularizers import regularizer_of
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
+from vaswani_hf.training.gpus import GPUS
 from vaswani_hf.training.measure import measure_speed
 from vaswani_hf.training.plan import parameters_by_part, plan_as_text, plan_run
 from vaswani_hf.training.planned_model import planned_config, planned_model
@@ -40,7 +42,7 @@ LENGTH = 32
 
 
 class Tokenizer:
-    """All that a model needs to know of one."""
+    """The facts about a tokenizer that a model needs."""
 
     bos_token_id, pad_token_id, eos_token_id = 0, 1, 2
 
@@ -123,7 +125,7 @@ class RealStep:
         self.model = VaswaniForSeq2SeqLM(VaswaniConfig(**SMALL | fields)).train()
         self.model.config.use_cache = False
         if self.training.gradient_checkpointing:
-            # transformers 5.23 deprecates the name that earlier ones know.
+            # transformers 5.23 deprecates the older name of this method.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             (enable or self.model.gradient_checkpointing_enable)()
         build = OPTIMIZERS[self.training.optimizer].build
@@ -147,8 +149,10 @@ class RealStep:
         self.optimizer.zero_grad()
 
     def peak(self):
-        """The most bytes that a step has at once, in addition to the weights and the optimizer's state."""
-        # The first step makes the state.
+        """Return the largest number of bytes that a step uses at once, in addition to the weights and the
+        optimizer's state.
+        """
+        # The first step creates the state of the optimizer.
         self.run()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             self.run()
@@ -211,7 +215,7 @@ def test_a_window_leaves_a_query_fewer_keys():
     ("fields", "rows", "training"),
     [
         ({}, 16, {"bf16": True}),
-        # The gradients are the peak.
+        # The memory has its peak when all gradients exist.
         ({}, 2, {}),
         ({"norm_position": "pre", "d_k": 16, "activation_function": "gelu", "dropout": 0.0}, 16, {}),
         ({"attention_score": "additive"}, 8, {}),
@@ -228,7 +232,7 @@ def test_a_window_leaves_a_query_fewer_keys():
 def test_planned_memory_is_what_a_step_takes(fields, rows, training):
     planned = cost(fields, rows, **training)
     measured = RealStep(fields, rows, **training).peak()
-    # PyTorch adds gradients of fake tensors out of place: an embedding's gradient may exist once more.
+    # PyTorch adds gradients of fake tensors out of place, so the gradient of an embedding may exist twice.
     embedding = 4 * SMALL["vocab_size"] * SMALL["d_model"]
     assert planned.peak - planned.weights - planned.optimizer == pytest.approx(
         measured, rel=0.03, abs=1.1 * embedding
@@ -236,7 +240,9 @@ def test_planned_memory_is_what_a_step_takes(fields, rows, training):
 
 
 def test_the_activations_on_an_accelerator_by_hand():
-    """Bytes per position: residual sums, masks of dropout with one byte a number, and the inputs of products."""
+    """Return the bytes per position: residual sums, dropout masks with one byte per number, and the inputs of
+    matrix products.
+    """
     d, f, heads, rows = 128, 512, 4, 32
     # Queries, keys, values, output, a statistic of the softmax, and the additive mask.
     attention = 4 * (4 * d) + 4 * heads + 4 * LENGTH
@@ -244,7 +250,7 @@ def test_the_activations_on_an_accelerator_by_hand():
     norm_and_mask = 4 * d + 8 + d
     encoder_layer = 4 * d + attention + feed_forward + 2 * norm_and_mask
     decoder_layer = 2 * (4 * d + attention) + feed_forward + 3 * norm_and_mask
-    # Two embeddings have masks, and both stacks have their last states.
+    # The embeddings of both stacks have dropout masks, and the last states of both stacks exist.
     by_hand = rows * LENGTH * (3 * encoder_layer + 3 * decoder_layer + 2 * d + 2 * 4 * d)
     planned = cost(rows=rows, on_accelerator=True).activations
     assert planned == pytest.approx(by_hand, rel=0.002)
@@ -398,6 +404,14 @@ def test_the_hours_and_the_price_on_a_rented_gpu(capsys):
     text = printed(capsys, NUMBERS, *small, "--hardware=T4", "--price_per_hour=1000", "--max_steps=1000000")
     assert "30% of the peak of 8.1 TFLOPS in float32; no GPU run of this package has been measured" in text
     assert "1,000.00 per hour, by `--price_per_hour`" in text.splitlines()[-1]
+
+
+def test_the_manual_has_the_numbers_of_each_gpu():
+    page = (CONFIGURATION.parent / "docs" / "how_to" / "plan.md").read_text(encoding="utf-8")
+    for name, gpu in GPUS.items():
+        price = "" if gpu.price is None else f"{gpu.price:.2f}"
+        assert f"| {name} | {gpu.bf16 or 'none'} | {gpu.fp32} | {price} | " in page
+        assert f"({gpu.source}) |" in page
 
 
 @pytest.mark.parametrize("task", ["translation", "masked_lm"])

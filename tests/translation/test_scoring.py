@@ -1,4 +1,4 @@
-"""Scores of given translations: those that the search reported, those of slow loops; confidences; alignments."""
+"""Scores of given translations equal the scores of the search and of slow loops; confidences and alignments."""
 
 import math
 import os
@@ -33,7 +33,7 @@ TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]
 
 
 def slow_log_probs(model, source: list[int], target: list[int]) -> list[float]:
-    """One token at a time, each from a forward pass of its own."""
+    """Score one token at a time, each with a separate forward pass."""
     read, log_probs = [0], []
     for token in target:
         logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([read])).logits[0, -1]
@@ -108,7 +108,7 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
         options = TranslationOptions(return_scores=True, generate=settings)
         scores = [scored.score for (scored,) in translator._score_hypotheses(segments, hypotheses, options)]
         assert scores == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
-        # The same way through the translator, whose batches are in another order.
+        # The translator gives the same scores, although its batches have another order.
         options = {"target_prefixes": prefixes, **search}
         translated = list(translator.translate(TEXTS, **options))
         flat = [t.score for first in translated for t in (first, *first.alternatives)]
@@ -213,7 +213,7 @@ def test_a_copying_model_aligns_each_word_with_itself(copier, copied_words):
     copied = [t for t, text in zip(translations, texts, strict=True) if t.text == text]
     assert len(copied) >= 0.8 * len(texts)
     assert sum(t.alignment == "0-0 1-1 2-2 3-3" for t in copied) >= 0.9 * len(copied)
-    # Given translations are aligned as well.
+    # Given translations can be aligned, too.
     (given,) = copier.score(texts[:1], texts[:1], return_alignments=True)
     assert given.alignment == translations[0].alignment
 
@@ -226,7 +226,7 @@ def test_words_of_tokens_that_are_parts_of_characters(copier):
     source = segment.words
     words, target = target_word_indices(segment.token_ids, tokenizer)
     assert words == ["Łódź", "日本", "ö"]
-    # A byte each: white space belongs to the word behind it, and at the end to none.
+    # Each token is a byte; white space belongs to the next word, and at the end of a text to no word.
     letters = [0] * len("Łódź".encode()) + [1] + [1] * len("日本".encode()) + [2] + [2] * len("ö".encode())
     assert target == [0, 0, 0, *letters, -1, -1]
     assert source == target
@@ -235,7 +235,8 @@ def test_words_of_tokens_that_are_parts_of_characters(copier):
 def test_attention_becomes_pairs_of_words():
     attention = torch.tensor(
         [
-            # The end of the source, the last column, has no word; the most attended token of a word counts.
+            # The last column, `</s>` of the source, belongs to no word; the attention to a word is the
+            # maximum over its tokens.
             [0.25, 0.25, 0.30, 0.20, 0.9],
             [0.20, 0.20, 0.20, 0.10, 0.0],
             [0.50, 0.10, 0.10, 0.30, 0.0],
@@ -267,7 +268,7 @@ def test_parts_are_joined():
 
 
 def slow_word_indices(token_ids, tokenizer):
-    """As `target_word_indices`, but every beginning is decoded as a whole."""
+    """As `target_word_indices`, but decode every beginning of the text completely."""
     text, special = tokenizer.decode(token_ids, skip_special_tokens=True), set(tokenizer.all_special_ids)
     begun = [tokenizer.decode(token_ids[:i], skip_special_tokens=True) for i in range(len(token_ids))]
     starts = [len(os.path.commonprefix([text, beginning])) for beginning in begun]

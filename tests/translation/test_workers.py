@@ -1,4 +1,4 @@
-"""Translating in several processes: order, bounded memory, the death of a process, errors that are sent."""
+"""Translation in several processes: the order, the memory, a killed process, and errors of processes."""
 
 import functools
 import os
