@@ -105,7 +105,9 @@ COMMANDS = {
     "recipes": Command("list the recipes of the package; `vaswani train NAME` runs a recipe", _recipes),
     "init": Command("write a recipe that fits files of sentence pairs", _init),
     "train": Command("train a model from a recipe", _train),
-    "ablate": Command("train variations of one recipe, and compare their validation scores", _ablate),
+    "ablate": Command(
+        "train variations of one recipe with several seeds, and compare their validation scores", _ablate
+    ),
     "plan": Command(
         "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading the data",
         _plan,
