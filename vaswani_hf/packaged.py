@@ -52,7 +52,7 @@ def similar_recipes(name: str | Path) -> list[str]:
 
 
 def describe_recipes() -> list[dict[str, str]]:
-    """The name, the path and the task of each recipe of the package, its purpose and the data that it needs."""
+    """The name, purpose, data, task and path of each recipe of the package."""
     return [
         {"name": name, **_description(path.read_text(encoding="utf-8"), path), "path": str(path)}
         for name, path in packaged_recipes().items()

@@ -323,7 +323,7 @@ REFUSED = {
     ),
     "--teacher there ./there": "`--teacher` names ./there twice; name it once.",
     "--num_beamz 2": "`--num_beamz` is no key of a recipe; the nearest key is `--num_beams`.",
-    "--teacher no/at/all": "`--teacher` must be a checkpoint folder or user/name on the Hub, but is ",
+    "--teacher no/at/all": "`--teacher` must be a checkpoint folder or user/name on the Hub, but there is no folder 'no/at/all'; check the name.",
     "--teacher recipe.yaml --engine ctranslate2": "'recipe.yaml' must be a folder that `vaswani export ",
     "--teacher a b --engine ctranslate2": "`--teacher` must be one model with `--engine ctranslate2`, which has no",
     "--corpus null --train_pairs gone.jsonl": "`data`, train split: `train_pairs` must be an existing ",

@@ -223,7 +223,7 @@ BAD_INPUT = {
     "a --compare b ./a": "`--compare` names ./a twice; name it once.",
     "a --compare short": "source and short must have equally many lines, but have 12 and 1.",
     "a --compare bad": "bad must be UTF-8 text, but line 2 is not.",
-    "a --compare .": "'.' holds no checkpoint: it has no config.json.",
+    "a --compare .": "'.' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.",
     "a --compare ../x/y/z": "'../x/y/z' is not a file of translations, and loading it as a checkpoint fails: `model` must be a checkpoint",
     "--compare a b --revision v1": "`--revision` is for MODEL, but MODEL is not given; name the systems of",
     "a --length_penalty 0 --device cpu": "`--length_penalty` is for a model, but only files of translations are given",

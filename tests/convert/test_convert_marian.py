@@ -314,7 +314,7 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch, format):
 
 
 def test_other_models_are_refused(tiny_model, tmp_path):
-    message = f"`model` must be a checkpoint folder or user/name on the Hub, but is '{tmp_path / 'nothing'}'."
+    message = f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{tmp_path / 'nothing'}'; check the name."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         export(tmp_path / "nothing", tmp_path / "x", "marian")
     to_marian(tiny_model()).save_pretrained(tmp_path / "marian")

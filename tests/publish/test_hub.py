@@ -238,7 +238,10 @@ def test_from_python_with_another_token_and_message(
     assert url == f"{hub.endpoint}/{name}/commit/{hub.repository(name).head()}"
     monkeypatch.setenv("HF_TOKEN", bob.token)
     assert commits(name)[0] == "Mine"
-    with pytest.raises(HubError, match=f"^'{tmp_path}' holds no checkpoint: it has no config.json.$"):
+    with pytest.raises(
+        HubError,
+        match=f"^'{tmp_path}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.$",
+    ):
         push(tmp_path, repo_id)
 
 
@@ -288,7 +291,7 @@ def test_a_model_that_computes_no_numbers_is_not_pushed(hub, alice, repo_id, tin
     model.save_pretrained(folder)
     with pytest.raises(HubError) as raised:
         push(folder, repo_id)
-    sentence = f"The model in '{folder}' must compute finite logits, but there are infinite ones or NaN."
+    sentence = f"The model in '{folder}' must compute finite logits, but some logits are infinite or NaN; push an earlier checkpoint, or train again with a smaller learning rate."
     assert str(raised.value) == sentence and ("model", repo_id) not in hub.repositories
 
 

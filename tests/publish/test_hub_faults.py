@@ -95,16 +95,16 @@ def write_index(folder, index):
 TORN = "model.safetensors of '{folder}' is damaged or incomplete (Error while deserializing header: %s); copy or download it again."
 OTHER = "'{folder}' does not hold the weights that its config.json describes: model.%s; take config.json and the weights from one checkpoint."
 DAMAGES = {
-    "'{folder}' holds no checkpoint: it has no config.json.": lambda folder: (
-        folder / "config.json"
-    ).unlink(),
+    "'{folder}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.": lambda folder: (
+        (folder / "config.json").unlink()
+    ),
     "The config.json of '{folder}' must name its `model_type`, but is damaged.": (
         lambda folder: (folder / "config.json").write_text("{")
     ),
     "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers.": (
         lambda folder: edit(folder / "config.json", '"vaswani"', '"bert"')
     ),
-    "'{folder}' holds no whole checkpoint: it has no model.safetensors.": (
+    "'{folder}' holds no whole checkpoint: it has no model.safetensors; copy or download the file again.": (
         lambda folder: (folder / "model.safetensors").unlink()
     ),
     TORN % "incomplete metadata, file not fully covered": (
@@ -129,7 +129,7 @@ DAMAGES = {
     OTHER % "encoder.layers.0.fc1.bias and 5 more are of another shape": (
         lambda folder: edit(folder / "config.json", '"encoder_ffn_dim": 20', '"encoder_ffn_dim": 24')
     ),
-    "'{folder}' holds no whole checkpoint: it has no model-00001-of-00001.safetensors.": (
+    "'{folder}' holds no whole checkpoint: it has no model-00001-of-00001.safetensors; copy or download the file again.": (
         lambda folder: write_index(folder, {"weight_map": {"a": "model-00001-of-00001.safetensors"}})
     ),
     "model.safetensors.index.json of '{folder}' is damaged; copy or download the file again.": (
@@ -163,7 +163,7 @@ REFUSALS = {
     "a pull request to nothing": (
         ("alice/nothing", "--create-pr"),
         "There is no repository 'alice/nothing' on {hub} and no folder of that name here, or it is private and this token may "
-        "not read it; check the name, or log in with `hf auth login` or set HF_TOKEN.",
+        "not read it; check the name, or use a token of a user who may read the repository.",
     ),
     "private, but there and public": (
         ("{repo}", "--private"),
@@ -253,7 +253,7 @@ def test_an_index_names_no_file_elsewhere(hub, repo_id, tiny_checkpoint, vaswani
 def test_a_token_that_may_not_push(hub, published, tiny_checkpoint, vaswani, monkeypatch):
     folder = tiny_checkpoint()
     sentences = {
-        "": "Token is required to call the /whoami-v2 endpoint, but no token found.",
+        "": "A push needs an access token with write permission, but there is no token; log in with `hf auth login` or set HF_",
         "hf_" + "w" * 34: "Invalid user token. The token from HF_TOKEN environment variable is invalid.",
         hub.add_token(
             "alice", role="read"
@@ -333,14 +333,11 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(
     name = published.id
     assert said(name, "--revision", "v9").startswith("404 Client Error. Revision Not Found for url: ")
     assert said(name, "--revision", "refs/pr/3").endswith("Invalid rev id: refs/pr/3")
-    missing = (
-        "There is no repository '{}' on {} and no folder of that name here, or it is private and {}; check the name, or log in "
-        "with `hf auth login` or set HF_TOKEN."
-    )
-    assert said("alice/nothing") == missing.format(
-        "alice/nothing", hub.endpoint, "this token may not read it"
-    )
-    for token, hidden in ((bob.token, "this token may not read it"), ("", "there is no token")):
+    missing = "There is no repository '{}' on {} and no folder of that name here, or it is private and {}."
+    other = "this token may not read it; check the name, or use a token of a user who may read the repository"
+    none = "there is no token; check the name, or log in with `hf auth login` or set HF_TOKEN"
+    assert said("alice/nothing") == missing.format("alice/nothing", hub.endpoint, other)
+    for token, hidden in ((bob.token, other), ("", none)):
         monkeypatch.setenv("HF_TOKEN", token)
         published.private, published.gated = True, False
         assert said(name) == missing.format(name, hub.endpoint, hidden)
@@ -353,7 +350,10 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(
     monkeypatch.setenv("HF_TOKEN", bob.token)
     assert vaswani("translate", name, "--text", "der Hund")[0] == 0
     published.commit({"model.safetensors": None})
-    assert said(name) == f"'{name}' holds no whole checkpoint: it has no model.safetensors."
+    assert (
+        said(name)
+        == f"'{name}' holds no whole checkpoint: it has no model.safetensors; copy or download the file again."
+    )
     assert not (tmp_path / "out").exists()
 
 

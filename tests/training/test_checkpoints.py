@@ -43,6 +43,34 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, finished,
     assert same(weights(resumed), weights(finished))
 
 
+def test_a_folder_without_a_final_model_lists_its_checkpoints(copied, vaswani, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_some")
+    sentence = (
+        f"'{unfinished(copied)}' holds no finished model, only checkpoints of a run (checkpoint-4, checkpoint-8); name a "
+        f"checkpoint, such as '{copied}/checkpoint-8', or finish the run with `vaswani train` and `--resume true`."
+    )
+    assert vaswani("translate", copied, "--text", "one") == (1, "", sentence)
+    # A run writes config.json at its end.
+    (copied / "config.json").unlink()
+    for words in (
+        ["translate", copied, "--text", "one"],
+        ["push", copied, "user/name"],
+        ["export", copied, copied.parent / "out", "--format", "marian"],
+    ):
+        assert vaswani(*words) == (1, "", sentence)
+
+
+def test_a_damaged_manifest_of_an_old_checkpoint_is_reported_when_it_is_deleted(run, copied, capsys):
+    DAMAGES["flipped"](unfinished(copied) / "checkpoint-4" / "manifest.json")
+    run("run", "--resume=true --max_steps=12 --save_total_limit=1")
+    said = capsys.readouterr().out
+    assert (
+        f"deleting '{copied}/checkpoint-4', which is older than the kept checkpoints and damaged: manifest.json is damaged"
+        in said
+    )
+    assert names(copied) == ["checkpoint-12"]
+
+
 def test_no_whole_checkpoint_is_one_sentence_and_nothing_is_lost(run, copied):
     for path in checkpoints_in(unfinished(copied)):
         (path / "optimizer.pt").unlink()

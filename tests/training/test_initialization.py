@@ -143,7 +143,7 @@ def test_frozen_parts_stay_and_the_others_learn(run, finished):
 
 ERRORS = """
 --init_from=BASE --d_model=32 | `model.d_model` is 32, but 'BASE', the model of `model.init_from`, has 16; leave `model.d_model` out, or
---init_from=BASE/nothing | `model.init_from` must be a checkpoint folder or user/name on the Hub, but is 'BASE/nothing'.
+--init_from=BASE/nothing | `model.init_from` must be a checkpoint folder or user/name on the Hub, but there is no folder 'BASE/nothing'; check the name.
 --init_from=BASE --vocab_size=300 | `tokenizer.vocab_size` is 300, but the tokenizers of 'BASE' ... have 280; leave `tokenizer.vocab_size` out, or
 --init_from=BASE --frozen=encodr | `training.frozen` must name parts of the model, but has 'encodr'; the nearest part is 'encoder'.
 --init_from=BASE --frozen=encoder,decoder,shared | `training.frozen` must not name all weights of the model, but is ['encoder', 'decoder',

@@ -23,6 +23,7 @@ from vaswani_hf.optimization.regularizers import regularizer_of
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
+from vaswani_hf.training.gpus import GPUS
 from vaswani_hf.training.measure import measure_speed
 from vaswani_hf.training.plan import parameters_by_part, plan_as_text, plan_run
 from vaswani_hf.training.planned_model import planned_config, planned_model
@@ -403,6 +404,14 @@ def test_the_hours_and_the_price_on_a_rented_gpu(capsys):
     text = printed(capsys, NUMBERS, *small, "--hardware=T4", "--price_per_hour=1000", "--max_steps=1000000")
     assert "30% of the peak of 8.1 TFLOPS in float32; no GPU run of this package has been measured" in text
     assert "1,000.00 per hour, by `--price_per_hour`" in text.splitlines()[-1]
+
+
+def test_the_manual_has_the_numbers_of_each_gpu():
+    page = (CONFIGURATION.parent / "docs" / "how_to" / "plan.md").read_text(encoding="utf-8")
+    for name, gpu in GPUS.items():
+        price = "" if gpu.price is None else f"{gpu.price:.2f}"
+        assert f"| {name} | {gpu.bf16 or 'none'} | {gpu.fp32} | {price} | " in page
+        assert f"({gpu.source}) |" in page
 
 
 @pytest.mark.parametrize("task", ["translation", "masked_lm"])

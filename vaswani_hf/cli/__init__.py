@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from ..checkpoint.hub import explain, sentence_of
 from ..model.configuration_vaswani import nearest_name
-from . import average, distill, evaluate, export, parse, plan, push, recipes, score, train, translate
+from . import average, distill, evaluate, export, init, parse, plan, push, recipes, score, train, translate
 from .options import Options, command_line_settings
 
 
@@ -44,6 +44,7 @@ COMMANDS = {
         recipes.RecipesOptions,
         recipes.run,
     ),
+    "init": Command("write a recipe that fits files of sentence pairs", init.InitOptions, init.run),
     "train": Command("train a model from a recipe", train.RecipeOptions, train.run),
     "plan": Command(
         "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading the data",

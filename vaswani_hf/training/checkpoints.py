@@ -98,12 +98,15 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
-        # Keep checkpoints with a damaged manifest, because the end of the run reports them.
-        is_named_later = verify_manifest(checkpoint, []) is not None and step_in_name(
-            checkpoint
-        ) > step_in_name(kept[0])
-        if checkpoint not in kept and not is_named_later:
-            deleted.append(checkpoint)
+        if checkpoint in kept:
+            continue
+        fault = verify_manifest(checkpoint, [])
+        if fault and step_in_name(checkpoint) > step_in_name(kept[0]):
+            # Keep the damaged checkpoint, because the end of the run reports it.
+            continue
+        if fault:
+            say(f"deleting '{checkpoint}', which is older than the kept checkpoints and damaged: {fault}")
+        deleted.append(checkpoint)
     _delete(folder, deleted)
 
 

@@ -140,6 +140,12 @@ class CTranslate2Backend:
         import ctranslate2
 
         kind, _, index = self._device.partition(":")
+        num_gpus = ctranslate2.get_cuda_device_count()
+        if kind == "cuda" and int(index or 0) >= num_gpus:
+            raise ValueError(
+                f"`device` is {self._device!r}, but CTranslate2 finds {num_gpus or 'no'} GPU{'' if num_gpus == 1 else 's'} "
+                "on this machine; give cpu, auto or the number of a GPU that exists."
+            )
         try:
             return ctranslate2.Translator(
                 self._folder, kind, device_index=int(index or 0), intra_threads=num_threads

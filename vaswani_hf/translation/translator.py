@@ -134,8 +134,12 @@ def checked_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
+        devices = ["cpu"]
+        if torch.accelerator.is_available():
+            kind = torch.accelerator.current_accelerator()
+            devices += [f"{kind}:{number}" for number in range(torch.accelerator.device_count())]
         raise ValueError(
-            f"`device` must be one of this machine, such as cpu or cuda, but is {name!r}."
+            f"`device` is {name!r}, but PyTorch finds no such device on this machine; give {' or '.join(devices)}."
         ) from None
     return device
 
