@@ -58,6 +58,9 @@ PRIVATE = {
 }
 # Names without an underscore in internal or undocumented modules.
 INSIDES = {
+    # transformers 5.24 renames this field, and the argument of the same name, to `cache`. `generate` then passes
+    # an argument `cache` that the models of this package do not accept.
+    "transformers.modeling_outputs": "past_key_values",
     "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
     "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",
     "transformers.integrations.fsdp": "is_fsdp_managed_module",
