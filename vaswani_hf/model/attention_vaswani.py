@@ -768,8 +768,7 @@ class AdditiveLinearAttention(LearnedScores):
 
 
 class AdditiveAttention(LearnedScores):
-    """Computes v tanh(W q + U k). `score_query` and `score_key` are [H, K * K], and `score_vector` is [H, K].
-    """
+    """Computes v tanh(W q + U k). `score_query` and `score_key` are [H, K * K], and `score_vector` is [H, K]."""
 
     def score_parameters(self):
         return {
