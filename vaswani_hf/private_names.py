@@ -1,4 +1,4 @@
-"""Private names of other libraries that the package uses, and a warning if a library lacks one of these names.
+"""Lists the undocumented names of other libraries that the package uses, and warns about missing names.
 
 Any version of a library may remove these names. CONTRIBUTING.md says how a new release of transformers is
 adopted.
@@ -56,7 +56,7 @@ PRIVATE = {
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     """,
 }
-# Names without an underscore, in modules that are the inside of a library or that no documentation promises.
+# Names without an underscore in internal or undocumented modules.
 INSIDES = {
     "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
     "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",
@@ -77,7 +77,7 @@ INSIDES = {
 
 
 def missing_names(library: str) -> list[str]:
-    """The listed names that the installed version of a library does not have, as `module.name`.
+    """Return the listed names that the installed version of a library lacks, as `module.name`.
 
     The function searches the source files of the library, because the import of all modules takes seconds.
     """
@@ -97,7 +97,7 @@ def missing_names(library: str) -> list[str]:
 
 
 def warn_of_missing_names() -> None:
-    """Warn if a library has another version than the tested one, and does not have all listed names."""
+    """Warn if a library has another version than the tested version, and lacks a listed name."""
     for library, tested in TESTED.items():
         installed = version(library)
         if installed.split("+")[0] == tested:
@@ -105,7 +105,8 @@ def warn_of_missing_names() -> None:
         missing = missing_names(library)
         if missing:
             warnings.warn(
-                f"{library} {installed} does not have {', '.join(missing)}, so parts of vaswani_hf will fail; "
-                f"install the version that vaswani_hf is tested with: pip install '{library}=={tested}'.",
+                f"{library} {installed} does not have {', '.join(missing)}, so parts of vaswani_hf will "
+                "fail; install the version with which vaswani_hf is tested: pip install "
+                f"'{library}=={tested}'.",
                 stacklevel=2,
             )

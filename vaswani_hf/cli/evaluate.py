@@ -414,9 +414,9 @@ def _score_one(
 
 
 def _scoring_of_recipes(options: EvaluateOptions, records: dict[str, Any]) -> dict[str, Any]:
-    """The values of `tokenize` and `lowercase` that the recipes of the checkpoints set and the user does not.
+    """Return `tokenize` and `lowercase` from the recipes of the checkpoints, unless the user sets the option.
 
-    All systems are scored alike. Therefore recipes with different values are an error.
+    Raise an error if the recipes have different values, because all systems are scored alike.
     """
     scoring = {}
     for key in _SCORING:
