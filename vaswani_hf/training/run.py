@@ -377,7 +377,7 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
 def check_sizes(model: PreTrainedModel, corpus: Corpus, settings: ModelSettings) -> list[str]:
     """Warn if the vocabulary or the model is far too large for the corpus (see the constants above).
 
-    Other models, from which the training starts, and streams of unknown length are not checked.
+    A run that starts from another model and a run on a stream are not checked.
     """
     if settings.init_from is not None or not isinstance(corpus.train, Dataset):
         return []
