@@ -1,4 +1,4 @@
-"""Saved checkpoints: one of an earlier version keeps its translations, and all run without the package by the code inside them.
+"""A checkpoint of an earlier version keeps its translations, and saved checkpoints run without the package.
 
 `frozen/checkpoint.tar.gz` was trained and saved by the version before the package had folders (commit ddb8d25), by
 `vaswani train configuration/numbers.yaml --max_steps 500 --vocab_size 300 --d_model 32 --encoder_layers 1
@@ -100,7 +100,8 @@ def test_a_checkpoint_of_an_earlier_version_translates_as_it_did(frozen, expecte
     assert [translation.score for translation in translations] == pytest.approx(
         [row["score"] for row in expected], abs=1e-4
     )
-    # The config names the pipeline of its own code, but the imported package has another one.
+    # The config names the pipeline in the checkpoint, but `pipeline` uses the pipeline of the imported
+    # package.
     records = pipeline("translation", model=str(frozen))(sources)
     assert [record["translation_text"] for record in records] == [row["text"] for row in expected]
 

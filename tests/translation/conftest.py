@@ -1,4 +1,4 @@
-"""What several files of this folder translate with."""
+"""Translators that several test files of this folder use."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from vaswani_hf.translation import Translator
 
 @pytest.fixture(scope="module")
 def babbler(copier):
-    """A translator of the same vocabulary that has learned nothing, so that its beams are of all lengths."""
+    """An untrained translator with the vocabulary of the copier; its beams have different lengths."""
     torch.manual_seed(0)
     model = type(copier.model)(copier.model.config).eval()
     with torch.no_grad():

@@ -3,7 +3,7 @@ export.
 
 This file and the files that define formats do not import libraries that only one format needs.
 
-Dimensions in shapes: B batch, S source length, T target length.
+In shapes, B is the batch size, S the source length and T the target length.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..settings.sections import FREE_FIELDS
 
-# The source tokenizer and the target tokenizer. With a joint vocabulary, both are the same object.
+# The source tokenizer and the target tokenizer. With a joint vocabulary, both tokenizers are the same object.
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 # A function that gets a config and returns the reason why a format does not support a field, or None if the
 # format supports the field.
@@ -127,7 +127,7 @@ class Format:
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Three random sentence pairs of different lengths. Each call returns the same sentence pairs.
+    """Return three random sentence pairs of different lengths. Each call returns the same sentence pairs.
 
     The keys are `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B,
     T], all int64.

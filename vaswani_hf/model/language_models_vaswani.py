@@ -4,11 +4,12 @@
 masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). A language model uses the layers, the
 attention and the loss of the encoder-decoder. `VaswaniForCausalLM` also uses the search of the
 encoder-decoder.
-Differs from the paper: the paper describes no model with a single stack.
+Differs from the paper, because the paper describes no model with a single stack.
 
 This file travels with every checkpoint of a language model because it defines the model.
 
-Letters of shapes: B batch, T tokens of a text, P prompt length, D model width, V vocabulary.
+In shapes, B is the batch size, T the number of tokens of a text, P the prompt length, D the model width and V
+the size of the vocabulary.
 """
 
 # transformers declares wider types for caches, outputs and sub-modules than this file uses.
@@ -81,14 +82,16 @@ class VaswaniStackConfig(VaswaniConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Error messages name fields of this model's stack."""
+        """Check the combination of all fields. Error messages name only the fields of the stack that the
+        model has.
+        """
         try:
             super().validate_architecture()
         except ValueError as error:
             raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as a dict for JSON, without the fields of the other stack."""
+        """Return the fields as a dict for JSON, without the fields of the other stack."""
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= {"decoder_vocab_size", "decoder_start_token_id", "cross_attention_score", *_OF_TWO_STACKS}
         return {name: value for name, value in super().to_dict().items() if name not in others}
@@ -121,6 +124,8 @@ class VaswaniStackConfig(VaswaniConfig):
         """Save the config together with the code of the model, so that both load without the package."""
         saved = copy.copy(self)
         saved.auto_map = {auto: f"{_FILE}.{name}" for auto, name in self.code.items()}
+        # See `VaswaniConfig.save_pretrained`.
+        saved._attn_implementation = None
         PreTrainedConfig.save_pretrained(saved, save_directory, *args, **kwargs)
 
 
@@ -315,8 +320,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 
         The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. The prompts may also be
         `inputs_embeds`; in this case the search of transformers is used. All other arguments are arguments of
-        `VaswaniForSeq2SeqLM.generate`. The default limit is 20 new tokens. The limit is lower if the table of
-        learned positions has fewer positions left.
+        `VaswaniForSeq2SeqLM.generate`. The default limit is 20 new tokens. The limit is lower than 20 if the
+        table of learned positions has fewer positions left.
 
         Raises:
             ValueError: If a setting has an impossible value, logits are not finite, or an argument needs a
@@ -339,7 +344,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         # tokens.
         if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
             raise ValueError(
-                '`length_penalty_type` "gnmt" needs a prompt of tokens, but is given with `inputs_embeds`.'
+                '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
+                "`input_ids`, or another `length_penalty_type`."
             )
         return GenerationMixin.generate(self, source, config, **arguments, **model_kwargs)
 
