@@ -250,7 +250,8 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
 class FromRepository:
     """Mixin for `from_pretrained`: stores the folder of a loaded model in `origin`."""
 
-    # The local folder, or the folder of a commit in the cache. The value is None if the model was not loaded.
+    # The folder from which the model was loaded: a local folder, or the folder of a commit in the cache. The
+    # value is None if the model was not loaded.
     origin: Path | None = None
 
     @classmethod
