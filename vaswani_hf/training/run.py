@@ -86,6 +86,11 @@ def train(recipe: Recipe) -> dict[str, Any]:
     The same recipe gives the same weights on the same machine. A resumed run gives the weights of an
     uninterrupted run.
 
+    Example:
+        >>> from vaswani_hf import load_recipe, train
+        >>> results = train(load_recipe("numbers"))  # doctest: +SKIP
+        >>> results["test"]["bleu"]  # doctest: +SKIP
+
     Args:
         recipe (Recipe): All settings of the run.
 
