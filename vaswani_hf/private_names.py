@@ -39,13 +39,12 @@ PRIVATE = {
     "transformers.models.nllb.tokenization_nllb": "_build_translation_inputs",
     "transformers.pipelines.base": """
         _batch_size _forward _forward_params _load_feature_extractor _load_image_processor _load_processor _load_tokenizer
-        _load_video_processor _pipeline_calls_generate _postprocess_params _registered_impl _sanitize_parameters
+        _load_video_processor _postprocess_params _registered_impl _sanitize_parameters
     """,
-    "transformers.trainer": "_get_grad_norm _load_rng_state _prepare_input _save_checkpoint",
+    "transformers.trainer": "_get_grad_norm _load_rng_state _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
-    "torch.utils._pytree": "_pytree",
     # Dispatch modes and fake tensors are documented, but their modules have private names. The other names are attention
     # kernels that `scaled_dot_product_attention` chooses from.
     "torch._subclasses.fake_tensor": "_subclasses",

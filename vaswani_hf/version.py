@@ -1,9 +1,5 @@
 """The version of the package, and how to install the package and its optional libraries."""
 
-from importlib.metadata import requires
-
-from packaging.requirements import Requirement
-
 __version__ = "0.2.0"
 
 # The README, the manual and the model cards have this instruction. No text may advise to install the package by
@@ -20,6 +16,11 @@ def install_command(extra: str) -> str:
     The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI. The quotes
     are needed in zsh.
     """
+    # Import here, because `vaswani --help` imports this file and must be fast.
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+
     libraries = []
     for text in requires("vaswani_hf") or []:
         requirement = Requirement(text)

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import filelock
 import pytest
 
 from vaswani_hf.checkpoint import locks
@@ -146,14 +147,14 @@ def test_a_lock_file_that_its_holder_deletes_at_this_moment_is_no_lock(tmp_path,
 
 
 def test_a_file_system_that_locks_files_for_writing_only_has_locks(tmp_path, monkeypatch):
-    lock = locks.lock_descriptor
+    lock = filelock.lock_descriptor
 
     def lock_as_nfs(descriptor, blocking):
         if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return lock(descriptor, blocking=blocking)
 
-    monkeypatch.setattr(locks, "lock_descriptor", lock_as_nfs)
+    monkeypatch.setattr(filelock, "lock_descriptor", lock_as_nfs)
     with (
         locked_run(tmp_path),
         pytest.raises(InUseError, match=f"by process {os.getpid()} "),
@@ -168,7 +169,7 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
     def refuse(descriptor, blocking):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(locks, "lock_descriptor", refuse)
+    monkeypatch.setattr(filelock, "lock_descriptor", refuse)
     with locked_run(tmp_path):
         assert list(tmp_path.iterdir()) == []
     said = capsys.readouterr().err

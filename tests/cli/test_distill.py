@@ -129,7 +129,7 @@ def test_several_translations_of_an_ensemble_with_the_references(
     words = ["distill", recipe, "--teacher", *names, "--output", output, *options]
     numbers = []
     with monkeypatch.context() as patch:
-        name = "vaswani_hf.cli.lines.translate_in_processes"
+        name = "vaswani_hf.translation.workers.translate_in_processes"
         patch.setattr(name, lambda *_, num_workers, **__: numbers.append(num_workers) or iter(()))
         assert vaswani(*words, "--workers", 2, "--numbers_train_size", 600)[0] == 1
     assert numbers == [2]

@@ -71,7 +71,7 @@ def score(command, copier_checkpoint, tmp_path):
 def shown(monkeypatch) -> list[str]:
     """The parts of translations that `--stream` prints."""
     parts: list[str] = []
-    monkeypatch.setattr("vaswani_hf.cli.translate._show", parts.append)
+    monkeypatch.setattr("vaswani_hf.cli.stream._show", parts.append)
     return parts
 
 
@@ -172,7 +172,7 @@ def test_a_seed_draws_the_same_shown_as_it_comes_or_in_processes(translate, monk
     # Several processes use windows of the same size as a single process.
     sizes = []
     monkeypatch.setattr(
-        "vaswani_hf.cli.lines.translate_in_processes",
+        "vaswani_hf.translation.workers.translate_in_processes",
         lambda load, requests, options, **given: sizes.append(options.window) or iter(()),
     )
     for seed in ([], ["--seed", "5"]):

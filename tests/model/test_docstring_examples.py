@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import vaswani_hf
-from vaswani_hf.model.generation_vaswani import SearchSettings
-from vaswani_hf.model.translator_vaswani import TranslationOptions
+from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
 
 PUBLIC = {name: getattr(vaswani_hf, name) for name in vaswani_hf.__all__}
 PUBLIC |= {"SearchSettings": SearchSettings, "TranslationOptions": TranslationOptions}

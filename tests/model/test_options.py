@@ -7,9 +7,8 @@ from dataclasses import fields
 import pytest
 from transformers import GenerationConfig
 
-from vaswani_hf.model.generation_vaswani import SearchSettings, setting_of
-from vaswani_hf.model.inputs_vaswani import type_of
-from vaswani_hf.model.translator_vaswani import TranslationOptions
+from vaswani_hf.model.generation_vaswani import setting_of
+from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions, type_of
 
 
 @pytest.mark.parametrize("kind", [SearchSettings, TranslationOptions])

@@ -13,7 +13,7 @@ import yaml
 from sentences import contains, rows
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.model.generation_vaswani import DECODING_SETTINGS
+from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS
 from vaswani_hf.publish.model_card import data_facts
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license

@@ -11,8 +11,7 @@ from factories import tiny_tokenizer
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
-from vaswani_hf.model.inputs_vaswani import Request
-from vaswani_hf.model.translator_vaswani import TranslationOptions
+from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
 from vaswani_hf.translation import Translator
 
 pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")

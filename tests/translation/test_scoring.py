@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.generation_vaswani import token_log_probs
+from vaswani_hf.model.inputs_vaswani import TranslationOptions
 from vaswani_hf.model.text_rules_vaswani import (
     align_words,
     shift_alignment,
@@ -22,7 +23,6 @@ from vaswani_hf.model.translator_vaswani import (
     Hypothesis,
     Segment,
     Translation,
-    TranslationOptions,
     Word,
     join_translations,
     without_padding,

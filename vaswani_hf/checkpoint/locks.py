@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from filelock import lock_descriptor
-
 LOCK_FILE = ".lock"
 # Try for this number of seconds, because another process may hold the lock only briefly: to check whether the
 # lock is free, or because the process was killed and has not ended yet.
@@ -149,6 +147,9 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
 
 def _acquire(path: Path, sentence: str) -> int | None:
     """Open and lock a lock file. Return None if the file system has no locks or the folder is not writable."""
+    # Import here, because the import is slow and the command line checks for locks only if an output exists.
+    from filelock import lock_descriptor
+
     # Open the lock file for reading first, because a file that is open for writing prevents a read-only
     # remount of the disk. On NFS, open the lock file for writing, because NFS locks only files that are open
     # for writing.

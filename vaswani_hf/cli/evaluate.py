@@ -10,9 +10,6 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from ..checkpoint.files import recipe_file
-from ..checkpoint.hub import HubError
-from ..checkpoint.loading import check_config, checkpoint_folder
 from ..data.lines import read_lines, refuse_blank
 from ..evaluation.comet import CometError, check_comet, comet_scores
 from ..settings.base import as_yaml
@@ -274,6 +271,7 @@ def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
 
 def _evaluate_translations(options: EvaluateOptions, source: str, reference: str) -> None:
     """Print the scores of one system, or the comparison of several systems."""
+    from ..checkpoint.files import recipe_file
     from ..evaluation.bleu import check_tokenizer
     from ..evaluation.comparison import check_comparable, comparison_as_text, comparison_picture
     from ..recipe.loading import readable_record
@@ -401,7 +399,7 @@ def _score_one(
         measured = translate_and_measure(translator, sources, references, **options.translation_settings())
         translations = measured.pop("translations")
     task = TASKS["translation" if record is None else record.task]
-    evaluation = task.evaluation_settings() if record is None else record.evaluation
+    evaluation: Any = task.evaluation_settings() if record is None else record.evaluation
     evaluation = evaluation.replace(**options.scoring)
     if options.split_compounds:
         # `--split_compounds` always means BLEU, even if the task of the checkpoint has other metrics.
@@ -466,6 +464,9 @@ def _checkpoint(name: str) -> Path:
 
     If `name` is a repository on the Hub, this function downloads the checkpoint.
     """
+    from ..checkpoint.hub import HubError
+    from ..checkpoint.loading import check_config, checkpoint_folder
+
     if Path(name).is_dir():
         check_config(Path(name), name)
         return Path(name)

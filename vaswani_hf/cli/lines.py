@@ -11,13 +11,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..data.lines import read_lines, read_raw_lines
-from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
-from ..model.translator_vaswani import Translation, TranslationOptions
-from ..translation.workers import translate_in_processes
+from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, TranslationOptions, has_text
 from .options import WorkerOptions
+
+if TYPE_CHECKING:
+    from ..model.translator_vaswani import Translation
 
 # The maximum number of skipped lines that are reported one by one. Further skipped lines are only counted.
 MOST_WARNINGS = 20
@@ -72,12 +73,16 @@ def translate_remaining(
     options = replace(options, window=window)
     remaining: Iterator[Any] = islice(requests, begin, None)
     starts_processes = False
+    translations: Any
     if work.workers > 1:
         # Read more than one window, to find out whether there is work for several processes.
         first = list(islice(remaining, window + 1))
         remaining = chain(first, remaining)
         starts_processes = len(first) > window
+    translations: Any
     if starts_processes:
+        from ..translation.workers import translate_in_processes
+
         if translator is not None:
             load = functools.partial(load, dtype=translator.model.dtype)
         translations = translate_in_processes(
@@ -192,7 +197,7 @@ def json_line(record: dict[str, Any]) -> bytes:
     return json.dumps(record, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n"
 
 
-def translation_as_json(translation: str | Translation) -> bytes:
+def translation_as_json(translation: "str | Translation") -> bytes:
     """Format a translation as a line of JSON, without token ids and without fields whose value is None."""
     record = {"text": translation} if isinstance(translation, str) else asdict(translation)
     return json_line(_rounded(record))

@@ -16,9 +16,7 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from ..model.generation_vaswani import SearchSettings
-from ..model.inputs_vaswani import check_sampling, type_of
-from ..model.translator_vaswani import TranslationOptions
+from ..model.inputs_vaswani import SearchSettings, TranslationOptions, check_sampling, type_of
 from ..settings.base import Settings
 
 # The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.

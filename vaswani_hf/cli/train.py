@@ -2,7 +2,11 @@
 
 import sys
 from contextlib import redirect_stderr
+from typing import Self
 
+from pydantic import model_validator
+
+from ..packaged import find_recipe, similar_recipes
 from .options import Options, on_command_line
 from .recipe_keys import PrintKeys
 
@@ -18,6 +22,18 @@ class RecipeOptions(Options):
     """print one key of a recipe, such as training.warmup_steps or warmup_steps, and end"""
     overrides: list[str] = on_command_line([], hidden=True)
     """options of the form `--key value`, each for a key of the recipe"""
+
+    @model_validator(mode="after")
+    def _check_recipe(self) -> Self:
+        if not find_recipe(self.recipe).exists():
+            similar = similar_recipes(self.recipe)
+            hint = "`vaswani recipes` lists all recipes of the package"
+            if similar:
+                hint = f"the package has recipes with the names {', '.join(similar)}"
+            raise ValueError(
+                f"`recipe` must be an existing file or the name of a recipe, but is {self.recipe}; {hint}."
+            )
+        return self
 
 
 def run(options: RecipeOptions) -> None:

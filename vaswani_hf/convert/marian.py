@@ -23,7 +23,7 @@ from transformers.utils import logging
 
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
-from ..model.generation_vaswani import ADDED_SETTINGS
+from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot

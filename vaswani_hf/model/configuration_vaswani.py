@@ -15,6 +15,8 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.utils import is_torch_available, logging
 
+from .inputs_vaswani import is_int, is_number, nearest_name
+
 logger = logging.get_logger(__name__)
 
 # Names that some versions of transformers and PEFT store in config.json, although the config class has no
@@ -49,11 +51,6 @@ from .pipeline_vaswani import TranslationPipeline
 TARGET_FOLDER = "target_tokenizer"
 
 
-def nearest_name(name: Any, known: Iterable[str]) -> str:
-    """Return the name in `known` (at least one) with the most similar spelling."""
-    return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
-
-
 def eos_token_ids(config: Any) -> list[int]:
     """Return the ids of `</s>` as a list; `eos_token_id` of any config may be one id, a list or None."""
     eos = config.eos_token_id
@@ -66,16 +63,6 @@ def decoder_start_token_id(config: Any) -> int | None:
     """Return `decoder_start_token_id` of any config, or else `bos_token_id`."""
     start = config.decoder_start_token_id
     return config.bos_token_id if start is None else start
-
-
-def is_number(value: Any, least: float = 0) -> bool:
-    """Return True for a finite int or float (not a bool) of at least `least`."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
-
-
-def is_int(value: Any, least: int = 0) -> bool:
-    """Return True for an int (not a bool) of at least `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _are_ints(value: Any, may_be_none: bool = False) -> bool:

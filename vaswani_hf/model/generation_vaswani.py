@@ -40,7 +40,7 @@ and V the size of the target vocabulary.
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -70,7 +70,7 @@ from .beam_search_vaswani import (
     forbidding_settings,
 )
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
-from .inputs_vaswani import SAMPLING_SETTINGS, check_options, option, value_of
+from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
@@ -86,84 +86,6 @@ _INPUTS_OF_BEAMS = {
 }
 # The parameters of `GenerationMixin.generate` that are neither settings nor inputs of the model.
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
-
-
-@dataclass(frozen=True)
-class SearchSettings:
-    """The settings of `generate` that the command line, the model cards and CTranslate2 support.
-
-    `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
-    value of the checkpoint's generation config, else the default of the field.
-
-    Example:
-        >>> SearchSettings(num_beams=4).length_penalty
-        1.0
-    """
-
-    num_beams: int = option(
-        1, "number of beams; by default the checkpoint's, or 4 if the checkpoint sets none", least=1
-    )
-    num_return_sequences: int = option(
-        1, "number of translations of each text (1); several translations are printed as JSON lines", least=1
-    )
-    early_stopping: bool | str = option(
-        False,
-        "when the beam search stops: True as soon as `num_beams` translations have finished",
-        choices=(False, True, "never"),
-        command_line=False,
-    )
-    length_penalty: float = option(
-        1.0, "exponent of the length penalty of beam search; by default the checkpoint's"
-    )
-    length_penalty_type: str | None = option(
-        None,
-        "form of the length penalty: gnmt, ((5 + length) / 6)^exponent, or power, length^exponent; by default the "
-        "checkpoint's",
-        choices=("gnmt", "power"),
-    )
-    coverage_penalty: float | None = option(
-        None, "weight of the coverage penalty of beam search; by default the checkpoint's", least=0
-    )
-    max_new_tokens: int | None = option(
-        None, "maximum number of tokens of a translation; by default the checkpoint's", least=1
-    )
-    max_length: int | None = option(
-        None,
-        "maximum number of tokens of a translation, including the decoder's start token",
-        least=1,
-        command_line=False,
-    )
-    max_length_a: float | None = option(
-        None, "maximum number of tokens of a translation per source token; `max_length_b` is added", least=0
-    )
-    max_length_b: float | None = option(
-        None, "number of tokens added to `max_length_a` times the source length", least=0, whole=True
-    )
-    no_repeat_ngram_size: int = option(
-        0, "no sequence of this number of tokens occurs twice in a translation", least=0
-    )
-    do_sample: bool = option(False, "sample translations at random instead of searching for the best")
-    temperature: float = option(
-        1.0, "temperature of sampling: above 1 gives more varied translations, below 1 less varied", above=0
-    )
-    top_k: int = option(50, "sample from this number of most probable tokens", least=0)
-    top_p: float = option(
-        1.0, "sample from the most probable tokens whose probabilities sum to this", above=0, most=1
-    )
-
-
-# The default of each setting by its name.
-DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
-# The settings that this package adds to those of transformers.
-ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
-# The settings that the score of a translation depends on.
-SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
-
-
-def validate_search_fields(settings: Any) -> None:
-    """Check settings in a dict or a config. Sampling settings are checked only with `do_sample`."""
-    ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
-    check_options(settings, SearchSettings, ignored)
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:

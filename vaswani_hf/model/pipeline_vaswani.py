@@ -27,8 +27,8 @@ from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 from .generation_vaswani import is_filled, setting_of
-from .inputs_vaswani import Request, check_text
-from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, TranslationOptions, check_tokenizers
+from .inputs_vaswani import Request, TranslationOptions, check_text
+from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, check_tokenizers
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
@@ -61,9 +61,6 @@ class TranslationPipeline(Pipeline):
     tokenizer: Any
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-    # The translator resolves generation settings, because `Pipeline` resolves them differently in different
-    # versions of transformers.
-    _pipeline_calls_generate = False
 
     def __init__(
         self, model, tokenizer, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any

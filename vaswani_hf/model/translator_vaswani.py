@@ -31,7 +31,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Protocol
@@ -43,25 +43,23 @@ from transformers.utils import logging
 from .beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
 from .generation_vaswani import (
-    SCORE_SETTINGS,
     FiniteLogits,
     checked_models,
     setting_of,
     token_log_probs,
-    validate_search_fields,
 )
 from .inputs_vaswani import (
     LINE_ERRORS,
+    SCORE_SETTINGS,
     InvalidInput,
     Request,
+    TranslationOptions,
     check_iterable_of_texts,
-    check_options,
-    check_sampling,
     check_text,
     make_requests,
-    option,
     try_parse,
     unwrap,
+    validate_search_fields,
     zip_pairs,
 )
 from .phrase_search_vaswani import contains, forbidden_tokens, repeated_ngram
@@ -104,87 +102,6 @@ _TAG = re.compile(r">>\S+?<<")
 # At the position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of
 # every layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
-
-
-@dataclass(frozen=True)
-class TranslationOptions:
-    """The options of a translation: the keyword arguments of `translate`, of the pipeline and of the command.
-
-    The field `generate` contains the arguments of `model.generate`, such as `num_beams`. `of` puts every
-    argument that is not a field of the class into `generate`. The `help` of each field explains the field.
-
-    Raises:
-        ValueError: If an option or a setting of the search has an impossible value.
-
-    Example:
-        >>> options = TranslationOptions.of(split_sentences=True, num_beams=2)
-        >>> options.split_sentences, options.generate
-        (True, {'num_beams': 2})
-    """
-
-    window: int = option(
-        1000,
-        "lines that are read before their translation begins (1000; 1 if the input is a terminal)",
-        least=1,
-    )
-    tokens_per_batch: int = option(4096, "source positions per batch, padding included (4096)", least=1)
-    batch_size: int | None = option(
-        None, "texts per batch; as many as `tokens_per_batch` allows by default", least=1, command_line=False
-    )
-    split_sentences: bool = option(False, "translate long texts sentence by sentence (false)")
-    repetition_guard: bool = option(
-        False,
-        "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
-    )
-    on_error: str = option(
-        "fail",
-        "skip: report a bad line, write an empty translation (or the `error`, in JSON) and continue; exit code 1 if "
-        "all lines are bad",
-        choices=("fail", "skip"),
-    )
-    seed: int | None = option(
-        None, "seed of sampling; the same seed draws the same translations", least=0, most=2**32 - 1
-    )
-    return_scores: bool = option(
-        False, "return score, tokens, words and confidences with each translation", command_line=False
-    )
-    return_alignments: bool = option(
-        False, "return the word alignment of each translation", command_line=False
-    )
-    warn_of_limit: bool = option(
-        False,
-        "warn if a source has more than 90 % as many tokens as its translation may have",
-        command_line=False,
-    )
-    tokenize: dict[str, Any] = option(
-        factory=dict, help="arguments of the source tokenizer, such as `src_lang`", command_line=False
-    )
-    decode: dict[str, Any] = option(
-        factory=lambda: {"clean_up_tokenization_spaces": False},
-        help="arguments of the target tokenizer's `decode`",
-        command_line=False,
-    )
-    generate: dict[str, Any] = option(factory=dict, help="arguments of `generate`", command_line=False)
-
-    def __post_init__(self):
-        check_options(vars(self), type(self))
-        check_sampling(self.generate)
-        validate_search_fields(self.generate)
-        validate_search_fields(self.generate.get("generation_config"))
-
-    @classmethod
-    def of(cls, **options: Any) -> "TranslationOptions":
-        """Create options from the arguments of a call. An argument that is not a field becomes an entry of
-        `generate`.
-        """
-        names = {field.name for field in fields(cls)} - {"generate"}
-        own = {name: options.pop(name) for name in names & options.keys()}
-        return cls(**own, generate=options)
-
-    @property
-    def is_scored(self) -> bool:
-        """True if translations contain scores."""
-        return self.return_scores or self.return_alignments
 
 
 @dataclass(slots=True)

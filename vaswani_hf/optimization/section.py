@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
-from ..model.configuration_vaswani import nearest_name
+from ..model.inputs_vaswani import nearest_name
 from ..settings.base import NO_DOCSTRINGS, Settings
 from .entries import Optimizer, Regularizer, Schedule
 from .optimizers import OPTIMIZERS

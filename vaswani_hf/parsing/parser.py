@@ -19,7 +19,8 @@ from transformers.utils import logging
 
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
-from ..model.translator_vaswani import Hypothesis, PyTorchBackend, Segment, Translation, TranslationOptions
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.translator_vaswani import Hypothesis, PyTorchBackend, Segment, Translation
 from ..translation.translator import Translator
 
 logger = logging.get_logger(__name__)

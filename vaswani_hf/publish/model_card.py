@@ -28,7 +28,7 @@ from ..checkpoint.files import (
     weight_files,
 )
 from ..model.configuration_vaswani import TARGET_FOLDER
-from ..model.generation_vaswani import DECODING_SETTINGS
+from ..model.inputs_vaswani import DECODING_SETTINGS
 from ..packaged import packaged_folder
 from ..recipe.licenses import RESEARCH_ONLY, check_license, data_license
 from ..recipe.published import is_folder_of_base, published_yaml, recorded_recipe

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ..model.configuration_vaswani import nearest_name
+from ..model.inputs_vaswani import nearest_name
 from ..packaged import find_recipe, similar_recipes
 from ..settings.base import Settings, as_yaml
 from .recipe import Recipe, make_recipe, recipe_classes, task_of

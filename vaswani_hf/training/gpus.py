@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..model.configuration_vaswani import nearest_name
+from ..model.inputs_vaswani import nearest_name
 
 # The sustained FLOPs per second of GPUs (footnote 5 of the paper), and the number of P100 GPUs on which the
 # paper trains a model (Section 5.2).

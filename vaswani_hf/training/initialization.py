@@ -16,7 +16,7 @@ from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_fo
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK
-from ..model.configuration_vaswani import nearest_name
+from ..model.inputs_vaswani import nearest_name
 from ..model.translator_vaswani import tags_of
 from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base

@@ -36,13 +36,8 @@ from transformers.utils import logging
 
 from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from ..model.configuration_vaswani import eos_token_ids
-from ..model.generation_vaswani import (
-    PAPER_MAX_LENGTH,
-    SearchSettings,
-    max_tokens_by_source,
-    setting_of,
-    validate_search_fields,
-)
+from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
+from ..model.inputs_vaswani import SearchSettings, validate_search_fields
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
 from ..version import install_command
 from .ctranslate2_files import CTranslate2Files

@@ -13,8 +13,8 @@ from transformers import GenerationConfig
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, read_json, read_json_object
-from ..model.configuration_vaswani import eos_token_ids, is_int
-from ..model.generation_vaswani import validate_search_fields
+from ..model.configuration_vaswani import eos_token_ids
+from ..model.inputs_vaswani import is_int, validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))

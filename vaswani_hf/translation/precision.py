@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from ..model.inputs_vaswani import InvalidInput, Request, has_text
-from ..model.translator_vaswani import BaseTranslator, TranslationOptions
+from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, has_text
+from ..model.translator_vaswani import BaseTranslator
 
 logger = transformers_logging.get_logger(__name__)
 

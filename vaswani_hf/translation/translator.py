@@ -8,8 +8,8 @@ import torch
 
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
-from ..model.inputs_vaswani import InvalidInput, Request
-from ..model.translator_vaswani import BaseTranslator, TranslationOptions, check_tokenizers
+from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions
+from ..model.translator_vaswani import BaseTranslator, check_tokenizers
 from ..processor import has_bfloat16
 from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, choose_dtype

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from ..model.inputs_vaswani import Request
-from ..model.translator_vaswani import TranslationOptions
+from ..model.inputs_vaswani import Request, TranslationOptions
 from .translator import Translator
 
 # The maximum number of windows per process that are read ahead of the returned translations.
