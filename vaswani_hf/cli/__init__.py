@@ -8,6 +8,7 @@ transformers only after it has checked its options, because these imports take s
 import os
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..version import __version__
@@ -225,7 +226,7 @@ def _run(words: list[str]) -> int:
         _list_commands(words)
     command = COMMANDS[words[0]]
     options_class, run = command.load()
-    from .arguments import parse_words, set_verbosity
+    from .arguments import parse_words
 
     values, verbosity = parse_words(words[0], command.help, command.example, options_class, words[1:])
     try:
@@ -235,9 +236,29 @@ def _run(words: list[str]) -> int:
         return USAGE_ERROR
     if options_class.needs_libraries:
         _prepare_libraries()
-    set_verbosity(verbosity, options_class.needs_libraries)
-    run(options)
+    _set_log_level(verbosity, options_class.needs_libraries)
+    if verbosity >= 0:
+        run(options)
+        return 0
+    # Hide all messages of the run. `main` prints errors after this block, when stderr is the real stderr again.
+    with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
+        run(options)
     return 0
+
+
+def _set_log_level(verbosity: int, has_libraries: bool) -> None:
+    """Set the level of the log: errors for a verbosity of -1, debug messages for 1, unchanged for 0."""
+    if verbosity == 0:
+        return
+    import logging
+
+    if verbosity > 0:
+        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    logging.getLogger("vaswani_hf").setLevel(logging.DEBUG if verbosity > 0 else logging.ERROR)
+    if has_libraries:
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.set_verbosity_info() if verbosity > 0 else transformers_logging.set_verbosity_error()
 
 
 def _list_commands(words: list[str]) -> NoReturn:

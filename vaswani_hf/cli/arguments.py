@@ -1,9 +1,6 @@
 """Makes the arguments of argparse from a class of options, and converts the words of a command line to values."""
 
 import argparse
-import difflib
-import logging
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import zip_longest
 from types import NoneType
@@ -12,6 +9,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from ..model.inputs_vaswani import DECODING_SETTINGS
+from ..settings.names import suggestion
 from .options import Options, command_line_settings
 from .recipe_keys import read_rows
 
@@ -20,92 +18,6 @@ _GROUPS = ("input and output", "search", "sampling", "computing")
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
 _SEARCH = (*DECODING_SETTINGS, "split_sentences", "repetition_guard", "ensemble", "teacher")
 _COMPUTING = "device dtype quantization workers engine window tokens_per_batch hardware tokens_per_second measure".split()
-
-# Names that other toolkits (fairseq, JoeyNMT, OpenNMT, Marian, Sockeye and transformers) and users give to options
-# and recipe keys of this package. The name of this package is the value.
-# A tuple lists the names in the order of preference.
-SYNONYMS: dict[str, str | tuple[str, ...]] = {
-    "lr": "learning_rate",
-    "beam": "num_beams",
-    "beams": "num_beams",
-    "beam_size": "num_beams",
-    "beam_width": "num_beams",
-    "nbest": "num_return_sequences",
-    "n_best": "num_return_sequences",
-    "lenpen": "length_penalty",
-    "alpha": "length_penalty",
-    "normalize": "length_penalty",
-    "max_len": ("max_new_tokens", "max_length"),
-    "max_len_a": "max_length_a",
-    "max_len_b": "max_length_b",
-    "max_output_length": "max_new_tokens",
-    "max_tokens": ("source_tokens_per_batch", "tokens_per_batch"),
-    "batch_size": ("source_tokens_per_batch", "tokens_per_batch"),
-    "mini_batch": ("source_tokens_per_batch", "tokens_per_batch"),
-    "batch_tokens": ("source_tokens_per_batch", "tokens_per_batch"),
-    "per_device_train_batch_size": ("source_tokens_per_batch", "tokens_per_batch"),
-    "heads": "encoder_attention_heads",
-    "num_heads": "encoder_attention_heads",
-    "layers": "encoder_layers",
-    "num_layers": "encoder_layers",
-    "enc_layers": "encoder_layers",
-    "dec_layers": "decoder_layers",
-    "hidden_size": "d_model",
-    "embedding_dim": "d_model",
-    "dim_emb": "d_model",
-    "ff_size": "encoder_ffn_dim",
-    "d_ff": "encoder_ffn_dim",
-    "patience": "early_stopping_patience",
-    "warmup": "warmup_steps",
-    "warmup_updates": "warmup_steps",
-    "update_freq": "gradient_accumulation_steps",
-    "accum_count": "gradient_accumulation_steps",
-    "max_update": "max_steps",
-    "max_updates": "max_steps",
-    "train_steps": "max_steps",
-    "steps": "max_steps",
-    "epochs": "num_train_epochs",
-    "max_epoch": "num_train_epochs",
-    "num_epochs": "num_train_epochs",
-    "precision": ("dtype", "bf16"),
-    "fp16": ("bf16", "dtype"),
-    "gpus": "device",
-    "gpu": "device",
-    "cpu": "device",
-    "cuda": "device",
-    "num_workers": ("workers", "dataloader_num_workers"),
-    "threads": "workers",
-    "out": "output",
-    "save_dir": "output_dir",
-    "model_dir": "output_dir",
-    "src": "source",
-    "ref": "reference",
-    "tgt": "target",
-    "src_lang": "source_language",
-    "tgt_lang": "target_language",
-    "vocab": "vocab_size",
-    "smoothing": "label_smoothing",
-    "sampling": "do_sample",
-    "sample": "do_sample",
-    "random_seed": "seed",
-    "fast": "engine",
-    "int8": "quantization",
-    "save_interval": "save_steps",
-    "validate_interval": "eval_steps",
-    "valid_steps": "eval_steps",
-    "log_interval": "logging_steps",
-    "clip_norm": "max_grad_norm",
-}
-
-
-def suggestion(name: str, known: Collection[str]) -> str | None:
-    """Return the option or key that a user may mean: a synonym, else a name with a similar spelling, else None."""
-    synonyms = SYNONYMS.get(name, ())
-    for synonym in [synonyms] if isinstance(synonyms, str) else synonyms:
-        if synonym in known:
-            return synonym
-    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    return similar[0] if similar else None
 
 
 def parse_words(
@@ -160,27 +72,6 @@ def make_parser(name: str, help: str, example: str, options: type[Options]) -> "
         }
         parser.add_argument(short, option, default=argparse.SUPPRESS, help=meaning, **switch)
     return parser
-
-
-def set_verbosity(verbosity: int, has_libraries: bool) -> None:
-    """Set the level of the log: errors for -1, warnings for 0, debug messages for 1."""
-    if verbosity == 0:
-        return
-    logger = logging.getLogger("vaswani_hf")
-    logger.setLevel(logging.DEBUG if verbosity > 0 else logging.ERROR)
-    if not has_libraries:
-        return
-    from transformers.utils import logging as transformers_logging
-
-    if verbosity > 0:
-        transformers_logging.set_verbosity_debug()
-        return
-    transformers_logging.set_verbosity_error()
-    warnings.simplefilter("ignore")
-    # The commands print progress and speed to stderr.
-    import datasets
-
-    datasets.disable_progress_bars()
 
 
 def recipe_keys() -> dict[str, bool]:

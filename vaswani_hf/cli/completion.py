@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from .arguments import option_of
+from .arguments import option_of, recipe_keys
 from .options import Options, on_command_line
 
 _BASH = """_vaswani() {
@@ -44,11 +44,16 @@ def run(options: CompletionOptions) -> None:
         options_class, _ = command.load()
         fields = options_class.command_line().items()
         names = [option_of(field_name, field) for field_name, field in fields]
+        if "overrides" in options_class.model_fields:
+            names += [f"--{key}" for key in recipe_keys()]
         words[name] = [*(name for name in names if name.startswith("--")), "--help", "--quiet", "--verbose"]
     if options.shell == "fish":
         print(_fish_script(words, {name: command.help for name, command in COMMANDS.items()}))
         return
-    cases = [f'            {name}) words="{" ".join(names)}" ;;' for name, names in words.items()]
+    cases = []
+    for name, names in words.items():
+        joined = " ".join(names)
+        cases.append(f'            {name}) words="{joined}" ;;')
     script = _BASH.replace("COMMANDS", " ".join(words)).replace("CASES", "\n".join(cases))
     print((_ZSH if options.shell == "zsh" else "") + script, end="")
 
