@@ -774,7 +774,8 @@ class AdditiveAttention(LearnedScores):
         return {
             "score_query": (self.d_k**2, 2 * self.d_k),
             "score_key": (self.d_k**2, 2 * self.d_k),
-            # The mean of tanh(x)^2 is 0.39 if x has a normal distribution with variance 1.
+            # Multiply by 0.39, because the mean of tanh(x)^2 is 0.39 if x has a normal distribution with
+            # variance 1.
             "score_vector": (self.d_k, 0.39 * self.d_k),
         }
 

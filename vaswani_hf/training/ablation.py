@@ -80,7 +80,7 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
         seeds (int, optional): The number of trainings of each run; by default `seeds` of the list.
 
     Returns:
-        dict: By the name of each run, one recipe for each seed.
+        dict: The recipes of each run by the name of the run, one recipe for each seed.
 
     Raises:
         ValueError: If the list or the recipe of a run is invalid, or a folder contains another run.
