@@ -253,11 +253,11 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(trained, run_task, tmp_pat
 
 COMMANDS = """
 translate CAUSAL --text=five | `model` must be a translation model, but
-evaluate CAUSAL --text=none | `--text` must be an existing file, but is
+evaluate CAUSAL --text_file=none | `--text_file` must be an existing file, but is
 evaluate CAUSAL | `--source` must be given to evaluate translations
-evaluate MASKED --text=TEXT --num_beams=2 | `--num_beams` is for translations
-evaluate CAUSAL --text=TEXT --length_penalty=0 | `--length_penalty` is for translations
-evaluate CAUSAL --text=TEXT --tokenize=char | `--tokenize` is for translations
+evaluate MASKED --text_file=TEXT --num_beams=2 | `--num_beams` is for translations
+evaluate CAUSAL --text_file=TEXT --length_penalty=0 | `--length_penalty` is for translations
+evaluate CAUSAL --text_file=TEXT --tokenize=char | `--tokenize` is for translations
 """
 
 
@@ -265,9 +265,9 @@ def test_the_commands_say_what_they_need(trained, vaswani, tmp_path):
     text = tmp_path / "text.gz"
     text.write_bytes(gzip.compress("five = fünf\n\nsix = sechs\n".encode()))
     places = {"CAUSAL": trained["causal_lm"], "MASKED": trained["masked_lm"], "TEXT": text}
-    code, out, _ = vaswani("evaluate", places["CAUSAL"], f"--text={text}")
+    code, out, _ = vaswani("evaluate", places["CAUSAL"], f"--text_file={text}")
     assert code == 0 and out.splitlines()[0].startswith("perplexity per token ")
-    code, out, _ = vaswani("evaluate", places["MASKED"], f"--text={text}", "--json")
+    code, out, _ = vaswani("evaluate", places["MASKED"], f"--text_file={text}", "--json")
     assert code == 0 and json.loads(out)["texts"] == 2
     for words, parts in rows(COMMANDS):
         code, out, sentence = vaswani(

@@ -1,4 +1,4 @@
-"""`vaswani evaluate`: scores translations, a parser (`--trees`) or a language model (`--text`)."""
+"""`vaswani evaluate`: scores translations, a parser (`--trees`) or a language model (`--text_file`)."""
 
 import functools
 import json
@@ -25,8 +25,8 @@ from .options import (
 from .output import check_output, output_file, standard_output
 
 _REMEDY = "free space and run the command again with another name"
-# The options that can be given with `--text`, and the options that can be given with `--trees`.
-_WITH_TEXT = ("text", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
+# The options that can be given with `--text_file`, and the options that can be given with `--trees`.
+_WITH_TEXT = ("text_file", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
 _WITH_TREES = ("trees", "model", "revision", "as_json", "device", "dtype", "quantization", "output", *SEARCH)
 # These options have no effect if a file with translations or trees is scored, because no model runs.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
@@ -54,7 +54,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
     trees: str | None = None
     """a treebank: a file (plain or .gz), a folder of .mrg files, or a pattern such as "wsj/*.mrg"; prints the
     F1 score of a parser on the sentences of the treebank"""
-    text: str | None = None
+    text_file: str | None = None
     """a file with one text per line (plain or .gz); prints the perplexity of a language model on the texts"""
     compare: list[str] = on_command_line([], metavar="SYSTEM")
     """checkpoints (folders, user/name or user/name@revision) or files with one translation per line; compares
@@ -95,11 +95,11 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.text is not None:
-            self._refuse_others(_WITH_TEXT, "`--text` is for a language model")
+        if self.text_file is not None:
+            self._refuse_others(_WITH_TEXT, "`--text_file` is for a language model")
             if self.model is None:
-                raise ValueError("`vaswani evaluate --text` needs a model; name a checkpoint.")
-            check_file("--text", self.text)
+                raise ValueError("`vaswani evaluate --text_file` needs a model; name a checkpoint.")
+            check_file("--text_file", self.text_file)
         elif self.trees is not None:
             self._refuse_others(_WITH_TREES, "`--trees` is for a parser")
             self._check_trees(self.trees)
@@ -144,7 +144,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             path = getattr(self, name)
             if path is None:
                 raise ValueError(
-                    f"`--{name}` must be given to evaluate translations; give `--text` instead to evaluate "
+                    f"`--{name}` must be given to evaluate translations; give `--text_file` instead to evaluate "
                     "a language model, or `--trees` to evaluate a parser."
                 )
             check_file(f"--{name}", path)
@@ -213,8 +213,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
 
 def run(options: EvaluateOptions) -> None:
     """Print the scores."""
-    if options.text is not None:
-        _evaluate_text(options, options.text)
+    if options.text_file is not None:
+        _evaluate_text(options, options.text_file)
     elif options.trees is not None:
         _evaluate_trees(options, options.trees)
     elif options.source is not None and options.reference is not None:
