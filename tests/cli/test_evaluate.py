@@ -233,7 +233,7 @@ BAD_INPUT = {
     "a --tokenize ja-mecab": "`tokenize` is 'ja-mecab', which needs a package or a file that is not there; ",
     "a --output new": "`--output` is for translations of a model, but a is a file of translations; leave `--output` out.",
     "a --compare b --output new": "`--output` is for the translations of one model and must not be given with `--compare`; write",
-    ". --text source": "`--reference` is for translations, but `--text` is for a language model; leave one of",
+    ". --text_file source": "`--reference` is for translations, but `--text_file` is for a language model; leave one of",
     ". --trees source": "`--reference` is for translations, but `--trees` is for a parser; leave one of",
     "a --picture new.png": "`--picture` shows a comparison and must come with `--compare`.",
     "a --compare b --picture new.pdf": "`--picture` must end in .png, but is new.pdf.",

@@ -105,7 +105,7 @@ def test_a_parser_does_not_translate_and_its_card_does_not_say_so(checkpoint, va
             "translation model, but '{}' is a parser; it is used by `vaswani parse`",
         ),
         (
-            ("evaluate", checkpoint, "--text", checkpoint / "config.json"),
+            ("evaluate", checkpoint, "--text_file", checkpoint / "config.json"),
             "language model, but '{}' is a parser; evaluate",
         ),
     ):

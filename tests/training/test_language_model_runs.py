@@ -144,6 +144,8 @@ def test_what_is_hidden_follows_from_seed_epoch_and_text_alone(masked_tokenizer)
     hidden = (batch["input_ids"] == tokenizer.mask_token_id)[chosen].float().mean().item()
     kept = (batch["input_ids"] == torch.tensor(ids))[chosen].float().mean().item()
     assert hidden == pytest.approx(0.8, abs=0.06) and kept == pytest.approx(0.1, abs=0.05)
+    others = set(batch["input_ids"].unique().tolist()) - {tokenizer.mask_token_id, tokenizer.eos_token_id}
+    assert not others & set(tokenizer.all_special_ids)
     assert torch.equal(batch["labels"][chosen], torch.tensor(ids).expand(300, -1)[chosen])
     assert torch.equal(batch["input_ids"][~chosen], torch.tensor(ids).expand(300, -1)[~chosen])
 
@@ -251,11 +253,11 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(trained, run_task, tmp_pat
 
 COMMANDS = """
 translate CAUSAL --text=five | `model` must be a translation model, but
-evaluate CAUSAL --text=none | `--text` must be an existing file, but is
+evaluate CAUSAL --text_file=none | `--text_file` must be an existing file, but is
 evaluate CAUSAL | `--source` must be given to evaluate translations
-evaluate MASKED --text=TEXT --num_beams=2 | `--num_beams` is for translations
-evaluate CAUSAL --text=TEXT --length_penalty=0 | `--length_penalty` is for translations
-evaluate CAUSAL --text=TEXT --tokenize=char | `--tokenize` is for translations
+evaluate MASKED --text_file=TEXT --num_beams=2 | `--num_beams` is for translations
+evaluate CAUSAL --text_file=TEXT --length_penalty=0 | `--length_penalty` is for translations
+evaluate CAUSAL --text_file=TEXT --tokenize=char | `--tokenize` is for translations
 """
 
 
@@ -263,9 +265,9 @@ def test_the_commands_say_what_they_need(trained, vaswani, tmp_path):
     text = tmp_path / "text.gz"
     text.write_bytes(gzip.compress("five = fünf\n\nsix = sechs\n".encode()))
     places = {"CAUSAL": trained["causal_lm"], "MASKED": trained["masked_lm"], "TEXT": text}
-    code, out, _ = vaswani("evaluate", places["CAUSAL"], f"--text={text}")
+    code, out, _ = vaswani("evaluate", places["CAUSAL"], f"--text_file={text}")
     assert code == 0 and out.splitlines()[0].startswith("perplexity per token ")
-    code, out, _ = vaswani("evaluate", places["MASKED"], f"--text={text}", "--json")
+    code, out, _ = vaswani("evaluate", places["MASKED"], f"--text_file={text}", "--json")
     assert code == 0 and json.loads(out)["texts"] == 2
     for words, parts in rows(COMMANDS):
         code, out, sentence = vaswani(

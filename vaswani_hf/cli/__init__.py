@@ -8,7 +8,10 @@ transformers only after it has checked its options, because these imports take s
 import os
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from ..version import __version__
 
 if TYPE_CHECKING:
     from .options import Options
@@ -94,86 +97,183 @@ def _push() -> Implementation:
     return push.PushOptions, push.run
 
 
+def _env() -> Implementation:
+    from . import env
+
+    return env.EnvOptions, env.run
+
+
+def _completion() -> Implementation:
+    from . import completion
+
+    return completion.CompletionOptions, completion.run
+
+
 class Command(NamedTuple):
-    """The help text of a command, and a function that imports the class of the options and the function `run`."""
+    """A command for the table: help text, example, and a function that imports the options and `run`."""
 
     help: str
+    example: str
     load: Callable[[], Implementation]
 
 
 COMMANDS = {
-    "recipes": Command("list the recipes of the package; `vaswani train NAME` runs a recipe", _recipes),
-    "init": Command("write a recipe that fits files of sentence pairs", _init),
-    "train": Command("train a model from a recipe", _train),
+    "recipes": Command(
+        "list the recipes of the package; `vaswani train NAME` runs a recipe",
+        "vaswani recipes numbers > my_run.yaml",
+        _recipes,
+    ),
+    "init": Command(
+        "write a recipe that fits files of sentence pairs",
+        "vaswani init my_run.yaml --source train.en --target train.de",
+        _init,
+    ),
+    "train": Command(
+        "train a model from a recipe",
+        "vaswani train numbers --max_steps 500 --output_dir checkpoints/run",
+        _train,
+    ),
     "ablate": Command(
-        "train variations of one recipe with several seeds, and compare their validation scores", _ablate
+        "train variations of one recipe with several seeds, and compare their validation scores",
+        "vaswani ablate runs.yaml --output checkpoints/runs --seeds 3",
+        _ablate,
     ),
     "plan": Command(
         "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading the data",
+        "vaswani plan wmt14/base_en_de --hardware P100",
         _plan,
     ),
     "distill": Command(
         "translate the training sources with a teacher model, to get training pairs for a student model",
+        "vaswani distill my_run.yaml --teacher checkpoints/run --output distilled.jsonl",
         _distill,
     ),
     "evaluate": Command(
         "score a model or a file of translations on a test set, or compare several models and files",
+        "vaswani evaluate checkpoints/run --source test.en --reference test.de",
         _evaluate,
     ),
-    "translate": Command("translate standard input, a file or --text", _translate),
-    "parse": Command("write the constituency tree of each sentence as one line of brackets", _parse),
-    "score": Command("compute the log-probabilities of given translations", _score),
-    "export": Command(
-        "convert a checkpoint for another library, and compare the outputs of both models", _export
+    "translate": Command(
+        "translate standard input, a file or --text",
+        "vaswani translate checkpoints/run --input test.en --output test.de --num_beams 4",
+        _translate,
     ),
-    "average": Command("write the mean of the weights of several checkpoints", _average),
-    "push": Command("upload a checkpoint to the Hub, and verify the uploaded files", _push),
+    "parse": Command(
+        "write the constituency tree of each sentence as one line of brackets",
+        'vaswani parse checkpoints/parser --text "The dog sleeps ."',
+        _parse,
+    ),
+    "score": Command(
+        "compute the log-probabilities of given translations",
+        "vaswani score checkpoints/run --source test.en --target test.de",
+        _score,
+    ),
+    "export": Command(
+        "convert a checkpoint for another library, and compare the outputs of both models",
+        "vaswani export checkpoints/run exported --format ctranslate2",
+        _export,
+    ),
+    "average": Command(
+        "write the mean of the weights of several checkpoints",
+        "vaswani average checkpoints/run --last 5 --output averaged",
+        _average,
+    ),
+    "push": Command(
+        "upload a checkpoint to the Hub, and verify the uploaded files",
+        "vaswani push checkpoints/run user/name --private",
+        _push,
+    ),
+    "env": Command("print versions and hardware for a bug report", "vaswani env", _env),
+    "completion": Command(
+        "print a script that completes commands and options in a shell",
+        'eval "$(vaswani completion bash)"',
+        _completion,
+    ),
 }
+
+# Exit codes. docs/commands.md explains the exit codes.
+FAILURE = 1
+USAGE_ERROR = 2
+INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Return the exit code of the process."""
     _open_closed_streams()
     words = sys.argv[1:] if argv is None else argv
+    try:
+        code = _run(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The program that reads standard output, such as `head`, has read enough. This is no failure.
+        _discard_lost_output()
+        return 0
+    except KeyboardInterrupt:
+        print("vaswani: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except SystemExit:
+        # argparse has printed the help or an error.
+        _discard_lost_output()
+        raise
+    except Exception as error:
+        return _report(error, _discard_lost_output())
+    return code
+
+
+def _run(words: list[str]) -> int:
     if not words or words[0] not in COMMANDS:
         _list_commands(words)
-    name = words[0]
-    options_class, run = COMMANDS[name].load()
+    command = COMMANDS[words[0]]
+    options_class, run = command.load()
     from .arguments import parse_words
 
-    values = parse_words(name, options_class, words[1:])
+    values, verbosity = parse_words(words[0], command.help, command.example, options_class, words[1:])
     try:
         options = options_class.of_command_line(values)
     except ValueError as error:
         print(f"vaswani: {error}", file=sys.stderr)
-        return 1
-    except Exception as error:
-        return _report(error, _discard_lost_output())
-    try:
+        return USAGE_ERROR
+    if options_class.needs_libraries:
         _prepare_libraries()
+    _set_log_level(verbosity, options_class.needs_libraries)
+    if verbosity >= 0:
         run(options)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        # The program that reads standard output through a pipe has ended.
-        _discard_lost_output()
-        return 1
-    except KeyboardInterrupt:
-        print("vaswani: interrupted", file=sys.stderr)
-        return 130
-    except Exception as error:
-        return _report(error, _discard_lost_output())
+        return 0
+    # Hide all messages of the run. `main` prints errors after this block, when stderr is the real stderr again.
+    with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
+        run(options)
     return 0
 
 
+def _set_log_level(verbosity: int, has_libraries: bool) -> None:
+    """Set the level of the log: errors for a verbosity of -1, debug messages for 1, unchanged for 0."""
+    if verbosity == 0:
+        return
+    import logging
+
+    if verbosity > 0:
+        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    logging.getLogger("vaswani_hf").setLevel(logging.DEBUG if verbosity > 0 else logging.ERROR)
+    if has_libraries:
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.set_verbosity_info() if verbosity > 0 else transformers_logging.set_verbosity_error()
+
+
 def _list_commands(words: list[str]) -> NoReturn:
-    """Print the help or an error about the first word, and end the process."""
+    """Print the help, the version or an error about the first word, and end the process."""
     if words in (["-h"], ["--help"]):
         print("usage: vaswani COMMAND ...\n\nTrain, evaluate and use translation models.\n\ncommands:")
         width = max(map(len, COMMANDS)) + 2
         for name, command in COMMANDS.items():
             print(f"  {name:{width}}{command.help}")
-        print("\nvaswani COMMAND --help shows the options of a command.")
+        print(
+            "\nvaswani COMMAND --help shows the options of a command. vaswani --version prints the version."
+        )
+        sys.exit(0)
+    if words == ["--version"]:
+        print(f"vaswani_hf {__version__}")
         sys.exit(0)
     # Import here, because only an error needs the module.
     import difflib
@@ -184,7 +284,7 @@ def _list_commands(words: list[str]) -> NoReturn:
         similar = difflib.get_close_matches(words[0], COMMANDS, n=1)
         message += f"; the most similar command is {similar[0]}" if similar else ""
     print(f"vaswani: {message}; see vaswani --help", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(USAGE_ERROR)
 
 
 def _open_closed_streams() -> None:
@@ -234,15 +334,17 @@ def _prepare_libraries() -> None:
 
 
 def _report(error: Exception, is_output_lost: bool) -> int:
-    """Print the error in one sentence to stderr. VASWANI_TRACEBACK=1 adds the traceback. Return the exit
-    code.
+    """Print the error in one sentence to stderr. `-v` and VASWANI_TRACEBACK=1 add the traceback. Return the
+    exit code.
     """
     import logging
 
     from ..checkpoint.hub import explain, sentence_of
+    from .options import UsageError
 
-    if os.environ.get("VASWANI_TRACEBACK") == "1":
-        logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
+    logger = logging.getLogger("vaswani_hf")
+    if os.environ.get("VASWANI_TRACEBACK") == "1" or logger.getEffectiveLevel() <= logging.DEBUG:
+        logger.error("traceback", exc_info=error)
     message = sentence_of(error)
     is_explained = explain(error) is not None
     # Error messages of this package are complete sentences. Messages of other libraries may be unclear
@@ -258,6 +360,8 @@ def _report(error: Exception, is_output_lost: bool) -> int:
             name = "Standard output"
         message = f"{name} cannot be read or written ({error.strerror})."
     if len(message) > 600:
-        message = f"{message[:500]} … (VASWANI_TRACEBACK=1 shows all)"
+        message = f"{message[:500]} … (-v shows all)"
     print(f"vaswani: {message}", file=sys.stderr)
-    return 130 if type(error).__name__ == "InterruptedRunError" else 1
+    if type(error).__name__ == "InterruptedRunError":
+        return INTERRUPTED
+    return USAGE_ERROR if isinstance(error, UsageError) else FAILURE

@@ -1,32 +1,82 @@
 """Makes the arguments of argparse from a class of options, and converts the words of a command line to values."""
 
 import argparse
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import zip_longest
 from types import NoneType
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from ..model.inputs_vaswani import nearest_name
+from ..model.inputs_vaswani import DECODING_SETTINGS
+from ..settings.names import suggestion
 from .options import Options, command_line_settings
+from .recipe_keys import read_rows
+
+# The groups of the help. Every other option is in the group "input and output".
+_GROUPS = ("input and output", "search", "sampling", "computing")
+_SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
+_SEARCH = (*DECODING_SETTINGS, "split_sentences", "repetition_guard", "ensemble", "teacher")
+_COMPUTING = "device dtype quantization workers engine window tokens_per_batch hardware tokens_per_second measure".split()
 
 
-def parse_words(name: str, options: type[Options], words: list[str]) -> dict[str, Any]:
-    """Parse the words of a command line. The keys of the result are the field names of the options."""
+def parse_words(
+    name: str, help: str, example: str, options: type[Options], words: list[str]
+) -> tuple[dict[str, Any], int]:
+    """Parse the words of a command line.
+
+    The keys of the first result are the field names of the options. The second result is the verbosity: -1 for
+    `--quiet`, 1 for `--verbose`, else 0.
+    """
     has_recipe_keys = "overrides" in options.model_fields
-    keys = "Any other key of the recipe can follow as --key value." if has_recipe_keys else None
-    # Abbreviations are not allowed, because an abbreviated option could be a key of the recipe.
-    parser = CommandParser(prog=f"vaswani {name}", epilog=keys, allow_abbrev=not has_recipe_keys)
-    add_options(parser, options)
-    known, unknown = parser.parse_known_args(normalised(words, options))
+    parser = make_parser(name, help, example, options)
+    keys = recipe_keys() if has_recipe_keys else {}
+    known, unknown = parser.parse_known_args(normalised(words, options, keys))
     values = vars(known)
+    verbosity = int(values.pop("verbose", False)) - int(values.pop("quiet", False))
     if has_recipe_keys:
+        parser.check_keys(unknown, keys)
         values["overrides"] = unknown
     elif unknown:
         parser.refuse(unknown)
-    return values
+    return values, verbosity
+
+
+def make_parser(name: str, help: str, example: str, options: type[Options]) -> "CommandParser":
+    """Make the parser of a command, with its options in groups."""
+    epilog = f"example:\n  {example}"
+    if "overrides" in options.model_fields:
+        epilog = (
+            f"Any key of the recipe can follow as --key value; --help-keys describes all keys.\n\n{epilog}"
+        )
+        if "help_keys" not in options.model_fields:
+            epilog = epilog.replace("--help-keys", "vaswani train --help-keys")
+    parser = CommandParser(
+        prog=f"vaswani {name}",
+        description=f"{help[:1].upper()}{help[1:]}.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # An abbreviated option could become ambiguous in the next version.
+        allow_abbrev=False,
+    )
+    add_options(parser, options)
+    for short, option, meaning in (
+        ("-q", "--quiet", "print only results and errors"),
+        ("-v", "--verbose", "print debug messages and the traceback of an error"),
+    ):
+        switch: dict[str, Any] = {
+            "nargs": "?",
+            "const": True,
+            "type": _reader_of(bool),
+            "metavar": "true|false",
+        }
+        parser.add_argument(short, option, default=argparse.SUPPRESS, help=meaning, **switch)
+    return parser
+
+
+def recipe_keys() -> dict[str, bool]:
+    """Return the name of each recipe key, `section.key` or `key`, and whether its value is true or false."""
+    return {place: row["type"].startswith("true or false") for place, row in read_rows().items()}
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -37,14 +87,32 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """End the process with an error. The error names the unknown option and the most similar known
-        option.
-        """
+        """End the process with an error about the first unknown option, with a suggestion if there is one."""
         option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
         if option is None:
             self.error(f"there is no argument {words[0]!r} to take")
-        known = re.findall(r"--[\w-]+", self.format_help())
-        self.error(f"there is no option {option}; the nearest one is {nearest_name(option, known)}")
+        self.error(self._unknown(option, []))
+
+    def check_keys(self, words: Sequence[str], keys: Collection[str]) -> None:
+        """End the process with an error if an option is neither an option of the command nor a recipe key."""
+        names = {place.split(".")[-1] for place in keys} | {*keys}
+        for word in words:
+            option = word.partition("=")[0]
+            if word.startswith("--") and option[2:] not in names:
+                self.error(self._unknown(option, [*keys]))
+
+    def _unknown(self, option: str, keys: list[str]) -> str:
+        options = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+        found = suggestion(option.lstrip("-"), [*options, *(key.split(".")[-1] for key in keys), *keys])
+        kind = "option or recipe key" if keys else "option"
+        message = f"there is no {kind} {option}"
+        if found is not None:
+            return f"{message}; the most similar name is --{found}"
+        if keys and option in ("--gpus", "--gpu", "--cuda", "--num_gpus", "--device", "--devices"):
+            return (
+                f"{message}; CUDA_VISIBLE_DEVICES chooses the GPUs, and accelerate launch uses several GPUs"
+            )
+        return message
 
 
 def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None:
@@ -52,6 +120,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
 
     If an option is missing on the command line, the parsed result has no attribute for this option.
     """
+    groups = {title: parser.add_argument_group(title) for title in _GROUPS}
     for name, field in options.command_line().items():
         is_positional = command_line_settings(field).get("positional")
         kind = type_of_field(field)
@@ -65,10 +134,20 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
             argument["nargs"] = "?"
         if "action" in command_line_settings(field):
             argument["action"] = command_line_settings(field)["action"]
+        group = groups[_group_of(name)]
         if is_positional:
-            parser.add_argument(name, **argument)
+            group.add_argument(name, **argument)
         else:
-            parser.add_argument(option_of(name, field), dest=name, required=field.is_required(), **argument)
+            group.add_argument(option_of(name, field), dest=name, required=field.is_required(), **argument)
+
+
+def _group_of(name: str) -> str:
+    """Return the title under which the help lists an option."""
+    if name in _SAMPLING:
+        return "sampling"
+    if name in _SEARCH:
+        return "search"
+    return "computing" if name in _COMPUTING else "input and output"
 
 
 def option_of(name: str, field: FieldInfo) -> str:
@@ -124,12 +203,17 @@ def _reader_of(kind: Any) -> Callable[[str], Any]:
     return read
 
 
-def normalised(words: Sequence[str], options: type[Options]) -> list[str]:
-    """Replace `--some-name` by `--some_name`, and replace a boolean option without a value, such as `--json`,
-    by `--json=true`.
+def normalised(
+    words: Sequence[str], options: type[Options], keys: Mapping[str, bool] | None = None
+) -> list[str]:
+    """Replace `--some-name` by `--some_name`, and replace a boolean option or recipe key without a value, such as
+    `--json`, by `--json=true`. The values of `keys` are True for the boolean keys.
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
+    for place, is_boolean in (keys or {}).items():
+        if is_boolean:
+            switches |= {f"--{place}", f"--{place.split('.')[-1]}"}
     found = []
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         if word.startswith("--"):

@@ -23,7 +23,7 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from .lines import CountedRequests, json_line, report_bad_lines, translate_remaining, with_progress
 from .options import SEARCH, EngineOptions, check_different, on_command_line, translation_options
 from .output import check_output, output_file
-from .train import RecipeOptions
+from .train import RecipeOptions, read_recipe
 
 if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
@@ -69,10 +69,9 @@ def run(options: DistillOptions) -> None:
     """Write the sentence pairs to the output, and print how many pairs were written."""
     from ..data.corpus import call_naming_split
     from ..data.held_out import hold_out
-    from ..recipe.loading import load_recipe
     from ..tasks import TASKS
 
-    recipe = load_recipe(options.recipe, options.overrides)
+    recipe = read_recipe(options)
     languages = _languages_of(recipe)
     _check_inputs(options, recipe.data)
     tag = _tag_for_teachers(options, languages)

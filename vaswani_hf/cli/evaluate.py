@@ -1,4 +1,4 @@
-"""`vaswani evaluate`: scores translations, a parser (`--trees`) or a language model (`--text`)."""
+"""`vaswani evaluate`: scores translations, a parser (`--trees`) or a language model (`--text_file`)."""
 
 import functools
 import json
@@ -25,8 +25,8 @@ from .options import (
 from .output import check_output, output_file, standard_output
 
 _REMEDY = "free space and run the command again with another name"
-# The options that can be given with `--text`, and the options that can be given with `--trees`.
-_WITH_TEXT = ("text", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
+# The options that can be given with `--text_file`, and the options that can be given with `--trees`.
+_WITH_TEXT = ("text_file", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
 _WITH_TREES = ("trees", "model", "revision", "as_json", "device", "dtype", "quantization", "output", *SEARCH)
 # These options have no effect if a file with translations or trees is scored, because no model runs.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
@@ -54,7 +54,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
     trees: str | None = None
     """a treebank: a file (plain or .gz), a folder of .mrg files, or a pattern such as "wsj/*.mrg"; prints the
     F1 score of a parser on the sentences of the treebank"""
-    text: str | None = None
+    text_file: str | None = None
     """a file with one text per line (plain or .gz); prints the perplexity of a language model on the texts"""
     compare: list[str] = on_command_line([], metavar="SYSTEM")
     """checkpoints (folders, user/name or user/name@revision) or files with one translation per line; compares
@@ -95,11 +95,11 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.text is not None:
-            self._refuse_others(_WITH_TEXT, "`--text` is for a language model")
+        if self.text_file is not None:
+            self._refuse_others(_WITH_TEXT, "`--text_file` is for a language model")
             if self.model is None:
-                raise ValueError("`vaswani evaluate --text` needs a model; name a checkpoint.")
-            check_file("--text", self.text)
+                raise ValueError("`vaswani evaluate --text_file` needs a model; name a checkpoint.")
+            check_file("--text_file", self.text_file)
         elif self.trees is not None:
             self._refuse_others(_WITH_TREES, "`--trees` is for a parser")
             self._check_trees(self.trees)
@@ -144,7 +144,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
             path = getattr(self, name)
             if path is None:
                 raise ValueError(
-                    f"`--{name}` must be given to evaluate translations; give `--text` instead to evaluate "
+                    f"`--{name}` must be given to evaluate translations; give `--text_file` instead to evaluate "
                     "a language model, or `--trees` to evaluate a parser."
                 )
             check_file(f"--{name}", path)
@@ -213,8 +213,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions):
 
 def run(options: EvaluateOptions) -> None:
     """Print the scores."""
-    if options.text is not None:
-        _evaluate_text(options, options.text)
+    if options.text_file is not None:
+        _evaluate_text(options, options.text_file)
     elif options.trees is not None:
         _evaluate_trees(options, options.trees)
     elif options.source is not None and options.reference is not None:
@@ -304,6 +304,7 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     of_recipes = _scoring_of_recipes(options, records)
     if "tokenize" in of_recipes:
         check_tokenizer(of_recipes["tokenize"], "evaluation.tokenize")
+    scoring = of_recipes | options.scoring
     if options.comet is not None and models:
         # Score one sentence with COMET first, because an error of COMET should end the command before a model
         # translates for hours.
@@ -316,11 +317,13 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
             picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
         failure: CometError | None = None
         if options.compare:
-            scores, failure = _compare(options, sources, references, finished, of_recipes)
+            scores, failure = _compare(options, sources, references, finished, scoring)
             as_text: AsText = comparison_as_text
         else:
             record = records.get(options.systems[0])
-            scores, translations, as_text = _score_one(options, sources, references, finished, record)
+            scores, translations, as_text = _score_one(
+                options, sources, references, finished, scoring, record
+            )
             comet, failure = _comet(options, {"": translations}, sources, references)
             if comet is not None:
                 scores |= {"comet": statistics.fmean(comet[""]), "comet_model": options.comet}
@@ -345,9 +348,11 @@ def _compare(
     sources: list[str],
     references: list[str],
     finished: dict[str, list[str]],
-    of_recipes: dict[str, Any],
+    scoring: dict[str, Any],
 ) -> tuple[dict[str, Any], CometError | None]:
-    """The comparison of all systems, and the error if COMET has failed."""
+    """The comparison of all systems, and the error if COMET has failed. `scoring` has `tokenize` and
+    `lowercase`, unless their defaults apply.
+    """
     from ..evaluation.comparison import compare_systems
     from ..evaluation.evaluate import translate_test_set
     from ..translation.translator import Translator
@@ -363,7 +368,6 @@ def _compare(
         translations[name] = translate_test_set(translator, sources, name, **settings)
         del translator
     comet, failure = _comet(options, translations, sources, references)
-    scoring = of_recipes | options.scoring
     scores = compare_systems(
         translations, sources, references, comet, **scoring, split_compounds=options.split_compounds
     )
@@ -377,12 +381,14 @@ def _score_one(
     sources: list[str],
     references: list[str],
     finished: dict[str, list[str]],
+    scoring: dict[str, Any],
     record: Any | None,
 ) -> tuple[dict[str, Any], list[str], AsText]:
     """The scores of one system, the translations of the system, and a function that formats the scores as
     text.
 
-    The task of the checkpoint determines the metrics. A file of outputs is scored as translations, because a
+    The task of `record`, the recipe of the checkpoint, determines the metrics. `--split_compounds` always
+    means BLEU. A file of outputs is scored as translations, because a
     file does not name its task.
     """
     from ..evaluation.bleu import score_translations
@@ -398,21 +404,12 @@ def _score_one(
         translator = Translator.from_pretrained(name, options.device, **options.precision)
         measured = translate_and_measure(translator, sources, references, **options.translation_settings())
         translations = measured.pop("translations")
-    task = TASKS["translation" if record is None else record.task]
-    evaluation: Any = task.evaluation_settings() if record is None else record.evaluation
-    evaluation = evaluation.replace(**options.scoring)
+    task = TASKS["translation" if record is None or options.split_compounds else record.task]
     if options.split_compounds:
-        # `--split_compounds` always means BLEU, even if the task of the checkpoint has other metrics.
-        task = TASKS["translation"]
-        scores: dict[str, Any] = score_translations(
-            translations,
-            references,
-            tokenize=evaluation.tokenize,
-            lowercase=evaluation.lowercase,
-            split_compounds=True,
-        )
+        scores: dict[str, Any] = score_translations(translations, references, **scoring, split_compounds=True)
     else:
-        scores = task.score_outputs(translations, references, evaluation)
+        evaluation: Any = task.evaluation_settings() if record is None else record.evaluation
+        scores = task.score_outputs(translations, references, evaluation.replace(**options.scoring))
     return scores | measured, translations, functools.partial(scores_as_text, task.metrics)
 
 

@@ -73,7 +73,6 @@ def translate_remaining(
     options = replace(options, window=window)
     remaining: Iterator[Any] = islice(requests, begin, None)
     starts_processes = False
-    translations: Any
     if work.workers > 1:
         # Read more than one window, to find out whether there is work for several processes.
         first = list(islice(remaining, window + 1))

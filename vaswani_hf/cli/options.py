@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
@@ -33,8 +33,15 @@ SCORING = ("tokens_per_batch", "length_penalty", "length_penalty_type", "coverag
 SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b", "no_repeat_ngram_size")
 
 
+class UsageError(ValueError):
+    """Raised if a file that the user names, such as a recipe, has an impossible value. The exit code is 2."""
+
+
 class Options(Settings):
     """The options of a command."""
+
+    # False if the command needs neither torch nor transformers.
+    needs_libraries: ClassVar[bool] = True
 
     # Build validators on first use, because building takes time and only the options class of the current
     # command needs a validator.

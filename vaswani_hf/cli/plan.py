@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from .options import on_command_line
-from .train import RecipeOptions
+from .train import RecipeOptions, read_recipe
 
 
 class PlanOptions(RecipeOptions):
@@ -50,10 +50,9 @@ class PlanOptions(RecipeOptions):
 
 def run(options: PlanOptions) -> None:
     """Print the estimated cost of the recipe."""
-    from ..recipe.loading import load_recipe
     from ..training.plan import plan_as_text, plan_run
 
-    recipe = load_recipe(options.recipe, options.overrides, needs_data=False)
+    recipe = read_recipe(options, needs_data=False)
     plan = plan_run(
         recipe.task,
         recipe.data,

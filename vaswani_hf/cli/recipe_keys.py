@@ -36,7 +36,7 @@ class PrintKeys(argparse.Action):
 def describe_all_keys() -> str:
     """Describe all keys of a recipe, section by section."""
     blocks = []
-    for name, row in _read_rows().items():
+    for name, row in read_rows().items():
         facts = [f"{fact}: {row[fact]}" for fact in ("default", "unit", "range") if row[fact]]
         lines = [f"{name}  ({'; '.join([row['type'], *facts])})"]
         lines += textwrap.wrap(row["meaning"], _WIDTH, initial_indent="    ", subsequent_indent="    ")
@@ -46,7 +46,7 @@ def describe_all_keys() -> str:
 
 def describe_key(name: str) -> str:
     """Describe the keys with a name such as `training.warmup_steps`, or `warmup_steps` in any section."""
-    rows = _read_rows()
+    rows = read_rows()
     found = [place for place in rows if name in (place, rows[place]["key"])]
     if not found:
         names = [*rows, *(row["key"] for row in rows.values())]
@@ -64,7 +64,7 @@ def _describe(place: str, row: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _read_rows() -> dict[str, dict[str, str]]:
+def read_rows() -> dict[str, dict[str, str]]:
     """The facts about each key, by `section.key`, or by `key` for keys without a section."""
     rows = json.loads(_FILE.read_text(encoding="utf-8"))
     plain = [{name: text.replace("`", "") for name, text in row.items()} for row in rows]

@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from typing import ClassVar
 
 from ..packaged import describe_recipes, packaged_folder, packaged_recipes, similar_recipes
 from .options import Options, on_command_line
@@ -9,6 +10,8 @@ from .options import Options, on_command_line
 
 class RecipesOptions(Options):
     """The options of `vaswani recipes`."""
+
+    needs_libraries: ClassVar[bool] = False
 
     name: str | None = on_command_line(None, positional=True)
     """the name of a recipe; print the text of this recipe instead of the list"""

@@ -2,12 +2,12 @@
 
 import sys
 from contextlib import redirect_stderr
-from typing import Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
 from ..packaged import find_recipe, similar_recipes
-from .options import Options, on_command_line
+from .options import Options, UsageError, on_command_line
 from .recipe_keys import PrintKeys
 
 
@@ -36,11 +36,20 @@ class RecipeOptions(Options):
         return self
 
 
+def read_recipe(options: RecipeOptions, *, needs_data: bool = True) -> Any:
+    """Load the recipe. Raise a `UsageError` if the recipe is wrong."""
+    from ..recipe.loading import load_recipe
+
+    try:
+        return load_recipe(options.recipe, options.overrides, needs_data=needs_data)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
 def run(options: RecipeOptions) -> None:
     """Load the recipe and train."""
     import datasets
 
-    from ..recipe.loading import load_recipe
     from ..training.processes import PipeSafeStream, Processes
     from ..training.run import train
 
@@ -49,6 +58,6 @@ def run(options: RecipeOptions) -> None:
         datasets.disable_progress_bars()
     # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
     # the main process.
-    recipe = Processes().run_on_main(lambda: load_recipe(options.recipe, options.overrides))
+    recipe = Processes().run_on_main(lambda: read_recipe(options))
     with redirect_stderr(PipeSafeStream(sys.stderr)):
         train(recipe)

@@ -768,14 +768,14 @@ class AdditiveLinearAttention(LearnedScores):
 
 
 class AdditiveAttention(LearnedScores):
-    """Computes v tanh(W q + U k). `score_query` and `score_key` are [H, K * K], and `score_vector` is [H, K].
-    """
+    """Computes v tanh(W q + U k). `score_query` and `score_key` are [H, K * K], and `score_vector` is [H, K]."""
 
     def score_parameters(self):
         return {
             "score_query": (self.d_k**2, 2 * self.d_k),
             "score_key": (self.d_k**2, 2 * self.d_k),
-            # The mean of tanh(x)^2 is 0.39 if x has a normal distribution with variance 1.
+            # Multiply by 0.39, because the mean of tanh(x)^2 is 0.39 if x has a normal distribution with
+            # variance 1.
             "score_vector": (self.d_k, 0.39 * self.d_k),
         }
 

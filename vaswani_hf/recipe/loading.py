@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from ..model.inputs_vaswani import nearest_name
 from ..packaged import find_recipe, similar_recipes
 from ..settings.base import Settings, as_yaml
+from ..settings.names import suggestion
 from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
 
@@ -228,11 +228,22 @@ def _unknown_key(
 ) -> str:
     """The error for an unknown key.
 
-    The error names the sections that have a key of this name, or the nearest candidate.
+    The error names the sections that have a key of this name, or a similar key.
     """
-    hint = " or ".join(f"`{found}`" for found in _named(place.split(".")[-1], places))
-    hint = f"write {hint}" if hint else f"the nearest key is `{nearest_name(place, candidates)}`"
-    return f"`{place}` is no key of a recipe, but has the value {as_yaml(value)}; {hint}."
+    key = place.split(".")[-1]
+    hint = " or ".join(f"`{found}`" for found in _named(key, places))
+    if hint:
+        hint = f"; write {hint}"
+    elif similar := _similar_key(key, places) or suggestion(place, [*candidates]):
+        hint = f"; the most similar key is `{similar}`"
+    return f"`{place}` is no key of a recipe, but has the value {as_yaml(value)}{hint}."
+
+
+def _similar_key(key: str, places: typing.Iterable[str]) -> str | None:
+    """Return the full name of the key that a user may mean by `key`."""
+    by_key = {place.split(".")[-1]: place for place in places}
+    similar = suggestion(key, by_key)
+    return None if similar is None else by_key[similar]
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:
@@ -260,9 +271,9 @@ def _place_of(key: str) -> str:
     found = [key] if key in places else _named(key, places)
     if not found:
         names = [place.split(".")[-1] for place in places]
-        raise ValueError(
-            f"`--{key}` is no key of a recipe; the nearest key is `--{nearest_name(key, [*names, *places])}`."
-        )
+        similar = suggestion(key.split(".")[-1], names) or suggestion(key, places)
+        hint = "" if similar is None else f"; the most similar key is `--{similar}`"
+        raise ValueError(f"`--{key}` is no key of a recipe{hint}.")
     if len(found) > 1:
         choices = " or ".join(f"`--{place}`" for place in found)
         raise ValueError(f"`--{key}` may mean several keys; write {choices}.")

@@ -3,11 +3,12 @@
 pydantic checks the type and the range of each field. The string below a field is the help text of the field.
 """
 
-import difflib
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
+
+from .names import suggestion
 
 # For each error type of pydantic, the words that follow "must be" in our error message.
 _EXPECTED = {
@@ -57,8 +58,11 @@ class Settings(BaseModel):
     def _refuse_unknown_keys(cls, values: Any) -> Any:
         for key in values if isinstance(values, dict) else ():
             if key not in cls.model_fields:
-                (nearest,) = difflib.get_close_matches(str(key), cls.model_fields, n=1, cutoff=0)
-                context = {"key": str(key), "value": values[key], "nearest": nearest}
+                context = {
+                    "key": str(key),
+                    "value": values[key],
+                    "similar": suggestion(str(key), cls.model_fields),
+                }
                 raise PydanticCustomError("unknown_key", "unknown key", context)
         return values
 
@@ -92,9 +96,9 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     place = prefix + _place_of(first)
     if first["type"] == "unknown_key":
         section = f"{place}." if _place_of(first) else prefix
+        hint = f"; the most similar key is `{section}{context['similar']}`" if context["similar"] else ""
         return (
-            f"`{section}{context['key']}` is not a key, but has the value {as_yaml(context['value'])}; the "
-            f"nearest key is `{section}{context['nearest']}`."
+            f"`{section}{context['key']}` is not a key, but has the value {as_yaml(context['value'])}{hint}."
         )
     if first["type"] == "missing":
         return f"`{place}` must be given, but is missing."

@@ -80,7 +80,7 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
         seeds (int, optional): The number of trainings of each run; by default `seeds` of the list.
 
     Returns:
-        dict: By the name of each run, one recipe for each seed.
+        dict: The recipes of each run by the name of the run, one recipe for each seed.
 
     Raises:
         ValueError: If the list or the recipe of a run is invalid, or a folder contains another run.
@@ -229,7 +229,11 @@ def _time_left(started: float, num_done: int, num_trainings: int) -> str:
     if num_done == 0:
         return ""
     seconds = (time.monotonic() - started) / num_done * (num_trainings - num_done)
-    return f" (about {seconds / 3600:.1f} hours left)" if seconds > 5400 else f" (about {seconds / 60:.1f} minutes left)"
+    return (
+        f" (about {seconds / 3600:.1f} hours left)"
+        if seconds > 5400
+        else f" (about {seconds / 60:.1f} minutes left)"
+    )
 
 
 def _write_files(runs: Runs, results: Results, output: Path, stem: str) -> None:

@@ -266,7 +266,7 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
         rate = float(f"{rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
         schedule["learning_rate"] = (
             rate,
-            "the highest learning rate; lower than in that recipe, because the batches are smaller",
+            "the highest learning rate; lower than in the named recipe, because the batches are smaller",
         )
     tokenize, tokenize_reason = _bleu_tokenizer(data["target_language"], corpus)
     return {
@@ -318,7 +318,7 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
             "save_total_limit": (max(2, size.average_checkpoints), "the number of checkpoints that are kept"),
             "average_checkpoints": (
                 size.average_checkpoints,
-                "the final weights are the mean of so many checkpoints; 0: the last weights",
+                "the number of checkpoints whose mean gives the final weights; 0 keeps the last weights",
             ),
         },
         "decoding": {

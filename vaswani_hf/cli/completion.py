@@ -1,0 +1,71 @@
+"""`vaswani completion`: prints a script that completes commands and options in bash, zsh or fish."""
+
+from typing import ClassVar, Literal
+
+from .arguments import option_of, recipe_keys
+from .options import Options, on_command_line
+
+_BASH = """_vaswani() {
+    local current="${COMP_WORDS[COMP_CWORD]}" words=""
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        words="COMMANDS"
+    else
+        case "${COMP_WORDS[1]}" in
+CASES
+        esac
+    fi
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ] || [ "${current#-}" != "$current" ]; then
+        COMPREPLY=($(compgen -W "$words" -- "$current"))
+    fi
+}
+complete -o default -F _vaswani vaswani
+"""
+# zsh runs completion functions of bash after `bashcompinit`.
+_ZSH = "autoload -Uz compinit bashcompinit\ncompinit\nbashcompinit\n"
+
+
+class CompletionOptions(Options):
+    """The options of `vaswani completion`."""
+
+    needs_libraries: ClassVar[bool] = False
+
+    shell: Literal["bash", "zsh", "fish"] = on_command_line(positional=True)
+    """the shell that runs the script"""
+
+
+def run(options: CompletionOptions) -> None:
+    """Print the script."""
+    # Import here, because the table of commands names this file.
+    from . import COMMANDS
+
+    words = {}
+    for name, command in COMMANDS.items():
+        options_class, _ = command.load()
+        fields = options_class.command_line().items()
+        names = [option_of(field_name, field) for field_name, field in fields]
+        if "overrides" in options_class.model_fields:
+            names += [f"--{key}" for key in recipe_keys()]
+        words[name] = [*(name for name in names if name.startswith("--")), "--help", "--quiet", "--verbose"]
+    if options.shell == "fish":
+        print(_fish_script(words, {name: command.help for name, command in COMMANDS.items()}))
+        return
+    cases = []
+    for name, names in words.items():
+        joined = " ".join(names)
+        cases.append(f'            {name}) words="{joined}" ;;')
+    script = _BASH.replace("COMMANDS", " ".join(words)).replace("CASES", "\n".join(cases))
+    print((_ZSH if options.shell == "zsh" else "") + script, end="")
+
+
+def _fish_script(words: dict[str, list[str]], helps: dict[str, str]) -> str:
+    lines = ["complete -c vaswani -e"]
+    for name, help in helps.items():
+        quoted = help.replace("'", "")
+        lines.append(f"complete -c vaswani -n __fish_use_subcommand -f -a {name} -d '{quoted}'")
+    for name, names in words.items():
+        for option in names:
+            lines.append(
+                f"complete -c vaswani -n '__fish_seen_subcommand_from {name}' -l {option.removeprefix('--')}"
+            )
+    return "\n".join(lines)

@@ -1,0 +1,64 @@
+"""`vaswani env`: prints versions and hardware as text that a user can paste into a bug report."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import ClassVar
+
+from ..version import __version__
+from .options import Options
+
+_LIBRARIES = """
+    torch transformers tokenizers accelerate datasets huggingface_hub safetensors pydantic sacrebleu numpy peft
+    ctranslate2 onnxruntime torchao
+""".split()
+_VARIABLES = ("HF_", "TRANSFORMERS_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "VASWANI_")
+_SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+
+
+class EnvOptions(Options):
+    """The options of `vaswani env`."""
+
+    needs_libraries: ClassVar[bool] = False
+
+
+def run(options: EnvOptions) -> None:
+    """Print one fact per line."""
+    import torch
+
+    facts = {"vaswani_hf": f"{__version__} ({Path(__file__).parents[1]})"}
+    facts["python"] = f"{platform.python_version()} on {platform.platform()}"
+    for name in _LIBRARIES:
+        facts[name] = _version_of(name)
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    found = [name for name in ("avx2", "avx512_bf16", "amx_bf16", "bf16") if capabilities.get(name)]
+    facts["processor"] = f"{_processor()}; {os.cpu_count()} cores"
+    facts["processor instructions"] = ", ".join(found) or "unknown"
+    facts["threads of torch"] = str(torch.get_num_threads())
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    facts["GPUs"] = ", ".join(gpus) or "none"
+    facts["CUDA of torch"] = str(torch.version.cuda or "none")
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(_VARIABLES):
+            is_secret = any(word in name for word in _SECRETS)
+            facts[name] = "(set, not shown)" if is_secret else value
+    for name, fact in facts.items():
+        print(f"{name}: {fact}")
+
+
+def _version_of(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    """Return the name of the processor. On Linux, `platform.processor()` may be empty."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

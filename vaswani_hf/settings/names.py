@@ -1,0 +1,90 @@
+"""Suggests a name for an unknown option or recipe key."""
+
+import difflib
+from collections.abc import Collection
+
+# Names that other toolkits (fairseq, JoeyNMT, OpenNMT, Marian, Sockeye and transformers) and users give to options
+# and recipe keys of this package. The name of this package is the value.
+# A tuple lists the names in the order of preference.
+SYNONYMS: dict[str, str | tuple[str, ...]] = {
+    "lr": "learning_rate",
+    "beam": "num_beams",
+    "beams": "num_beams",
+    "beam_size": "num_beams",
+    "beam_width": "num_beams",
+    "nbest": "num_return_sequences",
+    "n_best": "num_return_sequences",
+    "lenpen": "length_penalty",
+    "alpha": "length_penalty",
+    "normalize": "length_penalty",
+    "max_len": ("max_new_tokens", "max_length"),
+    "max_len_a": "max_length_a",
+    "max_len_b": "max_length_b",
+    "max_output_length": "max_new_tokens",
+    "max_tokens": ("source_tokens_per_batch", "tokens_per_batch"),
+    "batch_size": ("source_tokens_per_batch", "tokens_per_batch"),
+    "mini_batch": ("source_tokens_per_batch", "tokens_per_batch"),
+    "batch_tokens": ("source_tokens_per_batch", "tokens_per_batch"),
+    "per_device_train_batch_size": ("source_tokens_per_batch", "tokens_per_batch"),
+    "heads": "encoder_attention_heads",
+    "num_heads": "encoder_attention_heads",
+    "layers": "encoder_layers",
+    "num_layers": "encoder_layers",
+    "enc_layers": "encoder_layers",
+    "dec_layers": "decoder_layers",
+    "hidden_size": "d_model",
+    "embedding_dim": "d_model",
+    "dim_emb": "d_model",
+    "ff_size": "encoder_ffn_dim",
+    "d_ff": "encoder_ffn_dim",
+    "patience": "early_stopping_patience",
+    "warmup": "warmup_steps",
+    "warmup_updates": "warmup_steps",
+    "update_freq": "gradient_accumulation_steps",
+    "accum_count": "gradient_accumulation_steps",
+    "max_update": "max_steps",
+    "max_updates": "max_steps",
+    "train_steps": "max_steps",
+    "steps": "max_steps",
+    "epochs": "num_train_epochs",
+    "max_epoch": "num_train_epochs",
+    "num_epochs": "num_train_epochs",
+    "precision": ("dtype", "bf16"),
+    "fp16": ("bf16", "dtype"),
+    "gpus": "device",
+    "gpu": "device",
+    "cpu": "device",
+    "cuda": "device",
+    "num_workers": ("workers", "dataloader_num_workers"),
+    "threads": "workers",
+    "out": "output",
+    "save_dir": "output_dir",
+    "model_dir": "output_dir",
+    "src": "source",
+    "ref": "reference",
+    "tgt": "target",
+    "src_lang": "source_language",
+    "tgt_lang": "target_language",
+    "vocab": "vocab_size",
+    "smoothing": "label_smoothing",
+    "sampling": "do_sample",
+    "sample": "do_sample",
+    "random_seed": "seed",
+    "fast": "engine",
+    "int8": "quantization",
+    "save_interval": "save_steps",
+    "validate_interval": "eval_steps",
+    "valid_steps": "eval_steps",
+    "log_interval": "logging_steps",
+    "clip_norm": "max_grad_norm",
+}
+
+
+def suggestion(name: str, known: Collection[str]) -> str | None:
+    """Return the option or key that a user may mean: a synonym, else a name with a similar spelling, else None."""
+    synonyms = SYNONYMS.get(name, ())
+    for synonym in [synonyms] if isinstance(synonyms, str) else synonyms:
+        if synonym in known:
+            return synonym
+    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    return similar[0] if similar else None
