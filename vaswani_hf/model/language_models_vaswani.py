@@ -14,8 +14,6 @@ Letters of shapes: B batch, T tokens of a text, P prompt length, D model width, 
 # transformers declares wider types for caches, outputs and sub-modules than this file uses.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
-import copy
-import os
 import sys
 from typing import Any, NoReturn
 
@@ -52,8 +50,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
     model_type = "vaswani_stack"
     # The name of the stack, and the names of its models for `auto_map`.
-    stack = "decoder"
-    code = {}  # type: ignore[var-annotated]
+    _stack = "decoder"
+    _code = {}  # type: ignore[var-annotated]
     is_encoder_decoder: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -65,18 +63,18 @@ class VaswaniStackConfig(VaswaniConfig):
             return
         super().__setattr__(name, value)
         stack, _, part = self.attribute_map.get(name, name).partition("_")
-        if stack == self.stack and part in _OF_EACH_STACK:
+        if stack == self._stack and part in _OF_EACH_STACK:
             super().__setattr__(f"{self._other_stack}_{part}", value)
 
     @property
     def _other_stack(self) -> str:
-        return "encoder" if self.stack == "decoder" else "decoder"
+        return "encoder" if self._stack == "decoder" else "decoder"
 
     def __post_init__(self, **kwargs):
         for alias in self.attribute_map.keys() & kwargs.keys():
             setattr(self, alias, kwargs.pop(alias))
         for part in _OF_EACH_STACK:
-            setattr(self, f"{self.stack}_{part}", getattr(self, f"{self.stack}_{part}"))
+            setattr(self, f"{self._stack}_{part}", getattr(self, f"{self._stack}_{part}"))
         self.decoder_vocab_size = self.vocab_size
         super().__post_init__(**kwargs)
 
@@ -85,7 +83,7 @@ class VaswaniStackConfig(VaswaniConfig):
         try:
             super().validate_architecture()
         except ValueError as error:
-            raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
+            raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self._stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as a dict for JSON, without the fields of the other stack."""
@@ -110,18 +108,15 @@ class VaswaniStackConfig(VaswaniConfig):
         for name in VaswaniConfig().to_dict():
             if hasattr(config, name) and name not in unused and not name.startswith("_"):
                 fields[name] = getattr(config, name)
-        fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
+        fields["vocab_size"] = config.decoder_vocab_size if cls._stack == "decoder" else config.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
             # Keep only the windows of this stack, because the list may have entries for the layers of both
             # stacks.
-            fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
+            fields["attention_window"] = config.windows_of(is_causal=cls._stack == "decoder")
         return cls(**fields)
 
-    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the config together with the code of the model, so that both load without the package."""
-        saved = copy.copy(self)
-        saved.auto_map = {auto: f"{_FILE}.{name}" for auto, name in self.code.items()}
-        PreTrainedConfig.save_pretrained(saved, save_directory, *args, **kwargs)
+    def auto_classes(self) -> dict[str, str]:
+        return {auto: f"{_FILE}.{name}" for auto, name in self._code.items()}
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
@@ -134,8 +129,8 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
     """
 
     model_type = "vaswani_decoder"
-    stack = "decoder"
-    code = {
+    _stack = "decoder"
+    _code = {
         "AutoConfig": "VaswaniDecoderConfig",
         "AutoModel": "VaswaniDecoderModel",
         "AutoModelForCausalLM": "VaswaniForCausalLM",
@@ -157,8 +152,8 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
     """
 
     model_type = "vaswani_encoder"
-    stack = "encoder"
-    code = {
+    _stack = "encoder"
+    _code = {
         "AutoConfig": "VaswaniEncoderConfig",
         "AutoModel": "VaswaniEncoderModel",
         "AutoModelForMaskedLM": "VaswaniForMaskedLM",
