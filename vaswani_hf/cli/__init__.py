@@ -20,8 +20,9 @@ from pydantic.fields import FieldInfo
 
 from ..checkpoint.hub import explain, sentence_of
 from ..model.configuration_vaswani import nearest_name
+from ..user_code import run_user_code
 from . import average, distill, evaluate, export, parse, plan, push, score, train, translate
-from .options import Options, command_line_settings
+from .options import CodeOptions, Options, command_line_settings
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,10 @@ def main(argv: list[str] | None = None) -> int:
     values = _values_of_words(words[0], command, words[1:])
     try:
         _hide_short_bars()
-        command.run(command.options.of_command_line(values))
+        options = command.options.of_command_line(values)
+        if isinstance(options, CodeOptions) and options.code is not None:
+            run_user_code(options.code, "--code")
+        command.run(options)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:

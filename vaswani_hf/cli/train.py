@@ -20,9 +20,13 @@ def run(options: RecipeOptions) -> None:
     from ..recipe.loading import load_recipe
     from ..training.processes import PipeSafeStream, Processes
     from ..training.run import train
+    from ..user_code import run_user_code
 
     # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
     # the main process.
-    recipe = Processes().run_on_main(lambda: load_recipe(options.recipe, options.overrides))
+    processes = Processes()
+    recipe = processes.run_on_main(lambda: load_recipe(options.recipe, options.overrides))
+    if recipe.model.code is not None and not processes.is_first:
+        run_user_code(recipe.model.code, "model.code")
     with redirect_stderr(PipeSafeStream(sys.stderr)):
         train(recipe)

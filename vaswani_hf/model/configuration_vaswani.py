@@ -449,9 +449,9 @@ class VaswaniConfig(PreTrainedConfig):
         saved.auto_map = self.auto_classes()
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
-        if self.uses_user_code:
+        if self.user_classes():
             # Save the files of the package here, because transformers would save the user's file unchanged.
-            vars(saved)["_auto_class"] = None
+            saved.__dict__["_auto_class"] = None
             folder = Path(save_directory)
             folder.mkdir(parents=True, exist_ok=True)
             custom_object_save(_base_of(self), folder)
@@ -467,10 +467,10 @@ class VaswaniConfig(PreTrainedConfig):
         """The classes of the package that transformers loads for this config: {Auto class: "module.class"}."""
         return dict(AUTO_MAP)
 
-    @property
-    def uses_user_code(self) -> bool:
-        """True if a class of a user is registered for a field, or if the config class itself is of a user."""
-        return bool(_registered(self)) or _base_of(self) is not type(self)
+    def user_classes(self) -> list[type]:
+        """The classes of users that the config needs: registered classes, and the config class itself."""
+        classes = [registry.classes[name] for registry, name in _registered(self)]
+        return classes if _base_of(self) is type(self) else [*classes, type(self)]
 
 
 # After this call transformers saves the code files of the model together with each config.
@@ -535,7 +535,7 @@ def _added_fields(cls: type) -> dict[str, Any]:
             if not callable(value) and not hasattr(value, "__get__"):
                 names.append(name)
         if inspect.isfunction(vars(kind).get("__init__")):
-            names += list(inspect.signature(kind.__init__).parameters)[1:]
+            names += list(inspect.signature(vars(kind)["__init__"]).parameters)[1:]
         for name in [*annotations, *names]:
             annotation = annotations.get(name)
             is_field = ClassVar not in (annotation, get_origin(annotation)) and not name.startswith("_")

@@ -96,7 +96,7 @@ def _is_same(name: str, recorded: str) -> bool:
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
     """The section `model` of a resumed run, with the recorded fields and the recorded names of the bases."""
     fields = {**recorded.config_fields(), **model.config_fields()}
-    return type(model).load({**fields, "init_from": recorded.init_from})
+    return model.replace(**fields, init_from=recorded.init_from)
 
 
 def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
@@ -129,7 +129,7 @@ def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSe
     pinned: Any = {stack: _pinned(base.name, base.folder) for stack, base in bases.items()}
     if not isinstance(model.init_from, InitFrom):
         pinned = next(iter(pinned.values()))
-    return type(model).load({**fields, **given, "init_from": pinned})
+    return model.replace(**{**fields, **given}, init_from=pinned)
 
 
 def _pinned(name: str, folder: Path) -> str:
