@@ -552,12 +552,9 @@ def _checked(config: VaswaniConfig, name: str, value: Any) -> Any:
         value = tuple(value)
     if value is getattr(type(config), name, MISSING):
         return value
-    candidates = [value]
-    if is_int(value, least=-sys.maxsize):
-        # Accept an integer as a float.
-        candidates.append(float(value))
     errors = []
-    for candidate in candidates:
+    # Accept an integer as a float.
+    for candidate in (value, _with_floats(value)):
         try:
             type_validator(name, candidate, expected)
             return value
@@ -565,8 +562,15 @@ def _checked(config: VaswaniConfig, name: str, value: Any) -> Any:
             errors.append(str(error))
     if "Unsupported type" in errors[0]:
         return value
-    words = getattr(expected, "__name__", str(expected)) if isinstance(expected, type) else str(expected)
+    words = expected.__name__ if isinstance(expected, type) else str(expected)
     raise ValueError(f"`{name}` must be of the type {words}, but is {value!r}.")
+
+
+def _with_floats(value: Any) -> Any:
+    """The value with each integer replaced by a float, also in lists and tuples."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_floats(item) for item in value)
+    return float(value) if is_int(value, least=-sys.maxsize) else value
 
 
 def _remedy(field: str, value: Any) -> str:
