@@ -1,4 +1,6 @@
 # Targets of the README and of .ci/run. All packages are installed into .venv. A second run installs nothing.
+# `make quickstart` and `make parsing` install the package and its dependencies. The other targets also install the
+# development tools and the optional libraries.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,19 +17,23 @@ WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)'
 
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/runtime: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/$(INSTALL) $(TORCH)
+	$(BIN)/$(INSTALL) --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/installed: $(VENV)/runtime
 	$(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-quickstart: install
+quickstart: $(VENV)/runtime
 	$(BIN)/vaswani train configuration/numbers.yaml --resume true
 	$(BIN)/python scripts/examples/quickstart.py checkpoints/numbers
 
 # Trains a parser and prints its F1 on held-out sentences.
-parsing: install
+parsing: $(VENV)/runtime
 	$(BIN)/vaswani train configuration/parsing.yaml --resume true
 	$(BIN)/python scripts/examples/quick_trees.py 1000 --seed 2 --split test > checkpoints/parsing/held_out.txt
 	$(BIN)/vaswani evaluate checkpoints/parsing --trees checkpoints/parsing/held_out.txt

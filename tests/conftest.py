@@ -1,7 +1,9 @@
-"""Fixtures of several test files: a Hub on loopback, one thread, and models small enough for slow loops."""
+"""Fixtures of several test files: a local Hub, one thread, and models that are small enough for slow loops."""
 
 import functools
+import gc
 import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -27,7 +29,7 @@ _ENVIRONMENT = _HUB.environment() | {
     "HF_HOME": str(Path(_FOLDER.name) / "home"),
     "ORT_DISABLE_TELEMETRY": "1",
 }
-# For the processes that tests start.
+# The processes that tests start inherit these environment variables.
 _ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 for _name in os.environ.keys() - _ENVIRONMENT.keys():
     del os.environ[_name]
@@ -41,14 +43,18 @@ from vaswani_hf.cli import main  # noqa: E402
 from vaswani_hf.translation.translator import Translator  # noqa: E402
 
 torch.set_num_threads(1)
-# A background job of a script ignores SIGINT. The processes that tests start inherit what is set here.
+# A fifth of the time of a tiny run is spent on waiting for the disk. Only a power failure would show the difference.
+os.fsync = lambda descriptor: None
+# A background job of a script ignores SIGINT. The processes that tests start inherit these settings.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Whatever gives torch more threads makes every later test of the process several times slower."""
+    """Reset the number of threads after each test, because more threads make every later test several times
+    slower.
+    """
     yield
     number = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -69,12 +75,21 @@ def set_bfloat16(monkeypatch):
 
 @pytest.fixture(params=[True, False], ids=["bfloat16 in hardware", "no bfloat16 in hardware"])
 def bfloat16_in_hardware(request, set_bfloat16) -> bool:
-    """Both kinds of processor. A test whose outcome depends on the processor takes this or `set_bfloat16`.
+    """Both kinds of processor. A test whose outcome depends on the processor uses this fixture or
+    `set_bfloat16`.
 
     All other tests name the precision: recipes say `bf16`, translators are given a `dtype`.
     """
     set_bfloat16(request.param)
     return request.param
+
+
+@pytest.fixture(scope="module")
+def quick_workers(python):
+    """Processes of multiprocessing start in a Python that has imported the package."""
+    multiprocessing.set_executable(python)
+    yield
+    multiprocessing.set_executable(sys.executable)
 
 
 COPYING_STEPS = 400
@@ -89,7 +104,9 @@ def _pythons():
 
 
 def _wait_for_imports(executable: str) -> str:
-    """On a busy machine the imports take minutes. These minutes may not count for the first command of a test."""
+    """On a busy machine the imports take minutes. The minutes of the imports must not count towards the time
+    limit of the first command of a test.
+    """
     subprocess.run([executable, "-c", "pass"], check=True)
     return executable
 
@@ -108,7 +125,9 @@ def fresh_python(_pythons) -> str:
 
 @pytest.fixture(autouse=True, scope="session")
 def _curves_drawn_once():
-    """Drawing the curve of a run takes a quarter of a tiny run: a process draws each kind once, and then copies it."""
+    """Draw each kind of curve once per process, and then copy it, because drawing takes a quarter of the time
+    of a tiny run.
+    """
     results = sys.modules.get("vaswani_hf.training.results")
     if results is None:
         yield
@@ -145,7 +164,7 @@ def tiny_model():
     return factories.tiny_model
 
 
-# Among them some that a small vocabulary splits, also in the middle of a character.
+# A small vocabulary splits some of these words, and splits some characters into bytes.
 COPIED_WORDS = (
     "der Hund läuft über die Straße Mr. 3. Mai weiß größer. eins zwei, drei! ja? nein Öl Łódź 日本".split()
 )
@@ -159,7 +178,7 @@ def copied_words() -> list[str]:
 
 @pytest.fixture(scope="session")
 def copier() -> Translator:
-    """A translator that gives back what it is given, if that is of a few of the words above."""
+    """A translator that copies texts of a few of the words in `COPIED_WORDS`."""
     tokenizer = factories.tiny_tokenizer([" ".join(COPIED_WORDS)] * 2, 320, model_max_length=64)
     shape = {
         "d_model": 48,
@@ -186,7 +205,7 @@ def copier() -> Translator:
 
 @pytest.fixture(scope="session")
 def copier_checkpoint(copier, tmp_path_factory) -> str:
-    """A folder with that model."""
+    """The folder of a checkpoint with the model and the tokenizer of the copier."""
     folder = tmp_path_factory.mktemp("copier")
     copier.model.save_pretrained(folder)
     save_tokenizers(copier.source_tokenizer, copier.target_tokenizer, folder)
@@ -197,6 +216,12 @@ def copier_checkpoint(copier, tmp_path_factory) -> str:
 class User:
     name: str
     token: str
+
+
+def pytest_collection_finish():
+    """The trainer collects garbage in each run, which takes a third of the run if it visits all imported modules."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure():
@@ -212,7 +237,9 @@ def _users() -> dict[str, User]:
 
 @pytest.fixture
 def hub(_users):
-    """The Hub of this session; after the test, nobody has left loopback and no token has gone to another origin."""
+    """The local Hub; after each test, check that no request left this machine and no other origin received a
+    token.
+    """
     _HUB.clear()
     _HUB.forget_offences()
     yield _HUB
@@ -223,7 +250,7 @@ def hub(_users):
 
 @pytest.fixture
 def alice(hub, _users, monkeypatch) -> User:
-    """A user who may write to her own repositories, and is logged in."""
+    """A user who is logged in and may write to her own repositories."""
     monkeypatch.setenv("HF_TOKEN", _users["alice"].token)
     return _users["alice"]
 
@@ -239,15 +266,16 @@ _NUMBERS = itertools.count(1)
 
 @pytest.fixture
 def repo_id(alice) -> str:
-    """The name of a repository of alice that no other test has."""
+    """The name of a repository of alice that no other test uses."""
     return f"alice/model-{next(_NUMBERS)}"
 
 
 @pytest.fixture
 def tiny_checkpoint(tiny_model, tmp_path):
-    """Make the folder of a checkpoint whose weights no other has; config fields can be given.
+    """Make the folder of a checkpoint with weights that no other checkpoint has, and with given config
+    fields.
 
-    It has what `save_pretrained` and `save_tokenizers` write, so no record of a run.
+    The folder has the files of `save_pretrained` and `save_tokenizers`, but no record of a run.
     """
 
     def make(name: str = "checkpoint", *, two_vocabularies: bool = False, **fields) -> Path:
@@ -269,7 +297,7 @@ def tiny_checkpoint(tiny_model, tmp_path):
 
 @pytest.fixture
 def few_numbers(monkeypatch):
-    """Runs on the corpus of numbers are scored on ten pairs instead of a thousand."""
+    """Score runs on the corpus of numbers on ten pairs instead of a thousand pairs, to save time."""
     monkeypatch.setattr("vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT", 10)
 
 

@@ -1,4 +1,4 @@
-"""Counting what would wait for a GPU, on a machine without one."""
+"""Counts the operations that would wait for a GPU, on a machine without a GPU."""
 
 import traceback
 from collections import Counter
@@ -6,17 +6,19 @@ from collections import Counter
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# What asks a device for its numbers, and what hands it some that are not in pinned memory.
+# Parts of the names of operations that read values from a device.
 WAITING = ("_local_scalar_dense", "nonzero", "equal.default", "masked_select", "unique")
 
 
 class Waiting(TorchDispatchMode):
-    """Counts what would wait for a GPU: reading, masks as indices, lists that become tensors; by place in the code."""
+    """Counts, by place in the code, operations that would wait for a GPU: reads, masks as indices, and
+    tensors made from lists.
+    """
 
     def __init__(self, monkeypatch):
         super().__init__()
         self.places = Counter()
-        # Tensors of a CPU are made into lists without any operation.
+        # `tolist` of a CPU tensor calls no operation that this mode could count.
         to_list = torch.Tensor.tolist
         monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: (self.count(), to_list(tensor))[1])
 
@@ -29,7 +31,7 @@ class Waiting(TorchDispatchMode):
         is_mask = name.startswith(("aten.index.", "aten.index_put")) and any(
             index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
         )
-        # A number that is written into a tensor is one without dimensions.
+        # A single number that is written into a tensor has no dimensions and does not count as a list.
         is_list = "lift_fresh" in name and args[0].dim() > 0
         if is_mask or is_list or any(one in name for one in WAITING):
             self.count()

@@ -64,7 +64,7 @@ TINY_RECIPE: dict[str, Any] = {
 
 
 def tiny_config(**fields) -> VaswaniConfig:
-    """The smallest config that has every part, with these fields changed."""
+    """Make the smallest config that has every part, with these fields changed."""
     return VaswaniConfig(**TINY_CONFIG | fields)
 
 
@@ -73,7 +73,8 @@ def tiny_model(**fields) -> VaswaniForSeq2SeqLM:
     torch.manual_seed(0)
     model = VaswaniForSeq2SeqLM(tiny_config(**fields)).eval()
     with torch.no_grad():
-        # Biases of 0 and gains of 1 would hide that they are not used, and small weights that a mask is missing.
+        # Add random numbers to all weights, because biases of 0 and gains of 1 would hide unused parameters,
+        # and small weights a missing mask.
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model
@@ -102,13 +103,13 @@ def tiny_recipe(changes: dict[str, Any] | None = None, **keys: Any) -> dict[str,
 
 
 def write_recipe(path: Path, changes: dict[str, Any] | None = None, **keys: Any) -> Path:
-    """Writes `tiny_recipe(changes, **keys)` as YAML and gives back the path."""
+    """Write `tiny_recipe(changes, **keys)` as YAML, and return the path."""
     path.write_text(yaml.safe_dump(tiny_recipe(changes, **keys), sort_keys=False), encoding="utf-8")
     return path
 
 
 def loaded_recipe(path: Path, changes: dict[str, Any] | None = None, **keys: Any):
-    """Writes that recipe and loads it."""
+    """Write the recipe of `write_recipe`, and load the recipe."""
     return load_recipe(write_recipe(path, changes, **keys))
 
 
@@ -120,6 +121,6 @@ def _trained_tokenizer(texts: tuple[str, ...], vocab_size: int, options: tuple):
 def tiny_tokenizer(
     texts: Sequence[str] = ("one two three eins zwei drei",), vocab_size: int = 280, **options
 ):
-    """A tokenizer trained on these texts. A process trains each tokenizer once and gives back copies."""
+    """A tokenizer trained on these texts. A process trains each tokenizer once, and returns copies."""
     texts = (texts,) if isinstance(texts, str) else tuple(texts)
     return copy.deepcopy(_trained_tokenizer(texts, vocab_size, tuple(sorted(options.items()))))

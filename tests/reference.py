@@ -1,8 +1,8 @@
-"""The paper "Attention Is All You Need" in slow loops: the measure that the tests hold the model against.
+"""The paper "Attention Is All You Need" in slow loops, with which the tests compare the model.
 
-One sentence pair at a time, so there is no batch, no padding, no mask and no dropout. Causality comes from slicing:
-position t is only ever shown the positions up to t. It shares no code with the package, uses elementary differentiable
-operations only, and computes in the dtype of its weights.
+One sentence pair at a time, so there is no batch, no padding, no mask and no dropout. Causality comes from
+slicing: position t sees only the positions up to t. The reference shares no code with the package, uses only
+    elementary differentiable operations, and computes in the dtype of its weights.
 
 With `model.state_dict(keep_vars=True)` the weights are the model's own parameters, ties included, so that
 `torch.autograd.grad(Reference(...).loss(...), model.parameters())` is comparable with the model's gradients.
@@ -22,7 +22,7 @@ Ids = list[int]
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Section 3.2.1: the softmax of Eq. (1), over one vector [S]."""
+    """Section 3.2.1: the softmax of Equation 1, over one vector [S]."""
     # Subtracting a constant changes no value and no gradient; it keeps exp from overflowing.
     exponentials = torch.exp(scores - scores.detach().max())
     return exponentials / exponentials.sum()
@@ -38,12 +38,12 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 
 def dot(query: Tensor, key: Tensor) -> Tensor:
-    """Section 3.2.1: q k, the sum of the products of the features, for one query [K] and one key [K]."""
+    """Section 3.2.1: return q k, the sum of the products of the features, for one query [K] and one key [K]."""
     return (query * key).sum()
 
 
 def score_function(name: str, of_head: dict[str, Tensor]) -> Score:
-    """A score function by its name, for one query [K] and one key [K]; `of_head` has the parameters of one head.
+    """Return a score function for one query [K] and one key [K]; `of_head` has the parameters of one head.
 
     Section 3.2.1 has "scaled_dot" and "dot" (dot-product), and mentions "additive" (Bahdanau et al. 2015).
     """
@@ -71,7 +71,7 @@ def score_function(name: str, of_head: dict[str, Tensor]) -> Score:
 def attention(
     queries: Tensor, keys: Tensor, values: Tensor, causal: bool, score: Score, window: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Section 3.2.1, Eq. (1), one query at a time.
+    """Section 3.2.1, Equation 1, one query at a time.
 
     Args:
         queries: [T, K].
@@ -97,7 +97,7 @@ def attention(
 
 
 def head_columns(states: Tensor, head: int, num_heads: int) -> Tensor:
-    """Section 3.2.2: one head's share [T, K] of projected states [T, H * K]; the width K follows from the weights."""
+    """Section 3.2.2: return the part [T, K] of the projected states [T, H * K] that belongs to one head."""
     width = states.shape[1] // num_heads
     return states[:, head * width : (head + 1) * width]
 
@@ -116,7 +116,7 @@ def smoothed_cross_entropy(log_probs: Tensor, label: int, epsilon: float, form: 
     """Section 5.4: cross-entropy (nats) of log-probabilities [V] against one smoothed label.
 
     "t2t" puts 1 - epsilon on the label and epsilon / (V - 1) on each other class; "torch" puts 1 - epsilon on the label
-    and, in addition, epsilon / V on every class. A class of probability 0 is no class: V does not count it.
+    and, in addition, epsilon / V on every class. V does not count a class of probability 0.
     """
     classes = log_probs[log_probs > -math.inf]
     others = classes.sum() - log_probs[label]
@@ -130,7 +130,8 @@ def smoothed_cross_entropy(log_probs: Tensor, label: int, epsilon: float, form: 
 class Reference:
     """Section 3: the Transformer, computed from a state dict.
 
-    Differs from the paper: `norm_position="pre"`, attention biases and other scores exist, because the model offers them.
+    Differs from the paper: The reference also supports `norm_position="pre"`, attention biases and other
+    scores, because the model has these options.
 
     Attributes:
         attention_maps: the attention weights [H, T, S] of the latest calls, under the name that the sub-layer has in
@@ -138,14 +139,14 @@ class Reference:
     """
 
     def __init__(self, state_dict: Mapping[str, Tensor], config: Any):
-        """Section 3.1: takes all sizes from `config` but d_k, d_v and d_ff, which follow from the weights.
+        """Section 3.1: all sizes come from `config`, except d_k, d_v and d_ff, which follow from the weights.
 
         Args:
             state_dict: weights under the model's names, a linear map as [out_features, in_features].
             config: the model's configuration, or anything with the attributes that are read below.
 
         Raises:
-            ValueError: `activation_function` is not the paper's.
+            ValueError: If `activation_function` is not "relu", the activation of the paper.
         """
         if config.activation_function != "relu":
             raise ValueError(
@@ -156,12 +157,12 @@ class Reference:
         self.attention_maps: dict[str, Tensor] = {}
 
     def linear(self, name: str, states: Tensor) -> Tensor:
-        """Section 3.2.2 and Eq. (2): x W, plus b where the state dict holds a bias."""
+        """Section 3.2.2 and Equation 2: x W, plus b where the state dict holds a bias."""
         projected = states @ self.weights[f"{name}.weight"].T
         return projected + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else projected
 
     def layer_norm(self, name: str, states: Tensor) -> Tensor:
-        """Section 3.1: layer normalization (Ba et al. 2016, Eq. (4)) of each position of [T, D]."""
+        """Section 3.1: layer normalization (Ba et al. 2016, Equation 4) of each position of [T, D]."""
         normalized = []
         for state in states:
             centered = state - state.sum() / len(state)
@@ -205,7 +206,7 @@ class Reference:
         return windows[layer]
 
     def feed_forward(self, layer: str, states: Tensor) -> Tensor:
-        """Section 3.3, Eq. (2): max(0, x W_1 + b_1) W_2 + b_2, for each position of [T, D] separately."""
+        """Section 3.3, Equation 2: max(0, x W_1 + b_1) W_2 + b_2, for each position of [T, D] separately."""
         outputs = []
         for state in states:
             hidden = self.linear(f"{layer}.fc1", state)
@@ -288,7 +289,7 @@ class Reference:
         """Section 3.4: log-probabilities [T, V] of the next token.
 
         Differs from the paper: `excluded_class` (the padding class) can be left out of the softmax and gets minus
-        infinity, because nobody ever predicts it.
+        infinity, because no model may predict it.
         """
         logits = self.logits(source_ids, target_ids)
         kept = [token_id for token_id in range(logits.shape[1]) if token_id != excluded_class]
@@ -326,7 +327,9 @@ class Reference:
         max_new_tokens: int,
         excluded_class: int | None = None,
     ) -> Ids:
-        """Section 3.1: auto-regressive decoding, everything recomputed for each token; ids without start, with end."""
+        """Section 3.1: decode greedily, and compute everything again for each token; return ids without
+        start, with end.
+        """
         target_ids = [start_id]
         for _ in range(max_new_tokens):
             target_ids.append(int(self.log_probs(source_ids, target_ids, excluded_class)[-1].argmax()))

@@ -1,10 +1,11 @@
-"""The search of the paper in slow loops, and the search over all sequences: what the tests hold `generate` against.
+"""The search of the paper in slow loops, and the search over all sequences, with which the tests compare
+`generate`.
 
 One sentence and one hypothesis at a time, over lists of token ids and Python floats; the model is a function from
 (source ids, target ids so far, the decoder's start first) to the log-probabilities of the next token, one per class.
-It shares no code with the package or with transformers.
+The slow search shares no code with the package or with transformers.
 
-A hypothesis ends with an end token, where a stopping criterion says so, or at the limit, where it is cut as it is. Only
+A hypothesis ends with an end token, at a stopping criterion, or at the limit. Only
 the best `num_beams` of a step's candidates may join the finished ones; behind them, as many candidates are looked at
 as are needed for `num_beams` that can go on.
 """
@@ -20,7 +21,7 @@ LogProbs = Callable[[Ids, Ids], list[float]]
 
 
 class Hypothesis(NamedTuple):
-    """New tokens, without what the decoder was given, and their score."""
+    """The new tokens of a translation, without the prompt, and their score."""
 
     score: float
     tokens: Ids
@@ -35,7 +36,7 @@ class SlowSearch:
         limit: the greatest number of new tokens.
         num_beams: hypotheses that are kept.
         length_penalty: alpha.
-        length_penalty_type: "power" divides by n^alpha, "gnmt" by ((5 + n) / 6)^alpha (Wu et al. 2016, Eq. 14).
+        length_penalty_type: "power" divides by n^alpha, "gnmt" by ((5 + n) / 6)^alpha (Wu et al. 2016).
         early_stopping: None stops at the limit only. True stops as soon as there are `num_beams` finished ones, False
             when the best open one, scored by its present length, is no better than the worst of them, "never" when it
             cannot become better at any length up to the limit.
@@ -57,7 +58,7 @@ class SlowSearch:
     num_steps: int = 0
 
     def normalized(self, total: float, length: int) -> float:
-        """The sum of log-probabilities of so many new tokens, divided by the length penalty."""
+        """The sum of the log-probabilities, divided by the length penalty for this number of new tokens."""
         base = length if self.length_penalty_type == "power" else (5 + length) / 6
         return total / base**self.length_penalty
 
@@ -105,7 +106,7 @@ class SlowSearch:
                 yield total + log_prob, [*tokens, token]
 
     def all_hypotheses(self, source: Ids, prefix: Ids) -> list[Hypothesis]:
-        """All sequences that can be searched, best first."""
+        """All possible sequences, best first."""
         running: list[tuple[float, Ids]] = [(0.0, [])]
         found = []
         while running:
@@ -131,7 +132,9 @@ def averaged(models: list[LogProbs]) -> LogProbs:
 
 
 def without(log_probs: LogProbs, banned: Callable[[Ids, Ids], set[int]]) -> LogProbs:
-    """A model that gives no probability to what `banned(source, target)` names, and the others what they had."""
+    """A model that gives the tokens `banned(source, target)` the probability 0, and does not change other
+    probabilities.
+    """
 
     def masked(source: Ids, target: Ids) -> list[float]:
         out = banned(source, target)
@@ -152,7 +155,7 @@ def repeated_ngrams(size: int) -> Callable[[Ids, Ids], set[int]]:
 
 
 def coverage(attention: list[list[float]], beta: float) -> float:
-    """Wu et al. 2016, Eq. 14: beta times the sum of log(min(attention that a source token got in all steps, 1)).
+    """Wu et al. 2016: beta times the sum of log(min(attention that a source token got in all steps, 1)).
 
     Args:
         attention: one row per target token, one column per source token.
@@ -162,5 +165,5 @@ def coverage(attention: list[list[float]], beta: float) -> float:
 
 
 def limit_of(source: Ids, a: float, b: int) -> int:
-    """The greatest number of new tokens for a source with `a` and `b`; never none at all."""
+    """The largest number of new tokens for a source with `a` and `b`, at least 1."""
     return max(1, math.floor(a * len(source) + b))

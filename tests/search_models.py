@@ -1,7 +1,8 @@
-"""Models for the tests of the search: tiny, but translating, so that they end sentences here early and there late.
+"""Models for the tests of the search: the models are tiny, but trained, so their translations end at
+different lengths.
 
-Random weights repeat one token for ever, and all beams are then alike; a second of training on a made-up language is
-enough for hypotheses of different lengths and tokens that are no near-ties.
+A model with random weights repeats one token without end, and all beams are equal. A second of training on an
+artificial language gives hypotheses of different lengths, and scores that are clearly different.
 """
 
 import copy
@@ -67,14 +68,16 @@ def _trained(tiny_config: Callable, seed: int, num_steps: int, fields: tuple) ->
 
 
 def translator(tiny_config: Callable, seed: int = 0, num_steps: int = 120, **fields) -> VaswaniForSeq2SeqLM:
-    """A model that has learnt the made-up language a little; the same weights at every call, free to be changed."""
+    """A model after a short training on the artificial language; each call returns a new copy of the same
+    weights.
+    """
     return copy.deepcopy(_trained(tiny_config, seed, num_steps, tuple(fields.items())))
 
 
 def new_tokens(
     sequences: torch.Tensor, prompt_length: int = 1, end_ids: tuple[int, ...] = (EOS,)
 ) -> list[list[int]]:
-    """The tokens of each row after the prompt up to its end. Only padding follows the end."""
+    """Return the tokens of each row from the prompt to the end. Only padding follows the end."""
     rows = []
     for row in sequences[:, prompt_length:].tolist():
         ends = [index + 1 for index, token in enumerate(row) if token in end_ids]
@@ -103,7 +106,9 @@ def batch_of(
 
 @functools.cache
 def log_probs_of(model: VaswaniForSeq2SeqLM) -> Callable:
-    """The model as the slow search takes it: one row, no padding, no mask, no cache. It remembers what it was asked."""
+    """The model as the slow search takes it: one row, no padding, no mask, no cache. The function caches its
+    results.
+    """
 
     @functools.cache
     def encoded(source: tuple[int, ...]):
@@ -133,13 +138,14 @@ def attention_of(model: VaswaniForSeq2SeqLM) -> Callable:
 
 
 class TransformersSearch(VaswaniPreTrainedModel, GenerationMixin):
-    """The same function behind `generate` exactly as transformers has it. It must be given all masks."""
+    """The same model with the unchanged `generate` of transformers. The caller must pass all masks."""
 
     def __init__(self, model: VaswaniForSeq2SeqLM):
         super().__init__(model.config)
         self.model = model.model
         self.whole = [model]
-        # transformers 5.17 takes the number of target classes from `vocab_size`, which is the source's; scores too.
+        # transformers 5.17 reads the number of target classes from `vocab_size`, which is the size of the
+        # source vocabulary.
         self.config = copy.copy(model.config)
         self.config.share_encoder_decoder_embeddings = False
         self.config.vocab_size = model.config.decoder_vocab_size

@@ -1,4 +1,4 @@
-"""The Hub of the tests, as the client of the real Hub sees it."""
+"""The local Hub of the tests answers the client of the real Hub correctly."""
 
 import os
 import subprocess
@@ -87,7 +87,7 @@ def test_files_of_all_sizes_come_back(hub, api, repo_id, tmp_path):
     entries = {entry.path: entry for entry in api.list_repo_tree(repo_id, recursive=True)}
     assert entries["deep/model.safetensors"].lfs.size == len(WEIGHTS) and "deep" in entries
     assert [path.path for path in api.get_paths_info(repo_id, ["deep", "missing"])] == ["deep"]
-    # A file that is there is not committed again.
+    # A file that the repository already has is not committed again.
     assert (
         api.upload_file(repo_id=repo_id, path_in_repo="deep/model.safetensors", path_or_fileobj=WEIGHTS).oid
         == info.sha
@@ -135,7 +135,7 @@ def test_rights(hub, api, repository, bob, download):
         ):
             with pytest.raises(HfHubHTTPError, match=str(code)):
                 call()
-    # Everybody may open a pull request and change it.
+    # Every user may open a pull request and change this pull request.
     bobs = HfApi(token=bob.token)
     assert bobs.upload_file(**file, create_pr=True).pr_revision == "refs/pr/1"
     bobs.upload_file(**file | {"path_in_repo": "b.bin"}, revision="refs/pr/1")

@@ -1,4 +1,4 @@
-"""The oldest versions that are declared are those that `make test-oldest` runs with, and has installed."""
+"""The oldest declared versions are the versions that `make test-oldest` installs and tests."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Names of other libraries that no documentation promises, with their modules. Any version may remove these names.
+"""The installed libraries have the names in vaswani_hf/private_names.py, and the package uses no other private names.
 
 ruff (SLF001, PLC2701) refuses the use of private names that pyproject.toml does not list. ruff sees no method that overrides
 a private method, and no name without an underscore.
@@ -14,73 +14,19 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.version import Version
 
 import vaswani_hf
+from vaswani_hf import private_names
+from vaswani_hf.private_names import INSIDES, PRIVATE, TESTED, missing_names, warn_of_missing_names
 
 ROOT = Path(__file__).parent.parent
 SOURCES = [
     path.read_text(encoding="utf-8")
     for folder in ("vaswani_hf", "scripts")
     for path in (ROOT / folder).rglob("*.py")
+    if path.name != "private_names.py"
 ]
 
-PRIVATE = {
-    "transformers.generation.utils": """
-        _eos_token_tensor _expand_inputs_for_generation _has_unfinished_sequences _pad_token_tensor _prefill
-        _prepare_cache_for_generation
-        _prepare_generation_config _sample
-        _update_model_kwargs_for_generation _valid_auto_compile_criteria
-    """,
-    "transformers.generation.configuration_utils": "_from_model_config _get_default_generation_params",
-    "transformers.modeling_utils": """
-        _can_compile_fullgraph _can_record_outputs _check_and_adjust_attn_implementation _get_resized_embeddings
-        _get_resized_lm_head _init_weights _is_hf_initialized
-        _no_split_modules _resize_token_embeddings _skip_keys_device_placement _supports_attention_backend
-        _supports_flash_attn _supports_flex_attn _supports_sdpa _tied_weights_keys _tp_plan _tp_size
-    """,
-    "transformers.distributed.mixin": "_fsdp_plan",
-    "transformers.configuration_utils": "_attn_implementation",
-    "transformers.models.nllb.tokenization_nllb": "_build_translation_inputs",
-    "transformers.pipelines.base": """
-        _batch_size _forward _forward_params _load_feature_extractor _load_image_processor _load_processor _load_tokenizer
-        _load_video_processor _pipeline_calls_generate _postprocess_params _registered_impl _sanitize_parameters
-    """,
-    "transformers.trainer": "_get_grad_norm _load_rng_state _prepare_input _save_checkpoint",
-    "datasets.arrow_dataset": "_indices",
-    "os": "_exit",
-    "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
-    "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
-    "torch.utils._pytree": "_pytree",
-    # Dispatch modes and fake tensors are documented, but their modules have private names. The other names are attention
-    # kernels that `scaled_dot_product_attention` chooses from.
-    "torch._subclasses.fake_tensor": "_subclasses",
-    "torch.utils.flop_counter": """
-        _python_dispatch _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
-        _scaled_dot_product_flash_attention_backward
-    """,
-    "torch._meta_registrations": """
-        _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
-    """,
-}
-# Names without an underscore, in modules that are the inside of a library or that no documentation promises.
-INSIDES = {
-    "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
-    "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",
-    "transformers.integrations.fsdp": "is_fsdp_managed_module",
-    "transformers.quantizers.quantizer_torchao": "flatten_tensor_state_dict",
-    "transformers.exporters.configs": "OnnxConfig",
-    "transformers.exporters.exporter_dynamo": "get_auto_dynamic_shapes",
-    "transformers.exporters.exporter_onnx": "OnnxExporter",
-    "huggingface_hub.constants": "ENDPOINT HF_HUB_DISABLE_PROGRESS_BARS HF_HUB_DISABLE_XET",
-    "huggingface_hub.utils": "enable_progress_bars filter_repo_objects parse_ratelimit_headers validate_repo_id",
-    "ctranslate2.converters.transformers": """
-        BartLoader TransformersConverter architecture_name get_model_spec register_loader set_attention set_common_layers
-        set_decoder set_embeddings set_encoder set_layer_norm set_linear
-    """,
-    "ctranslate2.specs.common_spec": "Activation",
-    "ctranslate2.specs.transformer_spec": "TransformerDecoderSpec TransformerEncoderSpec TransformerSpec",
-}
 NAMES = [
     (module, name)
     for table in (PRIVATE, INSIDES)
@@ -93,7 +39,7 @@ LISTED = {name for _, name in NAMES}
 @pytest.mark.parametrize(("module", "names"), [*PRIVATE.items(), *INSIDES.items()])
 def test_the_installed_version_has_the_names_and_the_package_uses_them(module, names):
     if module.startswith("ctranslate2"):
-        pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
+        pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
     source = inspect.getsource(importlib.import_module(module))
     for name in names.split():
         assert re.search(rf"\b{name}\b", source), f"{module} has no {name} any more; find its successor."
@@ -132,15 +78,28 @@ def test_names_from_the_inside_of_a_library_are_listed():
 def test_the_linter_allows_listed_names_and_names_of_this_package():
     with (ROOT / "pyproject.toml").open("rb") as file:
         allowed = tomllib.load(file)["tool"]["ruff"]["lint"]["flake8-self"]["ignore-names"]
-    assert {*allowed} - LISTED == {"_handlers", "_is_complete", "_padding_is_end"}
+    # The documentation of Python describes `os._exit`. The other names are names of this package.
+    assert {*allowed} - LISTED == {"_exit", "_handlers", "_is_complete", "_padding_is_end"}
 
 
-@pytest.mark.parametrize(("library", "parts"), [("transformers", 2), ("huggingface_hub", 1)])
-def test_the_cap_is_the_first_version_after_the_one_that_is_tested(library, parts):
+def test_transformers_has_no_upper_limit_and_the_tested_versions_are_pinned():
     with (ROOT / "pyproject.toml").open("rb") as file:
         required = [Requirement(line) for line in tomllib.load(file)["project"]["dependencies"]]
-    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    tested = Version(re.search(rf"^{library}==(.+)$", pinned, re.MULTILINE)[1])
-    (cap,) = [s for r in required if r.name == library for s in r.specifier if s.operator == "<"]
-    *same, last = tested.release[:parts]
-    assert Version(cap.version).release[:parts] == (*same, last + 1)
+    limits = {r.name: {s.operator for s in r.specifier} for r in required}
+    assert limits["transformers"] == limits["huggingface_hub"] == {">="}
+    pinned = dict(re.findall(r"^(\w+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    assert {name: pinned[name] for name in TESTED} == TESTED
+
+
+def test_a_name_that_a_new_version_lacks_is_reported_once_with_the_remedy(monkeypatch):
+    assert [missing_names(library) for library in TESTED] == [[]] * len(TESTED)
+    more = {"transformers.generation.utils": "_prefill _gone", "transformers.moved": "_name"}
+    monkeypatch.setattr(private_names, "PRIVATE", PRIVATE | more)
+    warn_of_missing_names()
+    monkeypatch.setattr(private_names, "version", lambda library: "99.0")
+    with pytest.warns(UserWarning) as caught:
+        warn_of_missing_names()
+    assert [str(warning.message) for warning in caught] == [
+        "transformers 99.0 does not have transformers.generation.utils._gone, transformers.moved._name, so parts of vaswani_hf will "
+        f"fail; install the version that vaswani_hf is tested with: pip install 'transformers=={TESTED['transformers']}'."
+    ]

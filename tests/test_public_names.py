@@ -9,7 +9,7 @@ from factories import write_recipe
 import vaswani_hf
 from vaswani_hf.tasks import TASKS
 
-# Names that could be imported before there was a list of public ones.
+# Names that could be imported before the package had a list of public names.
 OLD_NAMES = """
     TranslationPipeline VaswaniConfig VaswaniDecoder VaswaniDecoderConfig VaswaniDecoderModel VaswaniEncoder
     VaswaniEncoderConfig VaswaniEncoderModel VaswaniForCausalLM VaswaniForMaskedLM VaswaniForSeq2SeqLM VaswaniModel

@@ -1,10 +1,12 @@
-"""Two Pythons that have already imported libraries. Commands of tests start in them by a fork.
+"""Two Python interpreters that have already imported libraries. Commands of tests start as forks of these
+interpreters.
 
 `with warm_pythons(folder) as (python, fresh_python):` gives the paths of two executables. Tests call them as they call
 `python`: `python -c CODE …`, `python -m MODULE …` or `python SCRIPT …`. Each command has its own environment, folder,
 streams, signals and exit code.
 
-* `python` has imported the package and the libraries of the commands. It has read the environment of the tests' Hub.
+* `python` has imported the package and the libraries of the commands. `python` has read the environment
+  variables of the local Hub.
 * `fresh_python` has imported torch only. Use it for programs that need other variables of huggingface_hub, or that
   must not have imported the package.
 
@@ -41,7 +43,7 @@ PACKAGE = """
     vaswani_hf.cli vaswani_hf.training.run vaswani_hf.convert.export vaswani_hf.publish.push
 """.split()
 
-# Told with nothing but the standard library, and without `site`, so that it starts in an instant.
+# The client imports only the standard library, without `site`, so that the client starts fast.
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 streams = [number for number in map(int, os.listdir("/dev/fd")) if os.path.exists(f"/dev/fd/{{number}}")]
@@ -65,7 +67,7 @@ os._exit(code)
 
 @contextlib.contextmanager
 def warm_pythons(folder: Path) -> Iterator[tuple[str, str]]:
-    """The two executables, which lie in a folder with a short path. Their servers end with the block."""
+    """Yield the paths of the two executables in a folder with a short path. The servers end with the block."""
     listeners = []
     executables = []
     for name in ("python", "fresh_python"):
@@ -79,7 +81,8 @@ def warm_pythons(folder: Path) -> Iterator[tuple[str, str]]:
         listeners.append(listener)
         executables.append(str(executable))
     numbers = [listener.fileno() for listener in listeners]
-    # Commands may not inherit that the tests have more threads, nor wait for a server that has gone.
+    # Set one thread, because commands must not inherit the number of threads of the tests. Close the
+    # listeners in this process, because commands must not wait for a dead server.
     server = subprocess.Popen(
         [sys.executable, __file__, *map(str, numbers), *executables],
         stdin=subprocess.PIPE,
@@ -107,7 +110,9 @@ def import_modules(names: list[str]) -> None:
 
 
 def serve(listener: socket.socket) -> list[str]:
-    """The arguments of a command, in a process that was forked for it; the server itself never returns."""
+    """Return the arguments of a command in the process that was forked for the command; the server itself
+    never returns.
+    """
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [], 1.0)
         with contextlib.suppress(ChildProcessError):
@@ -129,6 +134,8 @@ def start_servers(descriptors: list[int], executables: list[str]) -> list[str]:
     The function returns in the process of a command only.
     """
     listeners = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    # See conftest.py.
+    os.fsync = lambda descriptor: None
     import_modules(TORCH)
     is_fresh = os.fork() == 0
     listener, other = reversed(listeners) if is_fresh else listeners
@@ -136,7 +143,7 @@ def start_servers(descriptors: list[int], executables: list[str]) -> list[str]:
     sys.executable = executables[is_fresh]
     multiprocessing.set_executable(sys.executable)
     if not is_fresh:
-        # Many runs of tests need `fresh_python` only.
+        # Import the package only when needed, because many test runs need only `fresh_python`.
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
             os._exit(0)
         import_modules(PACKAGE)
@@ -144,7 +151,9 @@ def start_servers(descriptors: list[int], executables: list[str]) -> list[str]:
 
 
 def answer(connection: socket.socket) -> list[str]:
-    """Forks the process of a command, in which this returns its arguments, and tells the client how it ends."""
+    """Fork the process of a command and return its arguments there; tell the client the exit code of the
+    process.
+    """
     header, streams, _, _ = socket.recv_fds(connection, 8, 253)
     length, request = int.from_bytes(header, "big"), b""
     while len(request) < length:
@@ -153,14 +162,15 @@ def answer(connection: socket.socket) -> list[str]:
     process = os.fork()
     if process == 0:
         connection.close()
-        # Out of the way first, because a number may be that of another stream here.
+        # Move the streams to high numbers first, because a number may be in use for another stream in this
+        # process.
         moved = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 256) for stream in streams]
         for stream in streams:
             os.close(stream)
         for number, stream in zip(numbers, moved, strict=True):
             os.dup2(stream, number)
             os.close(stream)
-        # Python has nothing where a stream was closed before it began.
+        # Python sets a stream to None if the stream was closed before Python started.
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             if number not in numbers:
                 os.close(number)
@@ -176,7 +186,7 @@ def answer(connection: socket.socket) -> list[str]:
     connection.send(process.to_bytes(8, "big"))
     ended = os.pidfd_open(process)
     if ended not in select.select([connection, ended], [], [])[0]:
-        # The client was killed, and its command is to be as dead.
+        # The client was killed, so kill its command, too.
         os.kill(process, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     with contextlib.suppress(OSError):
@@ -185,9 +195,9 @@ def answer(connection: socket.socket) -> list[str]:
 
 
 def run(arguments: list[str]) -> None:
-    """Runs what the arguments of Python ask for, in this process."""
+    """Run the code, module or script that Python's arguments name, in this process."""
     while arguments[0].startswith("-") and arguments[0] not in ("-c", "-m"):
-        # Of the interpreter's options, of which launchers and multiprocessing pass on theirs, this one matters.
+        # Launchers and multiprocessing pass options of the interpreter; only `-u` has an effect here.
         if arguments.pop(0) == "-u":
             sys.stdout.reconfigure(write_through=True)
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -200,7 +210,7 @@ def run(arguments: list[str]) -> None:
     elif kind == "-m":
         sys.path.insert(0, os.getcwd())
         sys.argv = rest
-        # It is run as `__main__` now, as if it had not been imported.
+        # Forget the imported module, because the module now runs as `__main__`.
         sys.modules.pop(rest[0], None)
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
@@ -210,7 +220,7 @@ def run(arguments: list[str]) -> None:
 
 
 def end(arguments: list[str]) -> NoReturn:
-    """Runs a command and ends the process as Python does, without taking its thousands of modules to pieces."""
+    """Run a command, and end the process as Python does, but without deleting its thousands of modules."""
     code: object = 0
     try:
         run(arguments)

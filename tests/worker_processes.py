@@ -22,7 +22,7 @@ def processes_of(parent: int) -> list[int]:
 
 
 def is_worker(pid: int) -> bool:
-    """True for a process that is alive and not the one that multiprocessing keeps for itself until the end."""
+    """True for a living process that is not the resource tracker of multiprocessing."""
     try:
         return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -112,13 +112,15 @@ def __dir__() -> list[str]:
 def _is_command() -> bool:
     """True if this process is the command `vaswani`.
 
-    The command imports registration.py after it has read its arguments.
+    The command imports registration.py after it has checked its options.
 
     `vaswani --help` and the messages about wrong arguments do not import torch, because the import of torch
     takes seconds.
     """
-    module = sys.orig_argv[2:3] if sys.orig_argv[1:2] == ["-m"] else []
-    return Path(sys.argv[0]).name == "vaswani" or module in (["vaswani_hf"], ["vaswani_hf.cli"])
+    if sys.argv[:1] == ["-m"]:
+        # Python has not replaced "-m" by the path of the module yet. The module is the word before the arguments.
+        return sys.orig_argv[-len(sys.argv)] in ("vaswani_hf", "vaswani_hf.cli")
+    return Path(sys.argv[0]).name in ("vaswani", "vaswani.exe")
 
 
 if not _is_command():

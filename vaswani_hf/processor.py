@@ -1,4 +1,6 @@
-"""Whether a processor or GPU has bfloat16 instructions, and whether training in bfloat16 is faster."""
+"""Determines whether a processor or GPU has bfloat16 instructions, and whether training in bfloat16 is
+faster.
+"""
 
 from typing import Any
 
@@ -29,7 +31,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def bfloat16_pays(device: torch.device, flops: float) -> bool:
-    """True if a training step in bfloat16 is expected to be faster than in float32.
+    """Return True if a training step in bfloat16 is expected to be faster than in float32.
 
     `flops` is the number of FLOPs of the matrix products of a batch. On a CPU, the function compares `flops`
     with a measured minimum. On a GPU, the function only checks whether the GPU has bfloat16 instructions.

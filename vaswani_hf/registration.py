@@ -9,6 +9,11 @@ import sys
 import warnings
 from typing import Any
 
+from .private_names import warn_of_missing_names
+
+# Warn before the imports below, because a missing name may make them fail.
+warn_of_missing_names()
+
 from transformers.utils import is_torchao_available
 
 # Hide torchao's log lines about CUDA parts that it cannot load. torchao writes these lines at each import.

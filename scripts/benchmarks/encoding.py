@@ -24,7 +24,7 @@ WAYS = ("words", "sentences", "sentences, TOKENIZERS_PARALLELISM=true")
 
 
 def cpu_seconds() -> float:
-    """The CPU seconds of this process and of its children that have ended."""
+    """Return the CPU seconds of this process and of its children that have ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

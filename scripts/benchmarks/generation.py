@@ -58,8 +58,8 @@ Batching = Callable[[Ids], list[list[int]]]
 
 
 def widened(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """A model of the paper's base size with the same logits as `model`. The wide model repeats the features,
-    heads and inner units of `model`.
+    """Return a model of the paper's base size with the same logits as `model`. The wide model repeats the
+    features, heads and inner units of `model`.
 
     The LayerNorm of repeated features is the repeated LayerNorm of the features. The wide model stores the
     position encodings of `model` in a learned table, because sinusoids depend on the width. If the wide model
@@ -148,12 +148,12 @@ def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
 
 
 def file_order(ids: Ids, size: int) -> list[list[int]]:
-    """Batches of `size` sentences in the order of the file."""
+    """Return batches of `size` sentences in the order of the file."""
     return [list(range(start, min(start + size, len(ids)))) for start in range(0, len(ids), size)]
 
 
 def by_length(ids: Ids, tokens: int) -> list[list[int]]:
-    """Batches of sentences of similar lengths with at most `tokens` source tokens."""
+    """Return batches of sentences of similar lengths with at most `tokens` source tokens."""
     return list(batches_by_length(ids, tokens))
 
 
@@ -262,7 +262,7 @@ class Benchmark:
         return engines[best]
 
     def heavy_engine(self, name: str) -> tuple[Engine, Ids]:
-        """An engine that searches with 8 beams, and its inputs: 64 sentences of 100 tokens."""
+        """Return an engine that searches with 8 beams, and its inputs: 64 sentences of 100 tokens."""
         tokens = [token for sentence in self.ids for token in sentence[:-1]]
         tokens *= 64 * 99 // len(tokens) + 1
         ids = [tokens[99 * i : 99 * (i + 1)] + [self.eos] for i in range(64)]

@@ -29,7 +29,7 @@ def print_header() -> None:
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """The wall-clock seconds of one call, including the work that it has started on a GPU."""
+    """Return the wall-clock seconds of one call, including the work that it has started on a GPU."""
     synchronize()
     start = time.perf_counter()
     work()
@@ -79,7 +79,7 @@ class Ratio(NamedTuple):
 
 
 def ratio(numerators: list[float], denominators: list[float]) -> Ratio:
-    """The ratios of two lists, round by round."""
+    """Return the ratios of two lists, round by round."""
     found = [above / below for above, below in zip(numerators, denominators, strict=True)]
     return Ratio(statistics.median(found), min(found), max(found))
 
@@ -96,7 +96,7 @@ def print_times(times: Mapping[str, list[float]], baseline: str, label: str = ""
 
 
 def peak_memory(work: Callable[[], Any]) -> float:
-    """The peak memory of a call in MiB, beyond the memory before the call. Call `peak_memory` in a new
+    """Return the peak memory of a call in MiB, beyond the memory before the call. Call `peak_memory` in a new
     process.
     """
     if torch.cuda.is_available():

@@ -60,7 +60,7 @@ class Step:
 
 
 def random_batch(shape: Shape, length: int, device: str) -> dict[str, torch.Tensor]:
-    """Random sentences of one length [B, L]. Every seventh sentence is one token shorter."""
+    """Generate random sentences of one length [B, L]. Every seventh sentence is one token shorter."""
     size = (max(1, shape.tokens // length), length)
     input_ids = torch.randint(4, shape.vocabulary, size)
     labels = torch.randint(4, shape.vocabulary, size)

@@ -1,12 +1,13 @@
-"""Measures Table 1 of the paper: FLOPs, seconds, sequential operations and path lengths of layers.
+"""Measures the quantities of the paper's Table 1, that is, FLOPs, seconds, sequential operations and path
+lengths of layers.
 
 Run `python scripts/examples/complexity.py [--quick] [--picture complexity.png]`. The script prints a table
 and writes a picture.
 
 torch.utils.flop_counter counts matrix products and convolutions, with two FLOPs for a multiplication and an
 addition. The counter ignores softmax, gates, masks and biases. A linear regression of log(FLOPs) or
-log(seconds) on the logarithms of n, d, k and r gives the exponents. Letters: n positions, d width, k kernel
-width of a convolution, r neighbours on each side.
+log(seconds) on the logarithms of n, d, k and r gives the exponents. In formulas, n is the number of
+positions, d the width, k the kernel width of a convolution and r the number of neighbours on each side.
 """
 
 import argparse
@@ -224,8 +225,8 @@ def in_the_open() -> Iterator[None]:
 def flops_of(row: Row, size: Size) -> int:
     """Count the FLOPs of a layer on one sentence.
 
-    The counter does not see the products inside fused attention and inside the LSTM of oneDNN. This function
-    therefore counts eager attention and the LSTM of PyTorch. The meta device computes shapes only.
+    The function counts eager attention and the LSTM of PyTorch, because the counter does not see the products
+    inside fused attention and inside the LSTM of oneDNN. The meta device computes shapes only.
     """
     with torch.device("meta"), torch.no_grad(), in_the_open():
         layer, states = row.layer(size, 0, "eager").eval(), torch.empty(1, size.n, size.d)
@@ -263,7 +264,9 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """Fit a power law of the costs. Its variables are those of n, d, k and r that differ among the sizes."""
+    """Fit a power law of the costs. The variables of the power law are those of n, d, k and r that differ
+    among the sizes.
+    """
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])
     targets = np.log(np.asarray(costs, dtype=float))
@@ -358,7 +361,7 @@ def measure(quick: bool) -> list[Measured]:
 
 
 def table(found: Sequence[Measured]) -> Iterator[str]:
-    """The lines of the table, in Markdown."""
+    """Yield the lines of the table, in Markdown."""
     yield (
         "| layer | per layer | FLOPs | seconds | R² | sequential operations | chain at n, 2n | longest path | "
         f"by construction, by gradient (n = {PATH_LENGTH}) |"

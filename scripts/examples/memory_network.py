@@ -4,7 +4,7 @@ Run `python scripts/examples/memory_network.py [--hops 1 2 3]`. Questions are th
 and statements are the keys and values. The script generates stories about people, places, things and colours.
 The script trains a network for each number of hops. The script prints the accuracy on held-out stories for
 each number of statements that an answer depends on, and one story with the attention over its statements.
-Letters of shapes: B questions, S statements, J words, D width.
+In shapes, B is the number of questions, S the number of statements, J the number of words and D the width.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 
 def story_of(draw: random.Random) -> Story:
-    """Random statements, oldest first, and up to three questions that depend on one, two and three
+    """Generate random statements, oldest first, and up to three questions that depend on one, two and three
     statements.
     """
     told: list[str] = []
@@ -65,7 +65,7 @@ def story_of(draw: random.Random) -> Story:
 
 
 def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
-    """Random stories without duplicates: the training stories and the held-out stories."""
+    """Generate random stories without duplicates, the training stories and the held-out stories."""
     draw = random.Random(seed)
     stories: dict[tuple[str, ...], Story] = {}
     while len(stories) < TRAINING + HELD_OUT:
@@ -147,8 +147,8 @@ def accuracies(network: MemoryNetwork, stories: list[Story]) -> dict[int, float]
 
 @torch.no_grad()
 def shown(network: MemoryNetwork, story: Story) -> str:
-    """The questions of a story with the network's answers, and each statement with its attention weight in
-    each hop.
+    """Return the questions of a story with the network's answers, and each statement with its attention
+    weight in each hop.
     """
     logits, weights = network(*tensors_of([story])[:2])
     lines = []

@@ -29,11 +29,11 @@ from vaswani_hf.recipe import load_recipe
 RECIPE = Path(__file__).parents[2] / "configuration" / "numbers.yaml"
 # The formula and the source of each score function, with the letters of attention_vaswani.
 SOURCES = {
-    "scaled_dot": ("q k / sqrt(d_k)", "Vaswani et al. 2017, 3.2.1, Eq. (1)"),
+    "scaled_dot": ("q k / sqrt(d_k)", "Vaswani et al. 2017, 3.2.1, Equation 1"),
     "dot": ("q k", "Luong et al. 2015, 3.1"),
     "dot_mean": ("q k / d_k", "Yang et al. 2022, Definition 4.1"),
     "general": ("q W k", "Luong et al. 2015, 3.1"),
-    "additive_linear": ("w_q q + w_k k", "Veličković et al. 2018, Eq. (3), linear"),
+    "additive_linear": ("w_q q + w_k k", "Veličković et al. 2018, Equation 3, linear"),
     "additive": ("v tanh(W q + U k)", "Bahdanau et al. 2015, A.1.2"),
 }
 # The score functions that multiply the dot product by a factor.
@@ -48,8 +48,8 @@ QUANTITIES = {
 
 
 def scaling_row(score: str, d_k: int, num_queries: int) -> dict[str, float]:
-    """Statistics of the softmax over 64 random keys. The features of queries and keys are independent and
-    have variance 1.
+    """Compute statistics of the softmax over 64 random keys. The features of queries and keys are independent
+    and have variance 1.
 
     Returns the standard deviation of the scores, the mean entropy of the weights in nats (4.16 if all weights
     are equal), and the mean norm of the Jacobian of the softmax.

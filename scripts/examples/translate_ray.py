@@ -79,7 +79,9 @@ class PartTranslator:
 
 
 def batches_of(file: Any, start: int, stop: int) -> Iterator[Any]:
-    """The rows from `start` to `stop` (exclusive) in batches. Row groups outside this range are not read."""
+    """Yield the rows from `start` to `stop` (exclusive) in batches. Row groups outside this range are not
+    read.
+    """
     first = 0
     for group in range(file.num_row_groups):
         last = first + file.metadata.row_group(group).num_rows
@@ -99,7 +101,7 @@ def refuse(sentence: str, is_so: bool = True) -> None:
 
 
 def input_files(source: Path, output: Path) -> list[Path]:
-    """The Parquet files of the input, sorted by name."""
+    """Return the Parquet files of the input, sorted by name."""
     refuse(
         f"INPUT must be a Parquet file or a folder of Parquet files, but '{source}' does not exist.",
         not source.exists(),
@@ -114,8 +116,8 @@ def input_files(source: Path, output: Path) -> list[Path]:
 
 
 def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The row ranges of a file with their output files. The file must have the text column, and must not have
-    the output column.
+    """Return the row ranges of a file with their output files. The file must have the text column, and must
+    not have the output column.
     """
     column, output_column = arguments.column, arguments.output_column
     try:

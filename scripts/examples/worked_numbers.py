@@ -29,7 +29,7 @@ POSITIONS, WIDTH, SHIFT = 4, 4, 2
 
 
 def attention_of(width: int, is_causal: bool = False) -> VaswaniAttention:
-    """The attention of the package with one head, and with queries, keys and values of this width."""
+    """Return the attention of the package with one head, and with queries, keys and values of this width."""
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "d_k": width, "d_v": width}
     return VaswaniAttention(
         VaswaniConfig(d_model=2, **heads, attn_implementation="eager"), 1, 0, is_causal
@@ -49,7 +49,7 @@ def attention_example() -> dict[str, torch.Tensor]:
 
 
 def masked_softmax_example() -> dict[str, torch.Tensor]:
-    """The causal mask, the masked scores and the weights for the scores in SCORES, each [3, 3]."""
+    """Return the causal mask, the masked scores and the weights for the scores in SCORES, each [3, 3]."""
     table = torch.tensor(SCORES)
     length = len(SCORES)
     attention = attention_of(length, is_causal=True)
@@ -79,7 +79,9 @@ def smoothing_example(form: str) -> dict[str, torch.Tensor]:
 
 
 def layer_norm_example() -> dict[str, torch.Tensor]:
-    """The layer normalization of NORMALIZED: mean, variance and eps [1, 1], deviations and results [1, 4]."""
+    """Return the layer normalization of NORMALIZED: mean, variance and eps [1, 1], deviations and results [1,
+    4].
+    """
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
     layer = VaswaniEncoderLayer(VaswaniConfig(d_model=len(NORMALIZED), **heads), layer_idx=0)
     norm = layer.self_attn_layer_norm
@@ -95,16 +97,16 @@ def layer_norm_example() -> dict[str, torch.Tensor]:
 
 
 def schedule_example() -> dict[int, float]:
-    """The learning rate of the paper's base model at steps around the last step of warmup, because the rate
-    is highest at that step.
+    """Return the learning rate of the paper's base model at steps around the last step of warmup, because the
+    rate is highest at that step.
     """
     steps = (1, WARMUP_STEPS // 2, WARMUP_STEPS - 1, WARMUP_STEPS, WARMUP_STEPS + 1, 4 * WARMUP_STEPS)
     return {step: learning_rate(step, D_MODEL, WARMUP_STEPS) for step in steps}
 
 
 def rotation(shift: int, width: int) -> torch.Tensor:
-    """The matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M consists of 2x2 rotations, and
-    the entries of the rotations are entries of PE(shift).
+    """Return the matrix M [D, D] with PE(pos + shift) = M PE(pos) for every pos. M consists of 2x2 rotations,
+    and the entries of the rotations are entries of PE(shift).
     """
     encoding = sinusoids(torch.tensor(shift), width)
     blocks = [
@@ -120,7 +122,7 @@ def table_of(
     columns: Sequence[str],
     form: str = ".4f",
 ) -> str:
-    """A table in Markdown with a header and a name before each row. `form` is a format specification."""
+    """Return a table in Markdown with a header and a name before each row. `form` is a format specification."""
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     lines += [
         f"| {name} | " + " | ".join(f"{float(number):{form}}" for number in row) + " |"
@@ -130,7 +132,7 @@ def table_of(
 
 
 def attention_page() -> str:
-    """The section on Eq. (1)."""
+    """The section on Equation 1."""
     found = attention_example()
     scores = table_of(
         torch.cat([found["scores"], found["scaled"], found["weights"]]),
@@ -143,7 +145,7 @@ def attention_page() -> str:
         ("weight of k1 · v1", "weight of k2 · v2", "context"),
         ("1", "2", "3"),
     )
-    return f"""## Attention (Section 3.2.1, Eq. (1))
+    return f"""## Attention (Section 3.2.1, Equation 1)
 
 q = {QUERY[0]}, K = {KEYS}, V = {VALUES}, d_k = 3
 
@@ -230,7 +232,7 @@ def schedule_page() -> str:
     found = schedule_example()
     rows = [(step**-0.5, step * WARMUP_STEPS**-1.5, rate) for step, rate in found.items()]
     columns = ("step^-0.5", "step · warmup^-1.5", "learning rate")
-    return f"""## The schedule's peak (Section 5.3, Eq. (3))
+    return f"""## The schedule's peak (Section 5.3, Equation 3)
 
 d_model = {D_MODEL}, warmup = {WARMUP_STEPS} steps. The rate is the smaller of the two columns times d_model^-0.5 = {D_MODEL**-0.5:.6f}. Both columns are
 equal at the last step of warmup, where the rate is highest: d_model^-0.5 · warmup^-0.5 = {(D_MODEL * WARMUP_STEPS) ** -0.5:.6e}.

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from vaswani_hf.cli import COMMANDS, option_of, type_of_field, values_of
+from vaswani_hf.cli import COMMANDS
+from vaswani_hf.cli.arguments import option_of, type_of_field, values_of
 
 HEAD = """# Commands
 
@@ -20,12 +21,13 @@ def command_reference() -> str:
     """The page, in Markdown."""
     parts = [HEAD]
     for name, command in COMMANDS.items():
-        fields = command.options.command_line()
+        options, _ = command.load()
+        fields = options.command_line()
         parts.append(f"## vaswani {name}\n\n{command.help[:1].upper()}{command.help[1:]}.\n")
         rows = ["| option | values | default | meaning |", "|---|---|---|---|"]
         rows += [_row(name, field) for name, field in fields.items()]
         parts.append("\n".join(rows) + "\n")
-        if command.has_recipe_keys:
+        if "overrides" in options.model_fields:
             parts.append("Any key of the recipe can follow as `--key value`.\n")
     return "\n".join(parts)
 

@@ -1,5 +1,5 @@
-"""Writes docs/recipe_keys.md, the page of all keys of a recipe, and the JSON schema with which editors
-complete recipes.
+"""Writes docs/recipe_keys.md, the page of all keys of a recipe, the JSON schema with which editors complete
+recipes, and the file that `vaswani train --help-keys` reads.
 
 python scripts/reference/recipe_reference.py
 """
@@ -27,11 +27,15 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "vaswani_hf"
 PAGE = ROOT / "docs" / "recipe_keys.md"
 SCHEMA = ROOT / "configuration" / "recipe.schema.json"
+KEYS = PACKAGE / "cli" / "recipe_keys.json"
 # For each section: the variable names of its settings object in the package, and the files and folders that
 # the page may list for its keys, in this order.
 OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
-    "data": ({"data"}, ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py")),
+    "data": (
+        {"data"},
+        ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py", "settings/data.py"),
+    ),
     "tokenizer": ({"tokenizer", "section"}, ("tasks/", "data/corpus.py", "data/", "training/")),
     "model": ({"config", "model"}, ("model/", "training/")),
     "training": ({"training", "settings"}, ("optimization/", "training/trainer.py", "training/")),
@@ -41,12 +45,12 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
 }
 # Files whose classes have both fields and methods. In these files also count a read of `self.KEY`, because a
 # method may be the only reader of a key.
-FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py")
+FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py", "settings/data.py")
 HEAD = """# The keys of a recipe
 
 `python scripts/reference/recipe_reference.py` writes this page from the classes of the sections. An editor that reads
 [recipe.schema.json](../configuration/recipe.schema.json) completes the keys and shows the help texts of this
-page.
+page. `vaswani train --help-keys` prints the keys, and `vaswani train --help-key warmup_steps` prints one key.
 
 A key on the command line replaces the key of the file: `vaswani train RECIPE --max_steps 100`, or
 `--training.max_steps 100`. A recipe may extend another recipe: `extends: base.yaml`.
@@ -78,7 +82,7 @@ def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
 
 
 def _read(node: ast.AST) -> tuple[str, Any]:
-    """The owner and the name of an attribute: "training" and "bf16" for `self.training.bf16`."""
+    """Return the owner and the name of an attribute: for `self.training.bf16` "training" and "bf16"."""
     owner: Any = None
     name = None
     if isinstance(node, ast.Attribute):
@@ -90,8 +94,8 @@ def _read(node: ast.AST) -> tuple[str, Any]:
 
 @cache
 def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
-    """For each file of the package: the attributes that it reads, with their owners, and the last texts of
-    its f-strings.
+    """Return for each file of the package the attributes that the file reads, with their owners, and the last
+    texts of its f-strings.
     """
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -160,9 +164,15 @@ def type_words(kind: Any) -> str:
     return names.get(kind, "mapping")
 
 
+def facts_of(field: FieldInfo) -> dict[str, str]:
+    """Return the unit of a key, and for a key of the section `model` the possible values in words."""
+    facts: Any = field.json_schema_extra
+    return facts or {}
+
+
 def range_words(field: FieldInfo) -> str:
     """Return the limits of a numeric key as text, such as "from 0 to 1"."""
-    found = []
+    found = [facts_of(field)["range"]] if "range" in facts_of(field) else []
     for annotated in [field, *typing.get_args(field.annotation)]:
         for limit in getattr(annotated, "metadata", getattr(annotated, "__metadata__", [])):
             for name, words in (("gt", "above"), ("ge", "from"), ("lt", "below"), ("le", "to")):
@@ -179,19 +189,17 @@ def default_words(field: FieldInfo) -> str:
 
 
 def description(found: list[tuple[str, FieldInfo]]) -> str:
-    """The help of a key, with the tasks that have the key."""
+    """Return the help of a key, with the tasks that have the key."""
     tasks = [task for task, _ in found]
     limit = "" if len(tasks) == len(RECIPES) else f" (`task: {'`, `'.join(tasks)}`)"
     helps = dict.fromkeys(" ".join((field.description or "").split()) for _, field in found)
     return " ".join(helps) + limit
 
 
-def page() -> str:
-    """The content of the page."""
-    lines = [HEAD]
+def rows() -> list[dict[str, str]]:
+    """Describe each key: its section, name, type, default, unit, range and meaning."""
+    found_rows = []
     for section, keys in all_keys().items():
-        lines += [f"## {section or 'Keys outside of sections'}", ""]
-        lines += ["| key | type | default | range | meaning | field | use |", "|---|---|---|---|---|---|---|"]
         for key, found in keys.items():
             field = found[0][1]
             kinds = list(dict.fromkeys(type_words(of_task.annotation) for _, of_task in found))
@@ -199,22 +207,45 @@ def page() -> str:
                 kinds = [*(kind.removesuffix(" or null") for kind in kinds), "null"]
             if (section, key) == ("", "task"):
                 kinds = [" or ".join(f"`{task}`" for task in RECIPES)]
-            cells = [
-                f"`{key}`",
-                " or ".join(kinds),
-                default_words(field),
-                range_words(field),
-                description(found),
-            ]
-            cells += [file_of_field(section, key), ", ".join(uses_of(section, key))]
+            row = {
+                "section": section,
+                "key": key,
+                "type": " or ".join(kinds),
+                "default": default_words(field),
+                "unit": facts_of(field).get("unit", ""),
+                "range": range_words(field),
+                "meaning": description(found),
+            }
+            found_rows.append(row)
+    return found_rows
+
+
+def page() -> str:
+    """The content of the page."""
+    lines = [HEAD]
+    for section in all_keys():
+        lines += [f"## {section or 'Keys outside of sections'}", ""]
+        lines += ["| key | type | default | unit | range | meaning | field | use |"]
+        lines += ["|---|---|---|---|---|---|---|---|"]
+        for row in rows():
+            if row["section"] != section:
+                continue
+            cells = [f"`{row['key']}`"]
+            cells += [row[name] for name in ("type", "default", "unit", "range", "meaning")]
+            cells += [file_of_field(section, row["key"]), ", ".join(uses_of(section, row["key"]))]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines.append("")
     return "\n".join(lines)
 
 
+def keys_text() -> str:
+    """The content of the file of the keys."""
+    return json.dumps(rows(), indent=1, ensure_ascii=False) + "\n"
+
+
 def schema() -> dict[str, Any]:
-    """The JSON schema of the recipes of all tasks. No key is required, because a recipe may extend another
-    recipe.
+    """Return the JSON schema of the recipes of all tasks. No key is required, because a recipe may extend
+    another recipe.
     """
     properties: dict[str, Any] = {
         "extends": {"type": "string", "description": "The recipe that this recipe extends."}
@@ -232,7 +263,7 @@ def schema() -> dict[str, Any]:
                 form = {
                     word: value
                     for word, value in owner["properties"][key].items()
-                    if word not in ("title", "description")
+                    if word not in ("title", "description", "unit", "range")
                 }
                 definitions |= {
                     name: whole["$defs"][name] for name in re.findall(r"#/\$defs/(\w+)", json.dumps(form))
@@ -240,7 +271,10 @@ def schema() -> dict[str, Any]:
                 if form not in forms:
                     forms.append(form)
             form = forms[0] if len(forms) == 1 else {"anyOf": forms}
-            of_section[key] = {"description": description(found).replace("`", ""), **form}
+            help = description(found).replace("`", "")
+            if unit := facts_of(found[0][1]).get("unit"):
+                help += f" Unit: {unit}."
+            of_section[key] = {"description": help, **form}
         if section:
             properties[section] = {
                 "type": ["object", "null"],
@@ -265,15 +299,16 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The content of the file of the schema."""
+    """Return the content of the file of the schema."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the three files."""
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(), encoding="utf-8")
     SCHEMA.write_text(schema_text(), encoding="utf-8")
+    KEYS.write_text(keys_text(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Damaged and missing files of a checkpoint: one sentence with the file, what is wrong and the remedy."""
+"""A damaged or missing file of a checkpoint gives an error of one sentence with the file, the fault and the
+remedy.
+"""
 
 import json
 
@@ -119,7 +121,7 @@ def test_a_card_that_is_not_utf8(tmp_path):
 def test_a_damaged_repository(hub, repo_id, tiny_checkpoint, vaswani):
     translate = ("translate", repo_id, "--text", "der Hund")
     repository = hub.create_repository(repo_id)
-    sentence = f"'{repo_id}' holds no checkpoint: it has no config.json."
+    sentence = f"'{repo_id}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again."
     assert vaswani(*translate) == (1, "", sentence)
     repository.commit({"config.json": b'{"model_type": "bert"}'})
     code, _, sentence = vaswani(*translate)
@@ -135,7 +137,7 @@ def test_what_is_no_folder(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
     for path in (nothing, file):
         sentence = f"There is no folder '{path}'; check the name of the checkpoint."
         assert vaswani("push", path, repo_id) == (1, "", sentence)
-    sentence = f"`model` must be a checkpoint folder or user/name on the Hub, but is '{file}'."
+    sentence = f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{file}'; check the name."
     assert vaswani("translate", file, "--text", "der Hund") == (1, "", sentence)
     assert not hub.requests
 

@@ -15,7 +15,7 @@ from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 
 TEXT = "der Hund läuft"
 TASKS = ("translation", "translation_de_to_de")
-# Stands before each program that runs where the package is not installed.
+# The first lines of each program that must run as if the package were not installed.
 WITHOUT_PACKAGE = """
 import sys
 class Absent:
@@ -87,7 +87,7 @@ def test_without_the_package_everything_loads_and_is_pushed_again(
     hub, fork, alice, copier, tmp_path, fresh_python
 ):
     before, commit = hub.repository(fork).files(), hub.repository(fork).head()
-    # Later commits of the branch are not asked for.
+    # The later commits of the branch contain other code, which must not be loaded.
     marker = tmp_path / "was_run"
     hub.repository(fork).commit(
         {name: f"open({str(marker)!r}, 'w')".encode() for name in before if name.endswith(".py")}
@@ -118,7 +118,7 @@ translator.push_to_hub(again)
     )
     assert result.returncode == 0, result.stderr
     assert not marker.exists()
-    # Questions of transformers stand before it.
+    # transformers prints its questions before the result.
     found = json.loads(result.stdout[result.stdout.index('{"config"') :].splitlines()[0])
     assert found["code"].startswith("transformers_modules.") and commit in found["code"]
     ids = copier.source_tokenizer(TEXT, return_tensors="pt")["input_ids"]
@@ -140,7 +140,7 @@ def test_with_the_package_no_flag_is_needed(hub, published, copier):
     tokenizer = AutoTokenizer.from_pretrained(published)
     model = AutoModelForSeq2SeqLM.from_pretrained(published)
     assert torch.equal(logits(model, tokenizer), logits(copier.model, copier.source_tokenizer))
-    # The card's pipeline_tag is not asked for, nor is the flag harmful.
+    # The pipeline works without the card's pipeline_tag, and with `trust_remote_code`.
     for task in TASKS:
         for flag in ({}, {"trust_remote_code": True}):
             translator = pipeline(task, model=published, **flag)
@@ -197,7 +197,7 @@ def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
     HfApi().create_repo(repo_id, private=True)
     HfApi().upload_folder(repo_id=repo_id, folder_path=two_vocabularies)
     HfApi().create_tag(repo_id, tag="v2")
-    # The tag does not have the files of the branch.
+    # The next commit damages the files of the branch, but not the files of the tag.
     hub.repository(repo_id).commit({"target_tokenizer/tokenizer.json": None, "tokenizer.json": b"{}"})
     monkeypatch.delenv("HF_TOKEN")
     cache = {"model_kwargs": {"cache_dir": tmp_path / "cache"}}
@@ -212,12 +212,12 @@ def test_another_endpoint_and_then_offline_from_the_cache(hub, published, tmp_pa
     mirror = LocalHub()
     mirror.start()
     environment = mirror.environment() | {"HF_HOME": str(tmp_path / "home")}
-    # Connections are counted before the first request, which is after all imports.
+    # Start to count connections after the imports and before the first request.
     program = """
 import socket, sys
 connect, connections = socket.socket.connect, []
 socket.socket.connect = lambda self, place: connections.append(place) or connect(self, place)
-import vaswani_hf, vaswani_hf.cli, vaswani_hf.publish.push, vaswani_hf.training.run, vaswani_hf.translation.translator
+import vaswani_hf, vaswani_hf.publish.push, vaswani_hf.training.run
 assert not connections
 from transformers import pipeline
 print(pipeline("translation", model=sys.argv[1])(sys.argv[2])[0]["translation_text"])

@@ -18,7 +18,7 @@ from vaswani_hf import VaswaniForSeq2SeqLM
 peft = pytest.importorskip("peft", reason="peft is not installed")
 
 TEXT = "der Hund läuft"
-# The adapter learns to say this in place of it.
+# The adapter learns to write this text instead of a copy of `TEXT`.
 TARGET = "eins zwei, drei!"
 
 
@@ -80,14 +80,14 @@ def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, published, tmp_path
     assert not torch.allclose(
         logits(AutoModelForSeq2SeqLM.from_pretrained(published), tokenizer), expected, atol=0.1
     )
-    # transformers finds the base by the adapter's config.
+    # transformers finds the base model through the config of the adapter.
     assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(adapter), tokenizer), expected)
     assert pipeline("translation", model=adapter, tokenizer=published)(TEXT) == [{"translation_text": TARGET}]
 
     merged = loaded.merge_and_unload()
     assert type(merged) is VaswaniForSeq2SeqLM and is_tied(merged)
     torch.testing.assert_close(logits(merged, tokenizer), expected, atol=1e-4, rtol=1e-4)
-    # Tied weights were no part of the adapter and are as they were.
+    # The adapter does not change tied weights.
     assert torch.equal(merged.lm_head.weight, before["lm_head.weight"])
     merged.push_to_hub(f"{published}-merged")
     again = AutoModelForSeq2SeqLM.from_pretrained(f"{published}-merged")
@@ -115,7 +115,7 @@ def test_an_adapter_in_the_folder_is_named(hub, repo_id, copier_checkpoint, vasw
     hub.create_repository(repo_id).commit(content)
     sentence = sentence.replace(str(folder), repo_id)
     assert vaswani("translate", repo_id, "--text", TEXT) == (1, "", sentence)
-    # Merged as the sentence says, it is a model like others.
+    # After the merge that the error message advises, the adapter is an ordinary model.
     merged = adapted.merge_and_unload()
     merged.save_pretrained(tmp_path / "merged")
     AutoTokenizer.from_pretrained(copier_checkpoint).save_pretrained(tmp_path / "merged")

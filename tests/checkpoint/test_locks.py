@@ -1,4 +1,6 @@
-"""Locks: one process at a time, none is stale, none is lost with a fork, a rename or a deleted folder, and nothing is left behind."""
+"""Locks: only one process holds a lock, no lock becomes stale, no fork, rename or deletion loses a lock, and
+no files remain.
+"""
 
 import errno
 import fcntl
@@ -10,13 +12,14 @@ import sys
 import time
 from pathlib import Path
 
+import filelock
 import pytest
 
 from vaswani_hf.checkpoint import locks
 from vaswani_hf.checkpoint.files import new_folder
 from vaswani_hf.checkpoint.locks import InUseError, check_not_in_use, is_replaced, locked_output, locked_run
 
-# The modules of the package alone: no torch is imported.
+# Import only the modules of the package without torch.
 LOCKS = Path(locks.__file__)
 HOLD = f"""
 import importlib.util, os, sys, time
@@ -35,7 +38,7 @@ with getattr(locks, sys.argv[1])(Path(sys.argv[2]), *sys.argv[3:]):
 
 @pytest.fixture
 def holder():
-    """Start a process that takes a lock and forks a child, which lives for longer than the process may."""
+    """Start a process that takes a lock and forks a child; the child lives longer than the process."""
     started = []
 
     def hold(kind, *arguments):
@@ -63,7 +66,7 @@ def test_a_locked_folder_is_refused_with_the_name_of_the_holder_until_that_is_ki
         )
         with pytest.raises(InUseError, match=sentence), locked_run(name):
             pass
-    # The child of the process is still alive.
+    # Kill the process, but not its child.
     process.kill()
     process.wait()
     assert (folder / ".lock").exists()
@@ -144,14 +147,14 @@ def test_a_lock_file_that_its_holder_deletes_at_this_moment_is_no_lock(tmp_path,
 
 
 def test_a_file_system_that_locks_files_for_writing_only_has_locks(tmp_path, monkeypatch):
-    lock = locks.lock_descriptor
+    lock = filelock.lock_descriptor
 
     def lock_as_nfs(descriptor, blocking):
         if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return lock(descriptor, blocking=blocking)
 
-    monkeypatch.setattr(locks, "lock_descriptor", lock_as_nfs)
+    monkeypatch.setattr(filelock, "lock_descriptor", lock_as_nfs)
     with (
         locked_run(tmp_path),
         pytest.raises(InUseError, match=f"by process {os.getpid()} "),
@@ -166,7 +169,7 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
     def refuse(descriptor, blocking):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(locks, "lock_descriptor", refuse)
+    monkeypatch.setattr(filelock, "lock_descriptor", refuse)
     with locked_run(tmp_path):
         assert list(tmp_path.iterdir()) == []
     said = capsys.readouterr().err
@@ -177,7 +180,7 @@ def test_a_file_system_without_locks_is_named_and_used(tmp_path, monkeypatch, ca
     left.mkdir()
     with new_folder(tmp_path / "other") as folder:
         folder.mkdir()
-    # It may be at work.
+    # Another process may still use the folder.
     assert left.exists()
 
 
@@ -230,7 +233,9 @@ def test_a_new_folder_takes_the_place_of_one_that_has_a_lock_file_only(tmp_path,
 
 
 def test_one_of_many_processes_takes_a_lock(tmp_path):
-    """Each takes the lock and counts in a file, which loses counts if two are at work at once."""
+    """Each process takes the lock and counts in a file; the file loses counts if two processes work at the
+    same time.
+    """
     code = HOLD.split("with getattr")[0] + (
         "folder, count = Path(sys.argv[1]), 0\n"
         "end = time.monotonic() + 60\n"

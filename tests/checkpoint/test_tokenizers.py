@@ -1,4 +1,4 @@
-"""The tokenizers of a checkpoint, one or two, find their way back."""
+"""A checkpoint with one or two tokenizers loads the same tokenizers that were saved."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def test_separate_tokenizers_keep_their_sides(tokenizer, tmp_path):
     source, target = load_tokenizers(str(tmp_path))
     assert (len(source), len(target)) == (360, 300)
     assert target.get_vocab() == target_tokenizer.get_vocab()
-    # Loaded and saved once more, they are still two.
+    # Two tokenizers stay two tokenizers if they are loaded and saved again.
     save_tokenizers(source, target, tmp_path / "again")
     assert [len(side) for side in load_tokenizers(tmp_path / "again")] == [360, 300]
 
@@ -50,7 +50,7 @@ def test_a_joint_tokenizer_saved_over_separate_ones_is_joint(tokenizer, tmp_path
 
 
 def test_tokenizers_come_from_a_repository(tokenizer, tmp_path):
-    # huggingface_hub leaves this cache after a download. The name is looked up as a repository.
+    # The folder has the layout of the cache of huggingface_hub after a download.
     repository = tmp_path / "models--someone--some-model"
     commit = "0123456789abcdef0123456789abcdef01234567"
     save_tokenizers(tokenizer, tiny_tokenizer(CORPUS, 300), repository / "snapshots" / commit)
@@ -68,7 +68,7 @@ def test_a_missing_target_tokenizer_is_an_error(tokenizer, tmp_path):
 
 
 def replace_token(folder, old, new):
-    """Exchange two tokens of the tokenizer in a folder, which still names them as its special ones."""
+    """Exchange two special tokens in the tokenizer of a folder, but keep the names of the special tokens."""
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     vocabulary = content["model"]["vocab"]

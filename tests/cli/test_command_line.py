@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from vaswani_hf.checkpoint.locks import InUseError
-from vaswani_hf.cli import COMMANDS, CommandParser, add_options, main, normalised
+from vaswani_hf.cli import main
+from vaswani_hf.cli.arguments import CommandParser, add_options, normalised
 from vaswani_hf.cli.options import Options, on_command_line
 from vaswani_hf.cli.output import LineOutput, check_output, output_file
-from vaswani_hf.model.generation_vaswani import SearchSettings
-from vaswani_hf.model.translator_vaswani import TranslationOptions
+from vaswani_hf.cli.translate import TranslateOptions
+from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,16 +89,23 @@ def test_words_that_fit_no_option_end_with_a_sentence_and_the_way_to_the_help(ca
     )
 
 
-def test_a_word_that_is_no_command_is_answered_by_all_commands(capsys):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tranlate"], "there is no command 'tranlate'; the most similar command is translate; see"),
+        (["fly"], "there is no command 'fly'; see vaswani --help"),
+        ([], "the first word must be a command; see vaswani --help"),
+    ],
+)
+def test_a_word_that_is_no_command_is_answered_by_a_similar_command(capsys, words, message):
     with pytest.raises(SystemExit) as ended:
-        main(["tranlsate"])
+        main(words)
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.count("\n") == 1
-    assert all(name in said for name in COMMANDS)
+    assert ended.value.code == 2 and said.count("\n") == 1 and said.startswith(f"vaswani: {message}")
 
 
 IMPOSSIBLE = {
-    "plan r.yaml --hardware P100 --tokens_per_second 3": "`--hardware` and `--tokens_per_second` ",
+    f"plan {ROOT}/configuration/numbers.yaml --hardware P100 --tokens_per_second 3": "`--hardware` and `--tokens_per_second` ",
     "average a b --last 2 --output c": "`--last` and `--best` choose from one run, but 2 ",
     "average a --output c": "`checkpoints` must be two or more folders, or one run with `--last` or `--best`",
     "average a --metric bleu --output c": "`--metric bleu` has an effect only with `--best`, which is not given",
@@ -112,6 +120,28 @@ def test_impossible_values_are_one_sentence(vaswani, words):
     assert (code, out) == (1, "") and said.startswith(IMPOSSIBLE[words])
 
 
+def test_the_arguments_are_checked_before_torch_is_imported():
+    code = """
+import sys
+sys.argv = ["vaswani"]
+from vaswani_hf.cli import COMMANDS, main
+for words in (["--help"], ["--bad"], ["translate", "--help"], ["translate", "m", "--bad"], ["train", "no.yaml"],
+              ["score", "m", "--source", "no", "--target", "no"]):
+    try:
+        main(words)
+    except SystemExit:
+        pass
+for command in COMMANDS.values():
+    command.load()
+slow = {"torch", "transformers", "datasets", "huggingface_hub", "numpy", "matplotlib", "filelock"}
+sys.exit(", ".join(slow & sys.modules.keys()) or None)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "`--source` must be an existing file, but is no." in done.stderr
+    assert "`recipe` must be an existing file or the name of a recipe, but is no.yaml; " in done.stderr
+
+
 def test_translate_has_every_option_of_a_translation():
     declared = [
         field
@@ -119,7 +149,7 @@ def test_translate_has_every_option_of_a_translation():
         for field in dataclasses.fields(kind)
         if field.metadata["command_line"]
     ]
-    found = COMMANDS["translate"].options.command_line()
+    found = TranslateOptions.command_line()
     assert len(declared) >= 18
     for field in declared:
         assert found[field.name].description == field.metadata["help"]
@@ -136,7 +166,7 @@ def test_the_page_of_all_options_is_up_to_date():
 
 @pytest.fixture
 def files(tmp_path, monkeypatch) -> Path:
-    """A test set in the current folder, with other names of its source."""
+    """Write a test set into the current folder, and links to its source under other names."""
     monkeypatch.chdir(tmp_path)
     Path("source").write_text("ja?\nnein\n", encoding="utf-8")
     Path("reference").write_text("ja?\nnein\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`vaswani distill`: the pairs of a teacher, runs that are killed and continued, what is refused."""
+"""`vaswani distill`: the pairs of a teacher, killed and continued runs, and refused inputs."""
 
 import json
 import re
@@ -35,7 +35,7 @@ OTHERS = "`--teacher` '{}' translates from 'en' to 'de', but the recipe is for {
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory):
-    """The folder of a run that has learned little, so that its translations are not the references."""
+    """The folder of a run with few steps, because its translations must differ from the references."""
     folder = tmp_path_factory.mktemp("teacher")
     longer = {"training.max_steps": 100, "data.numbers_train_size": 2000}
     with pytest.MonkeyPatch.context() as patched:
@@ -58,7 +58,7 @@ def output(tmp_path):
 
 
 def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> list:
-    """Writes pairs as JSON lines; gives back the options that train on them."""
+    """Write pairs as JSON lines, and return the options that train on these pairs."""
     lines = [json.dumps({"translation": {"en": en, "de": de}}) + "\n" for en, de in pairs]
     path.write_text("".join(lines), encoding="utf-8")
     return ["--corpus", "null", "--train_pairs", path]
@@ -91,7 +91,7 @@ def test_pairs_are_those_of_the_translator_and_the_card_of_a_student_says_so(
     assert set(translations) - set(references)
     first, second = rows_of(output)[:2]
     assert second == {"translation": {"en": sources[1], "de": translations[1]}, "pair": 2}
-    # The record names no folder of this machine.
+    # The record must not name a folder of this machine.
     assert first["distillation"] == {"teachers": ["numbers"]}
     student = tmp_path / "student"
     given = ["--corpus", "null", "--train_pairs", output, "--output_dir", student, "--max_steps", "2"]
@@ -129,9 +129,9 @@ def test_several_translations_of_an_ensemble_with_the_references(
     words = ["distill", recipe, "--teacher", *names, "--output", output, *options]
     numbers = []
     with monkeypatch.context() as patch:
-        name = "vaswani_hf.cli.lines.translate_in_processes"
+        name = "vaswani_hf.translation.workers.translate_in_processes"
         patch.setattr(name, lambda *_, num_workers, **__: numbers.append(num_workers) or iter(()))
-        assert vaswani(*words, "--workers", 2)[0] == 1
+        assert vaswani(*words, "--workers", 2, "--numbers_train_size", 600)[0] == 1
     assert numbers == [2]
     code, _, sentence = vaswani(*words)
     assert code == 0, sentence
@@ -154,7 +154,7 @@ def test_empty_sides(vaswani, teacher, recipe, output, tmp_path):
     assert out.endswith("; for 2 sentences, the source or the translation is empty\n")
     seven, two = Translator.from_pretrained(str(teacher), "cpu").translate(["seven", "two"])
     assert read_back(recipe, output) == [("seven", seven), ("two", two), ("two", "zwei")]
-    # With nothing else there is no file.
+    # If every pair has an empty side, the command writes no file.
     write_pairs(tmp_path / "train.jsonl", [(" ", "zwei")])
     code, _, sentence = vaswani(*words, tmp_path / "none.jsonl")
     assert code == 1 and "is empty or has an empty translation by" in sentence
@@ -190,7 +190,8 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
     whole = output.read_bytes()
     ends = [match.end() for match in re.finditer(b"\n", whole)]
     assert len(ends) == 22
-    # In the first line, between two pairs, between the two of a sentence, in a line, and after the last one.
+    # Cut the file in the first line, between two pairs, between two translations of one source, in a line,
+    # and at the end.
     for size in (0, 5, ends[1], ends[8], ends[13] - 1, ends[-2], ends[-1]):
         output.write_bytes(whole[:size])
         code, out, _ = vaswani(*words, "--resume")
@@ -201,7 +202,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
     assert sentence.startswith(
         f"To be continued, {output} must not have more training pairs than the recipe, but has 11"
     )
-    # A beginning of a line that is no record is somebody's text.
+    # Do not overwrite a file whose first line is not the record of `vaswani distill`.
     for mine in (b'{"dist', b'{"translation": {"en": "one", "de": "eins"}}\n', b"text"):
         output.write_bytes(mine)
         code, _, sentence = vaswani(*words, "--resume")
@@ -322,7 +323,7 @@ REFUSED = {
     ),
     "--teacher there ./there": "`--teacher` names ./there twice; name it once.",
     "--num_beamz 2": "`--num_beamz` is no key of a recipe; the nearest key is `--num_beams`.",
-    "--teacher no/at/all": "`--teacher` must be a checkpoint folder or user/name on the Hub, but is ",
+    "--teacher no/at/all": "`--teacher` must be a checkpoint folder or user/name on the Hub, but there is no folder 'no/at/all'; check the name.",
     "--teacher recipe.yaml --engine ctranslate2": "'recipe.yaml' must be a folder that `vaswani export ",
     "--teacher a b --engine ctranslate2": "`--teacher` must be one model with `--engine ctranslate2`, which has no",
     "--corpus null --train_pairs gone.jsonl": "`data`, train split: `train_pairs` must be an existing ",
@@ -345,7 +346,7 @@ def test_what_cannot_be_is_refused(vaswani, teacher, recipe, tmp_path, monkeypat
 
 
 def test_ctranslate2_gives_the_same_pairs_and_knows_its_languages(vaswani, teacher, recipe, tmp_path):
-    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
     exported, outputs = tmp_path / "exported", [tmp_path / "torch.jsonl", tmp_path / "ctranslate2.jsonl"]
     export(teacher, exported, "ctranslate2")
     assert str(teacher) not in (exported / "recipe.yaml").read_text()

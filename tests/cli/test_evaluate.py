@@ -1,21 +1,24 @@
-"""`vaswani evaluate` on files and checkpoints: comparisons, split compounds, COMET by a stand-in, and bad input."""
+"""`vaswani evaluate` on files and checkpoints: comparisons, split compounds, a replacement for COMET, and bad
+input.
+"""
 
 import json
+import shutil
 import sys
 
 import pytest
-from factories import tiny_tokenizer
+from factories import tiny_tokenizer, write_recipe
 
 import vaswani_hf.evaluation.comparison as comparison
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
-from vaswani_hf.evaluation.bleu import SPLIT_COMPOUNDS_NOTE, score_translations
+from vaswani_hf.evaluation.bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, score_translations
 from vaswani_hf.translation.translator import Translator
 
 SOURCES = [f"one two {word}" for word in ("three", "four", "five")] * 4
 REFERENCES = ["eins zwei drei-vier eins zwei"] * 6 + ["vier drei zwei eins"] * 6
 TRANSLATIONS = {"a": REFERENCES[:3] + ["eins zwei"] * 9, "b": [f"{line} drei" for line in REFERENCES]}
-# What comet-score writes: a list for each file, by the name that it was given.
+# A replacement for comet-score that writes a list of scores for each file name.
 STAND_IN = """#!{python}
 import json, sys
 arguments = sys.argv[1:]
@@ -72,7 +75,7 @@ def checkpoints(tiny_model, tmp_path_factory):
 
 @pytest.fixture
 def evaluate(folder, capfdbinary):
-    """Runs the command on the test set; gives back exit code, standard output and standard error."""
+    """Run the command on the test set, and return the exit code, standard output and standard error."""
 
     def run(*options):
         code = main(["evaluate", *options, "--source", "source", "--reference", "reference"])
@@ -123,6 +126,52 @@ def test_a_file_of_translations_is_scored_alone(evaluate):
     )
 
 
+def test_the_recipe_of_a_checkpoint_sets_tokenization_and_case(evaluate, checkpoints, folder):
+    for name, source, tokenize in (("one", checkpoints[0], "none"), ("two", checkpoints[1], "char")):
+        shutil.copytree(source, folder / name)
+        write_recipe(folder / name / "recipe.yaml", evaluation={"tokenize": tokenize, "lowercase": True})
+    short = ["--max_new_tokens", "6", "--num_beams", "1"]
+    scores = json.loads(evaluate("one", *short, "--json")[1])
+    assert "case:lc" in scores["bleu_signature"] and "tok:none" in scores["bleu_signature"]
+    note = (
+        "The scores use `tokenize: none` and `lowercase: true` from the recipe of one; `--tokenize` and `--lowercase` "
+        "would override the recipe."
+    )
+    assert scores["recipe_note"] == note and f"\n{note}" in evaluate("one", *short)[1]
+    # The options of the user win.
+    out = evaluate("one", *short, "--lowercase", "false", "--tokenize", "13a")[1]
+    assert "case:mixed" in out and "tok:13a" in out and "recipe" not in out
+    out = evaluate("one", *short, "--tokenize", "13a")[1]
+    assert (
+        "case:lc" in out
+        and "The scores use `lowercase: true` from the recipe of one; `--lowercase` would" in out
+    )
+    # All systems of a comparison are scored alike, also the files.
+    out = evaluate("one", "--compare", "b", *short)[1]
+    assert "case:lc" in out and "tok:none" in out and f"\n{note}\n" in out
+    message = (
+        "vaswani: `--tokenize` must be given, because `evaluation.tokenize` differs between the recipes of the systems "
+        "('none' for one, 'char' for two), and all systems must be scored alike.\n"
+    )
+    assert evaluate("one", "--compare", "two", "b", *short) == (1, "", message)
+    out = evaluate("one", "--compare", "two", "b", *short, "--tokenize", "intl")[1]
+    assert "tok:intl" in out and "from the recipe of one and two;" in out
+
+
+def test_a_bleu_of_zero_for_short_texts_is_explained(evaluate, folder):
+    (folder / "short").write_text("eins\nzwei drei\n" * 6)
+    (folder / "reference").write_text("eins\nzwei drei\n" * 6)
+    out = evaluate("short")[1]
+    assert (
+        out.startswith("BLEU 0.00 ")
+        and "exact match 100.00 %" in out
+        and out.endswith(f"{SHORT_TEXTS_NOTE}\n")
+    )
+    out = evaluate("short", "--compare", "a", "b")[1]
+    assert f"short: {SHORT_TEXTS_NOTE}" in out and f"a: {SHORT_TEXTS_NOTE}" not in out
+    assert "bleu_note" not in json.loads(evaluate("short", "--tokenize", "char", "--json")[1])
+
+
 @pytest.mark.parametrize("systems", [["b"], ["a", "--compare", "b"]])
 def test_split_compounds_are_another_score_that_says_so(evaluate, systems):
     code, out, _ = evaluate(*systems, "--split_compounds")
@@ -154,7 +203,7 @@ def test_a_comet_model_that_cannot_be_had_costs_no_other_score(evaluate, comet, 
     code, _, errors = evaluate("a", "--comet", "half/model")
     assert code == 1
     assert errors == "vaswani: comet-score has not scored each of the 12 sentences; update comet-score.\n"
-    # The failure is known before a model translates.
+    # The command must fail before a model translates.
     monkeypatch.setattr(Translator, "from_pretrained", lambda *_, **__: pytest.fail("The model was loaded."))
     code, out, errors = evaluate(checkpoints[0], "--comet", "no/model")
     assert (code, out) == (1, "") and errors.startswith(message)
@@ -174,7 +223,7 @@ BAD_INPUT = {
     "a --compare b ./a": "`--compare` names ./a twice; name it once.",
     "a --compare short": "source and short must have equally many lines, but have 12 and 1.",
     "a --compare bad": "bad must be UTF-8 text, but line 2 is not.",
-    "a --compare .": "'.' holds no checkpoint: it has no config.json.",
+    "a --compare .": "'.' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.",
     "a --compare ../x/y/z": "'../x/y/z' is not a file of translations, and loading it as a checkpoint fails: `model` must be a checkpoint",
     "--compare a b --revision v1": "`--revision` is for MODEL, but MODEL is not given; name the systems of",
     "a --length_penalty 0 --device cpu": "`--length_penalty` is for a model, but only files of translations are given",
@@ -232,7 +281,7 @@ def test_single_empty_lines_and_other_ends_of_lines_change_no_score(folder, eval
     )
     code, out, _ = evaluate("out", "--json")
     assert code == 0 and json.loads(out) == {**expected, "sentences": 5}
-    # A system that has found nothing has the score 0.
+    # A system whose translations are all empty has the score 0.
     (folder / "nothing").write_text("\n" * 5)
     code, out, _ = evaluate("--compare", "out", "nothing", "--json")
     scores = [row["bleu"]["score"] for row in json.loads(out)["systems"]]

@@ -1,4 +1,6 @@
-"""`vaswani translate` and `vaswani score`: files, JSON lines, runs that are continued, several processes, mistakes."""
+"""`vaswani translate` and `vaswani score`: files, JSON lines, continued runs, several processes, and wrong
+options.
+"""
 
 import codecs
 import gzip
@@ -34,7 +36,7 @@ def source(tmp_path) -> str:
 
 @pytest.fixture
 def command(monkeypatch, capfdbinary):
-    """Run a command in this process: its exit code, output and errors."""
+    """Run a command in this process, and return its exit code, output and errors."""
 
     def run(*argv, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
@@ -69,7 +71,7 @@ def score(command, copier_checkpoint, tmp_path):
 def shown(monkeypatch) -> list[str]:
     """The parts of translations that `--stream` prints."""
     parts: list[str] = []
-    monkeypatch.setattr("vaswani_hf.cli.translate._show", parts.append)
+    monkeypatch.setattr("vaswani_hf.cli.stream._show", parts.append)
     return parts
 
 
@@ -83,10 +85,10 @@ def test_files_in_and_out(translate, source, tmp_path):
     with gzip.open(tmp_path / "source.gz", "wb") as file:
         file.write(content)
     assert translate("--input", tmp_path / "source.gz")[1] == TRANSLATED
-    # A byte order mark is no text.
+    # A byte order mark does not count as text.
     for stdin in (content, codecs.BOM_UTF8 + content):
         assert translate(stdin=stdin)[1] == TRANSLATED
-    # There is no speed of a single text.
+    # The command prints no speed for a single text.
     assert translate("--text", " ja? nein ")[1:] == ("ja? nein\n", "")
 
 
@@ -145,7 +147,7 @@ def test_search_options_reach_the_search(translate, copier, monkeypatch):
     assert code == 0, errors
     assert {name: calls[0].get(name) for name in options} == options
     translate("--text", "ja? nein")
-    # This checkpoint sets nothing, and the default is that of the pipeline.
+    # This checkpoint sets no number of beams, so the command uses the default of the pipeline.
     assert {name: calls[1][name] for name in options.keys() & calls[1].keys()} == {"num_beams": 4}
 
 
@@ -167,10 +169,10 @@ def test_a_seed_draws_the_same_shown_as_it_comes_or_in_processes(translate, monk
     drawn = [translate(*argv, "--seed", seed, "--stream", stdin=stdin)[1] for seed in (5, 5, 6)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert translate(*argv, "--seed", "5", "--window", "1", stdin=stdin)[1] == drawn[0]
-    # Several processes translate windows of the size that one process has.
+    # Several processes use windows of the same size as a single process.
     sizes = []
     monkeypatch.setattr(
-        "vaswani_hf.cli.lines.translate_in_processes",
+        "vaswani_hf.translation.workers.translate_in_processes",
         lambda load, requests, options, **given: sizes.append(options.window) or iter(()),
     )
     for seed in ([], ["--seed", "5"]):
@@ -193,7 +195,7 @@ def test_a_run_that_broke_off_is_continued(translate, source, tmp_path):
         code, _, errors = translate(*argv, "--resume", *(["true"] if complete % 2 else []))
         assert code == 0 and output.read_bytes() == whole
         assert re.search(SPEED.format(10 - complete), errors)
-    # A whole output, and what a run that broke off has left behind it.
+    # The output is complete, but the interrupted run has also written an incomplete line.
     output.write_bytes(whole + b'{"te')
     assert translate(*argv, "--resume")[0] == 0 and output.read_bytes() == whole
     output.write_bytes(whole + b"more\n")
@@ -234,7 +236,7 @@ def test_bad_lines_are_skipped_named_and_counted(translate, tmp_path, options):
     assert [("error" in record) for record in records] == [False, True, True, False, True, False]
     assert records[1]["text"] == ""
     assert records[1]["error"].startswith("Line 2 of standard input must hold text")
-    # A run that broke off skips the same.
+    # A continued run skips the same lines.
     output = tmp_path / "out"
     output.write_text("ja?\n\n", encoding="utf-8")
     assert translate(*argv, "--input", path, "--output", output, "--resume")[0] == 0
@@ -245,7 +247,7 @@ def test_a_bad_line_ends_the_work_behind_the_lines_before_it(translate, tmp_path
     argv = ("--input_format", "json", "--num_beams", "2", "--max_new_tokens", "9")
     code, out, errors = translate(*argv, stdin=BAD)
     assert (code, out) == (1, "ja?\n") and "Line 2 of standard input must hold text" in errors
-    # The search does not know the line.
+    # The error of the search has no line number, so the command must find the line.
     rows = [{"text": text} for text in ("ja?", "eins", "nein", "zwei,")]
     rows[2]["must_contain"] = ["Hund " * 30]
     (tmp_path / "in").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -264,7 +266,7 @@ def test_where_all_lines_that_are_not_blank_are_bad_something_else_is(translate,
     code, _, errors = translate("--on_error", "skip", "--num_return_sequences", "8", stdin=b"ja?\n\neins\n")
     last = errors.splitlines()[-1]
     assert code == 1 and last.startswith(f"{sentence} error: Line 1 of") and "`num_return_sequences`" in last
-    # An empty translation is not a blank line.
+    # A text with an empty translation is not a blank line.
     monkeypatch.setattr("vaswani_hf.model.translator_vaswani._joined", lambda *_: [Translation("")])
     code, out, errors = translate("--on_error", "skip", stdin=b"ja?\n\xff\n")
     assert (code, out) == (0, "\n\n") and "vaswani: 1 of 2 lines were skipped" in errors
@@ -310,7 +312,7 @@ def test_scores(score, copier, tmp_path):
     assert errors.strip() == f"vaswani: {names} must have equally many lines, but have 10 and 1."
 
 
-# The first words of the message for each command line. The model is not loaded before.
+# The first words of the error message for each command line. The command must fail before it loads the model.
 MISTAKES = {
     "--text a --input b": "`--text` and `--input` must not both be given; leave out `--text` or `--input`.",
     "--input nowhere": "`--input` must be an existing file, but is nowhere.",
@@ -325,6 +327,7 @@ MISTAKES = {
     "--stream --engine ctranslate2": "`--stream` must come without `--engine ctranslate2`, which returns only complete translations",
     "--seed -1": "`--seed` must be 0 or more, but is -1.",
     "--top_p 2": "`--top_p` must be 1 or less, but is 2.0.",
+    "--top_p 0.5": "`--top_p` is a setting of sampling and must come with `--do_sample`; set `--do_sample`, or leave",
     "--length_penalty nan": "`--length_penalty` must be a finite number, but is nan.",
     "--length_penalty_type google": "`--length_penalty_type` must be 'gnmt' or 'power', but is 'google'.",
     "--workers 0": "`--workers` must be 1 or more, but is 0.",
@@ -341,8 +344,10 @@ def test_a_mistake_is_one_sentence_before_the_model_is_loaded(command, words):
 
 def test_an_unknown_device_is_named(vaswani, copier_checkpoint):
     words = ["translate", copier_checkpoint, "--text", "a", "--device"]
-    message = "`device` must be one of this machine, such as cpu or cuda, but is 'tpu9'."
-    assert vaswani(*words, "tpu9")[::2] == (1, message)
+    message = "`device` is '{}', but PyTorch finds no such device on this machine; give cpu"
+    for device in ("tpu9", "cuda:99"):
+        code, _, sentence = vaswani(*words, device)
+        assert code == 1 and sentence.startswith(message.format(device))
     code, _, sentence = vaswani(*words, "cuda", "--workers", "2")
     assert code == 1 and "`--workers` above 1 is for the CPU; leave out `--device`" in sentence
 
@@ -370,7 +375,7 @@ def test_a_json_line_that_is_none_is_named_with_its_number(translate, line, mess
     assert errors.strip().split("\n")[-1].startswith(f"vaswani: Line 2 of standard input {message}")
 
 
-def test_without_a_text_no_process_starts(translate, source, tmp_path, monkeypatch):
+def test_without_work_for_two_no_process_starts(translate, source, tmp_path, monkeypatch):
     def start(*_):
         raise AssertionError("A process was started.")
 
@@ -386,6 +391,18 @@ def test_without_a_text_no_process_starts(translate, source, tmp_path, monkeypat
     argv = ("--workers", "2", "--input", tmp_path / "empty", "--output", tmp_path / "nothing")
     assert translate(*argv)[0] == 0
     assert (tmp_path / "nothing").read_bytes() == b""
+    # The main process translates a single window, and texts that a user types.
+    assert translate("--workers", "2", stdin=b"eins\nja?\n")[:2] == (0, "eins\nja?\n")
+    assert (
+        translate("--workers", "2", "--window", "5", "--input", source, "--output", output, "--resume")[0]
+        == 0
+    )
+    monkeypatch.setattr("vaswani_hf.cli.lines._is_terminal", lambda stream: stream is sys.stdin)
+    code, out, errors = translate("--workers", "2", stdin=b"eins\nja?\n")
+    assert (code, out) == (0, "eins\nja?\n")
+    message = "vaswani waits for texts: type one text per line, and end the input with Ctrl-D\n"
+    assert errors.startswith(message)
+    assert message not in translate("--text", "eins")[2]
 
 
 def run_in_a_session(argv: list[str], streams: list[int]) -> None:
@@ -402,7 +419,9 @@ def run_in_a_session(argv: list[str], streams: list[int]) -> None:
 
 @pytest.fixture
 def long_run(python, copier_checkpoint, tmp_path):
-    """A command with two workers that has begun to write, on input that does not end; its workers and its output."""
+    """Start a command with two workers on endless input; return the command, its workers and its output after
+    the first lines.
+    """
     multiprocessing.set_executable(python)
     feeder = subprocess.Popen(["yes", "eins nein"], stdout=subprocess.PIPE)
     output, theirs = os.pipe()
@@ -440,7 +459,7 @@ def errors_at_the_end(process, workers, folder) -> str:
 @needs_proc
 def test_ctrl_c_ends_all(long_run, tmp_path):
     process, workers, output = long_run
-    # The workers leave it to the process that has started them.
+    # The workers ignore SIGINT.
     for pid in workers:
         os.kill(pid, signal.SIGINT)
     time.sleep(0.5)

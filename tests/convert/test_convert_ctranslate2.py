@@ -13,7 +13,7 @@ from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 
-pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
+pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
 
 import ctranslate2
 from ctranslate2.converters import TransformersConverter
@@ -102,7 +102,9 @@ def joint(tokenizers):
 
 @pytest.fixture(scope="module")
 def searching(tiny_config, joint, tmp_path_factory):
-    """A model that has learned a little, so that its translations end and are uncertain; the same in CTranslate2."""
+    """A model after a short training, whose translations end and are uncertain, and its export to
+    CTranslate2.
+    """
     torch.manual_seed(0)
     rng, tokenizer = random.Random(0), joint[0]
     model = VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer), d_model=32)).train()
@@ -132,7 +134,9 @@ def search(backend, source_ids, prefixes=None, **settings):
 
 
 def log_probs_of(model, source_ids, target_ids):
-    """The log-probabilities of each token and the end, by the model itself, sentence by sentence."""
+    """Compute the log-probabilities of each token and of `</s>` with the original model, sentence by
+    sentence.
+    """
     start = decoder_start_token_id(model.config)
     rows = []
     for source, target in zip(source_ids, target_ids, strict=True):
@@ -184,7 +188,9 @@ def test_two_vocabularies(tiny_model, tokenizers, tmp_path):
 
 
 def compare_searches(searching, settings, prefixes=None, **prompt):
-    """Hypotheses and scores of both searches, and what makes the comparison worth something."""
+    """Compare the hypotheses and scores of both searches, and check that the cases of the test differ from
+    each other.
+    """
     model, translator = searching
     inputs = translator.source_tokenizer(SOURCES, return_tensors="pt", padding=True)
     found = search(translator, ids_of(translator.source_tokenizer, SOURCES), prefixes, **settings)
@@ -206,7 +212,8 @@ def test_the_search_is_that_of_generate(searching, settings):
 def test_every_end_ends(searching, joint, tmp_path):
     model = copy.deepcopy(searching[0])
     source = ids_of(joint[0], SOURCES)
-    # What the longest translation begins with, others do not say.
+    # Use the first token of the longest translation as a second end token, because no other translation
+    # contains it.
     model.generation_config.eos_token_id = [2, search(searching[1], source)[0][0].token_ids[0]]
     to_ctranslate2(model, joint, tmp_path / "out")
     ends = model.generation_config.eos_token_id
@@ -233,7 +240,7 @@ def test_the_start_is_that_of_generate(searching, checkpoint, joint, tmp_path):
 def test_bad_words_are_forbidden(searching, joint, tmp_path, caplog):
     model, source = copy.deepcopy(searching[0]), ids_of(joint[0], SOURCES)
     word = search(searching[1], source, num_beams=1)[0][0].token_ids[:2]
-    # The end stays possible, as in `generate`.
+    # `</s>` stays possible, as in `generate`.
     model.generation_config.bad_words_ids = [[1], [2], word]
     to_ctranslate2(model, joint, tmp_path / "out")
     backend = CTranslate2Backend(tmp_path / "out")
@@ -243,8 +250,8 @@ def test_bad_words_are_forbidden(searching, joint, tmp_path, caplog):
     assert found != [hypotheses[0].token_ids for hypotheses in search(searching[1], source, num_beams=1)]
 
 
-# transformers counts the padding before a prefix in `max_length`. Otherwise see what CTranslate2 makes of an end that
-# follows the prefix at once.
+# transformers counts the padding before a prefix in `max_length`. In the remaining searches, `</s>` may
+# follow the prefix directly.
 KEPT = {"greedy", "the paper's", "limits of sentences", "one limit"}
 AFTER_A_PREFIX = SEARCHES.keys() - {"transformers' limit", "two limits", "n-best", "as many as beams"}
 
@@ -354,7 +361,7 @@ def test_quantization_makes_it_smaller_and_changes_nothing_in_memory(
     scores = CTranslate2Backend(tmp_path / "small").log_probs(source, [ids[:-1] for ids in target])
     expected = log_probs_of(model, source, target)
     pairs = [pair for rows in zip(scores, expected, strict=True) for pair in zip(*rows, strict=True)]
-    # Sums of bytes saturate on some processors, so that one token may be far off.
+    # On some processors the int8 sums saturate, so the log-probability of one token may be far off.
     assert 0 < sum(abs(a - b) for a, b in pairs) / len(pairs) < 0.5
 
 
@@ -381,7 +388,7 @@ def test_export_says_how_far_it_is_off(checkpoint, tmp_path, capsys, dtype, quan
         r"Largest difference between the log-probabilities of CTranslate2 and the checkpoint's on sample inputs: (\S+)\.\n",
         line,
     )
-    # It was 2.1 with int8 on the processor on which sums of bytes saturate most.
+    # With int8 the largest measured difference is 2.1, on a processor whose int8 sums saturate.
     assert float(found.group(1)) < (4 if quantization else 1e-4)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     for device in (None, "cpu"):
@@ -392,7 +399,8 @@ def test_export_says_how_far_it_is_off(checkpoint, tmp_path, capsys, dtype, quan
 def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp_path):
     folder = checkpoint()
     TransformersConverter(str(folder)).convert(str(tmp_path / "out"))
-    # Left to itself, it takes all processors, for torch as well and for the rest of the process.
+    # Set the number of threads, because CTranslate2 would otherwise use all processors and change the setting
+    # of torch.
     translator = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=torch.get_num_threads())
     (result,) = translator.score_batch([["t", "w", "</s>"]], [["v"]])
     ids = [joint[0].convert_tokens_to_ids([*word, "</s>"]) for word in ("tw", "v")]

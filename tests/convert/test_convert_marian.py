@@ -1,4 +1,6 @@
-"""The MarianMT export: the same function, what has no equivalent, what stands in the folder; the rules of `export`."""
+"""The MarianMT export: equal outputs, fields without an equivalent, the files of the folder, and the rules of
+`export`.
+"""
 
 import copy
 import errno
@@ -56,7 +58,9 @@ EXPRESSIBLE = {
 
 
 def batch_of(config):
-    """Ragged sentences without special tokens within them, and which of the target's positions are real."""
+    """Make sentences of different lengths without special tokens inside, and a mask of the real target
+    positions.
+    """
     batch = sample_batch(config)
     for name in ("input_ids", "decoder_input_ids"):
         batch[name][:, 1:] = batch[name][:, 1:].clamp(min=3)
@@ -74,9 +78,10 @@ def test_logits_and_probabilities_are_the_same(tiny_model, fields):
         expected, logits = model(**batch).logits[is_real], marian(**batch).logits[is_real]
     classes = list(range(model.config.decoder_vocab_size))
     if fields.get("pad_token_id") == 0:
-        # A start of zeros would be another start, so that the projection's own logit remains.
+        # The embedding of the start token must not become zero, so the class 0 keeps the logit of the
+        # projection.
         classes.remove(0)
-    # Float32 sums in another order differ by the processor.
+    # The differences depend on the processor, because processors add float32 numbers in different orders.
     torch.testing.assert_close(logits[:, classes], expected[:, classes], rtol=0, atol=5e-5)
     torch.testing.assert_close(logits.softmax(-1), expected.softmax(-1), rtol=0, atol=1e-5)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -214,7 +219,7 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
     "fields",
     [
         {"tie_word_embeddings": False, "pad_token_id": 0},
-        # Marian's own layout: the decoder starts with `<pad>`, and no word may be it.
+        # As in Marian's own models, the decoder starts with `<pad>`, and no word is `<pad>`.
         {"decoder_start_token_id": 1, "bad_words_ids": [[1]]},
         {"decoder_start_token_id": 2, "two_vocabularies": True, "tie_word_embeddings": False},
     ],
@@ -223,7 +228,7 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
 def test_every_layout_is_written_and_translates_alike(checkpoint, tmp_path, fields):
     bad_words = fields.get("bad_words_ids")
     shape = {name: value for name, value in fields.items() if name != "bad_words_ids"}
-    # Its tokenizer has another `<pad>`.
+    # Leave out the tokenizers if the test changes `pad_token_id`, because their `<pad>` has another id.
     folder = checkpoint(**shape, with_tokenizers="pad_token_id" not in fields)
     ours = AutoModelForSeq2SeqLM.from_pretrained(folder)
     ours.generation_config.bad_words_ids = bad_words
@@ -307,14 +312,14 @@ def test_the_current_folder_stays_while_one_in_it_is_written(tmp_path, monkeypat
 
 @pytest.mark.parametrize("format", ["ctranslate2", "onnx"])
 def test_a_missing_library_is_named(tmp_path, monkeypatch, format):
-    # The package has a function of the module's name.
+    # Import the module by its full name, because the package has a function of the same name.
     monkeypatch.setattr(sys.modules["vaswani_hf.convert.export"], "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=f"install them with `pip install '{format}"):
         export("no/such/model", tmp_path / "x", format)
 
 
 def test_other_models_are_refused(tiny_model, tmp_path):
-    message = f"`model` must be a checkpoint folder or user/name on the Hub, but is '{tmp_path / 'nothing'}'."
+    message = f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{tmp_path / 'nothing'}'; check the name."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         export(tmp_path / "nothing", tmp_path / "x", "marian")
     to_marian(tiny_model()).save_pretrained(tmp_path / "marian")

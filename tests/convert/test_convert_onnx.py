@@ -13,8 +13,8 @@ from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 
-pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
-pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install vaswani_hf[onnx]")
+pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install '.[onnx]'")
+pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install '.[onnx]'")
 
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.formats import sample_batch
@@ -25,7 +25,9 @@ SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 
 @pytest.fixture(scope="module")
 def checkpoint(tiny_model, tmp_path_factory):
-    """A checkpoint with two vocabularies, and with one attention as in the paper and others that are not."""
+    """A checkpoint with two vocabularies, with one attention as in the paper and with other kinds of
+    attention.
+    """
     folder = tmp_path_factory.mktemp("onnx") / "checkpoint"
     texts = ["one two three four five", "eins zwei drei vier"]
     source, target = (tiny_tokenizer(texts, size) for size in (270, 275))
@@ -110,7 +112,9 @@ def test_transformers_loads_the_folder(checkpoint, exported):
 
 @pytest.fixture
 def without_graphs(monkeypatch):
-    """Tracing them takes seconds, and the comparison is what is looked at."""
+    """Replace the tracing of the graphs, because tracing takes seconds and the test concerns only the
+    comparison.
+    """
     monkeypatch.setattr("vaswani_hf.convert.onnx._export", lambda part, inputs: None)
     monkeypatch.setattr("vaswani_hf.convert.onnx._save", lambda graphs, model, folder: None)
 

@@ -40,7 +40,7 @@ READ_ONLY = Format(name="read_only", expressible=ONNX.expressible, load=lambda f
 
 @pytest.fixture
 def folder(tiny_model, tmp_path, monkeypatch):
-    """A checkpoint without tokenizers, while the table has the new format."""
+    """Add the new format to the table, and return a checkpoint without tokenizers."""
     monkeypatch.setitem(FORMATS, "embeddings", EMBEDDINGS)
     monkeypatch.setitem(FORMATS, "read_only", READ_ONLY)
 
@@ -116,7 +116,7 @@ def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(
     expressible.refuse_others(config)
     config.new_field = 1
     if expressible is ONNX.expressible:
-        # A graph is traced from the model, so that it has what the model has.
+        # ONNX accepts every field, because the graphs are traced from the model.
         return
     message = f"`new_field` is 1, which {expressible.title} cannot express: it has only 0."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

@@ -1,4 +1,4 @@
-"""Batches keep their budgets, are evenly full, hold every pair once, and are padded as the model takes them."""
+"""Batches keep their budgets, are evenly full, contain every pair once, and are padded for the model."""
 
 import gzip
 import os
@@ -51,7 +51,7 @@ def test_neighbours_in_length_share_a_batch():
     assert list(TokenBudgetSampler(source, target, 100, 100, seed=None)) == [[5, 1, 0, 4, 2, 3]]
     # The target side allows six positions: 3 x 2, 2 x 3 or 1 x 4.
     assert list(TokenBudgetSampler(source, target, 100, 6, seed=None)) == [[5, 1], [0, 4], [2], [3]]
-    # The source side allows eight: 2 x 4, 1 x 5, then 2 x 2, and 1 x 6.
+    # The source side allows eight positions: 2 x 4, 1 x 5, then 2 x 2, and 1 x 6.
     assert list(TokenBudgetSampler(source, target, 8, 100, seed=None)) == [[5, 1], [0], [4, 2], [3]]
 
 
@@ -64,7 +64,7 @@ def filled(batches, lengths, budgets) -> list[float]:
 
 
 def greedy(batches, lengths, budgets) -> int:
-    """The number of batches if each is filled to the brim, pair by pair in the same order."""
+    """The number of batches if each batch is filled completely, pair by pair in the same order."""
     count = num_rows = 0
     longest = np.zeros(2)
     for row in flat(batches):
@@ -96,7 +96,7 @@ def test_batches_keep_both_budgets_and_are_as_few_as_can_be(lengths, kind):
 
 
 def test_no_batch_is_a_crumb():
-    # Eleven batches of up to ten pairs; ten of them full would leave one pair to the last.
+    # There are eleven batches of up to ten pairs; ten full batches would leave one pair for the last batch.
     alike = TokenBudgetSampler(np.full(101, 10), np.full(101, 8), 100, 100, seed=None)
     assert [len(batch) for batch in alike] == [9] * 9 + [10] * 2
     rng = np.random.default_rng(4)
@@ -191,7 +191,7 @@ def test_parts_of_a_batch_hold_every_pair_once_and_no_padding_that_is_only_anoth
     assert [ids_of(part, row) for part in parts for row in range(len(part["labels"]))] == [
         (pair["input_ids"], pair["labels"]) for pair in pairs
     ]
-    # A sentence that alone is longer is a part; a batch that is small enough stays as it is.
+    # A sentence that exceeds the limit becomes a part of its own; a batch that is small enough is not cut.
     assert [len(part["labels"]) for part in cut_into_parts(batch, 5)] == [1] * 5
     assert cut_into_parts(batch, 45) == [batch]
 
@@ -264,6 +264,6 @@ def test_a_million_pairs_in_small_batches_are_packed_in_no_time():
     target = np.clip(source + rng.integers(-3, 4, len(source)), 1, 40)
     start = time.process_time()
     batches = len(TokenBudgetSampler(source, target, 128, 128, seed=1))
-    # 15 s where each of 190,000 batches is cut by itself, again and again.
+    # Cutting each of the 190,000 batches separately would take 15 s.
     assert time.process_time() - start < 5
     assert batches > 150_000

@@ -1,4 +1,6 @@
-"""Columns from memory-mapped buffers are those that `datasets` gathers, whatever was dropped, shuffled or cut."""
+"""Columns from memory-mapped files equal the columns of `datasets`, also after dropping, shuffling and
+cutting rows.
+"""
 
 import pickle
 from itertools import pairwise
@@ -106,7 +108,7 @@ def test_the_digest_is_that_of_the_pairs(prepared, raw, tokenizer, tmp_path, mon
     digest = corpus_digest(prepared)
     assert digest["count"] == len(prepared)
     assert digest == corpus_digest(prepared.flatten_indices())
-    # Another cache, other chunks, and text that was dropped anyway.
+    # The digest does not depend on the cache, on the chunks and on dropped texts.
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     again = Dataset.from_list([*raw, {"source": "dropped", "target": " "}])
     options = {"max_length": 50, "max_length_ratio": None}
@@ -132,7 +134,7 @@ def test_the_digest_tells_pairs_apart(tokenizer):
         (one, two, two),
     ]
     assert len({digest(*pairs) for pairs in variants}) == len(variants)
-    # The same tokens one after the other, cut elsewhere, are other pairs.
+    # The digest changes if the same sequence of tokens is cut into other pairs.
     left, right = (
         Dataset.from_dict({"input_ids": ids, "labels": [[7], [8]]}) for ids in ([[4, 5], [6]], [[4], [5, 6]])
     )
@@ -148,7 +150,7 @@ def test_the_digest_of_a_stream_reads_its_beginning_and_leaves_its_place(raw, to
     digest = corpus_digest(text)
     assert digest["count"] is None
     assert report.read == read
-    # What is behind the first thousand does not count, and what is before does.
+    # The digest of a stream depends on all of the first 1000 pairs, and on no later pair.
     assert digest == corpus_digest(raw.select(range(1000)).to_iterable_dataset())
     assert digest != corpus_digest(raw.select(range(999)).to_iterable_dataset())
     seen += [next(batches) for _ in range(40)]

@@ -28,7 +28,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch) -> list[str]:
-    """The names of the costly functions that were called."""
+    """A list that records the calls of the slow functions by name."""
     names = []
 
     def count(module, name):
@@ -73,7 +73,7 @@ def test_tokenizers_and_digest_are_made_once_for_a_corpus(run, calls, tmp_path):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
         path.name: path.read_bytes() for path in other.iterdir()
     }
-    # The rate of BPE-dropout is not the tokenizer's.
+    # The tokenizer does not depend on the rate of BPE-dropout.
     run(TOKENIZER.replace(bpe_dropout=0.1))
     assert calls == ["train_tokenizers", "corpus_digest"]
 
@@ -87,7 +87,7 @@ def test_another_tokenizer_is_trained(run, calls, change):
     corpus, _ = run(TOKENIZER.replace(**change))
     assert calls == ["train_tokenizers"] * 2
     assert (corpus.source_tokenizer is corpus.target_tokenizer) == change.get("shared_vocabulary", True)
-    # The second run leaves the tokenizers of the first as they were.
+    # The second run does not change the tokenizers of the first run.
     assert run()[0].source_tokenizer.get_vocab() == run()[0].target_tokenizer.get_vocab()
 
 
@@ -97,7 +97,7 @@ def test_other_pairs_have_another_tokenizer_and_digest(run, calls, tmp_path):
     corpus, _ = run()
     assert corpus.digest != digest
     assert calls == ["train_tokenizers", "corpus_digest"] * 2
-    # As many tokens as before, of which other pairs are kept.
+    # The tokenizer is the same, but another `max_length` keeps other pairs.
     assert run(max_length=5)[0].digest == corpus_digest(run(max_length=5)[0].train)
 
 
@@ -192,5 +192,5 @@ def test_the_pages_of_a_mapped_file_are_given_back(tmp_path, monkeypatch):
         assert views[-1].sum() == (start + 49) * size
         most = max(most, resident())
     assert most < 2 * 2**23
-    # What was looked at is still there.
+    # The views still have the right values after the pages were dropped.
     assert [int(view[-1]) for view in views] == list(range(2000))

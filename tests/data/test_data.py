@@ -1,4 +1,4 @@
-"""Pairs are read exactly as they stand in every kind of file, cleaned by stated rules, and encoded only once."""
+"""Pairs are read without changes from every kind of file, cleaned by stated rules, and encoded only once."""
 
 import codecs
 import csv
@@ -40,7 +40,9 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """A tokenizer without merges: a sentence is as long as its bytes, the space put before it and `</s>`."""
+    """A tokenizer without merges: a sentence has one token per byte, one token for the space before the
+    sentence, and `</s>`.
+    """
     return tiny_tokenizer(["a"], 260)
 
 
@@ -98,7 +100,7 @@ def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(tmp_path, monk
     assert load_pairs(PairSource(**paths)).cache_files == first.cache_files
     assert first[0] == {"source": "a", "target": "b"}
     paths["target_file"].write_text("c\n")
-    # Same size, and written within the resolution of the clock of some file systems.
+    # The new file has the same size, and nearly the same modification time.
     os.utime(paths["target_file"], ns=(10**18, 10**18))
     assert load_pairs(PairSource(**paths))[0] == {"source": "a", "target": "c"}
 
@@ -275,7 +277,7 @@ def test_missing_files_and_unknown_kinds(tmp_path):
 
 
 def numbered(folder: Path, counts: dict[str, int]) -> Path:
-    """Files with so many lines, each of which says where it stands."""
+    """Files with these numbers of lines; each line names its file and its line number."""
     for name, count in counts.items():
         (folder / name).write_text("".join(f"{name} {line}\n" for line in range(count)))
     return folder
@@ -290,7 +292,7 @@ def test_several_files_are_read_one_after_another(tmp_path, streaming):
     }
     expected = [("b.en 0", "b.de 0"), ("a.en 0", "a.de 0"), ("a.en 1", "a.de 1")]
     assert read(**files, streaming=streaming) == expected
-    # The files of a pattern come by name; a file of this very name is no pattern.
+    # The files of a pattern are sorted by name; if a file has exactly this name, the name is not a pattern.
     patterns = {"source_file": [f"{folder}/?.en", f"{folder}/b[1].en"], "target_file": f"{folder}/*.de"}
     assert read(**patterns, streaming=streaming) == [*expected[1:], expected[0], ("b[1].en 0", "b[1].de 0")]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS[:1]), tmp_path / "x.parquet")
@@ -446,7 +448,7 @@ def test_nothing_kept_is_an_error(tokenizer):
 def test_pairs_are_encoded_once(tokenizer, tmp_path, monkeypatch):
     paths = aligned(tmp_path, *zip(*RAW, strict=True))
     first, first_report = prepare(tokenizer, load_pairs(PairSource(**paths)))
-    # Padding and truncation change the state of a tokenizer, and with it the hash that datasets would take.
+    # Padding and truncation change the state of a tokenizer, and therefore its hash in `datasets`.
     tokenizer(["a", "bc"], padding=True, truncation=True, max_length=3)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
@@ -480,7 +482,7 @@ def test_another_process_trains_the_same_tokenizer_and_finds_the_pairs_in_the_ca
     tokenizer, python, tmp_path
 ):
     paths = aligned(tmp_path, *zip(*RAW, strict=True))
-    # It was forked from a process whose strings have other hashes than those of this one.
+    # In the other process, Python's hashes of strings have other values.
     command = [python, "-c", TRAIN_AND_PREPARE, str(tmp_path)]
     root = Path(__file__).parents[2]
     elsewhere = subprocess.run(command, check=True, cwd=root, timeout=300, capture_output=True, text=True)
@@ -557,7 +559,8 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
 def test_a_line_of_too_many_characters_trains_neither_the_tokenizer_nor_the_model(
     tmp_path, streaming, is_shared
 ):
-    # With 4 tokens a side may have 64 characters. Before this limit the line of 1,000 was 2 tokens.
+    # With 4 tokens a side may have 64 characters. Without this limit the line of 1,000 characters had 2
+    # tokens.
     good = [("one two", "eins zwei"), ("x" * 64, "y")] * 3
     odd = [("a" * 1000, "zwei"), ("two", " " * 65), ("two", "b" * 65), ("x" * 65, "")]
 

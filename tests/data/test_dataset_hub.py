@@ -1,4 +1,6 @@
-"""Training data from the Hub: one commit of it, recorded, kept by a resumed run, and named when it cannot be had."""
+"""Training data from the Hub: the run records one commit, a resumed run keeps the commit, and errors name the
+commit.
+"""
 
 import io
 import json
@@ -66,7 +68,7 @@ pytestmark = pytest.mark.usefixtures("few_numbers")
 
 @pytest.fixture
 def dataset(hub, repo_id):
-    """A dataset of alice, who is logged in; under a name that nothing is cached of."""
+    """A dataset of alice under a new name, so that no cache contains the dataset."""
     repository = hub.create_repository(repo_id, type="dataset")
     repository.commit(files())
     return repository
@@ -222,7 +224,7 @@ def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, re
         "`publishing.license` must not permit commercial use, because the training data has the licence cc-by-nc-4.0, "
         "but is 'mit'; leave `publishing.license` out or write 'cc-by-nc-4.0'."
     )
-    # The licence that the recipe states counts.
+    # The licence in the recipe takes precedence over the licence in the card.
     assert pinned("--publishing.license=mit --data.license=mit").license == "mit"
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "[mit, cc-by-4.0]")))
     assert pinned().license is None
@@ -261,7 +263,7 @@ def test_a_folder_is_no_dataset_of_the_hub_even_if_it_is_called_like_one(
     monkeypatch.chdir("/")
     recorded = load_recipe(recipe.folder / "recipe.yaml").data
     assert (recorded.dataset, recorded.dataset_revision) == (f"./{dataset.id}", None)
-    # The folder may be elsewhere when the run goes on.
+    # The folder of the dataset may be moved before the run is resumed.
     name = dataset.id.split("/")[1]
     (tmp_path / dataset.id).rename(tmp_path / name)
     train(recipe(f"--dataset={tmp_path / name} --resume=true --max_steps=3"))

@@ -1,4 +1,4 @@
-"""Both directions in one model: tags are tokens, and each pair is encoded as it is and turned round."""
+"""Both directions in one model: tags are tokens, and each pair is encoded unchanged and reversed."""
 
 import random
 
@@ -46,9 +46,9 @@ def test_a_tag_is_one_token_that_changes_no_other(lowercase, normalization, tmp_
             ids = plain(text.strip()).input_ids
             assert tokenizer(text.strip()).input_ids == ids
             assert tokenizer(f"{TAG} {text.strip()}").input_ids == [len(plain), *ids]
-            # Nobody reads it, whatever is asked of special tokens.
+            # The decoded text never contains the tag, with any value of `skip_special_tokens`.
             assert tokenizer.decode([len(plain), *ids]) == plain.decode(ids)
-    # Without tags it is text like any other.
+    # A tokenizer without tags encodes the tag as ordinary text.
     assert tags_of(plain) == {} and len(plain(TAG).input_ids) > 2
     assert plain.decode(plain(TAG).input_ids, skip_special_tokens=True) == TAG
 
@@ -74,7 +74,7 @@ def test_texts_with_tags_are_encoded_word_by_word_as_by_the_tokenizer(tokenizer,
     ]
     encoder = TextEncoder(serialize_tokenizer(tokenizer))
     assert encoder(texts).to_pylist() == [tokenizer(text).input_ids for text in texts]
-    # Those of a corpus are not left to the tokenizer as a whole.
+    # The encoder encodes texts with a tag word by word, and does not pass whole texts to the tokenizer.
     monkeypatch.setattr(encoder, "_tokenizer", None)
     encoder._encode = lambda texts, special: [] if not texts else pytest.fail(f"{texts} are not looked up")
     assert encoder([f"{TAG} house Größe"]).to_pylist() == [tokenizer(f"{TAG} house Größe").input_ids]
@@ -93,7 +93,7 @@ def test_dropout_leaves_tags_whole(tokenizer):
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_each_pair_is_encoded_as_it_is_and_turned_round(tokenizer, streaming):
-    """Against the tokenizer, pair by pair."""
+    """Compare the pairs with encodings of the tokenizer, pair by pair."""
     tag_id, kept, report = tags_of(tokenizer)[TAG], [], CorpusReport()
     max_length = len(tokenizer(PAIRS[-1][1]).input_ids)
     for one, other in PAIRS:
@@ -116,5 +116,5 @@ def test_each_pair_is_encoded_as_it_is_and_turned_round(tokenizer, streaming):
     prepared, found = prepare_pairs(pairs, tokenizer, tokenizer, max_length=max_length, max_length_ratio=None)
     assert [(row["input_ids"], row["labels"]) for row in prepared] == kept
     assert found == report
-    # The tag alone made a turned pair too long.
+    # One reversed pair is too long only because of the tag.
     assert (report.read, report.empty, report.too_long) == (12, 4, 1)

@@ -1,4 +1,6 @@
-"""Training batches go on for ever, are the same for any number of processes, and go on exactly where a run stopped."""
+"""Training batches never end, do not depend on the number of processes, and continue exactly where a run
+stopped.
+"""
 
 import itertools
 import json
@@ -17,7 +19,7 @@ from vaswani_hf.data.streams import EndlessStream
 
 COUNT = 1000
 BUDGETS = (90, 70)
-# Processes and accumulated batches, four batches a step.
+# The numbers of processes and of accumulated batches; a step always has four batches.
 SHARES = [(1, 4), (2, 2), (4, 1)]
 
 
@@ -44,7 +46,7 @@ def sampler(lengths, position: int = 0, **share) -> EndlessSampler:
 
 
 def loaded(stream: EndlessStream, state: dict | None) -> EndlessStream:
-    """The stream at a state that was written to a file."""
+    """The stream after it has loaded a state from a file."""
     if state is not None:
         stream.load_state_dict(json.loads(json.dumps(state)))
     return stream
@@ -177,13 +179,13 @@ def test_the_last_window_of_an_epoch_takes_a_rest_of_less_than_a_batch(rest):
 def test_a_stream_goes_on_after_any_batch(lengths):
     per_epoch = next(number for number, batch in enumerate(streamed(lengths)) if batch[0]["epoch"] == 1)
     whole = numbers(first(streamed(lengths), 2 * per_epoch))
-    # The window is worth 20 batches.
+    # A window has as many tokens as 20 batches.
     for done in (0, 1, 18, 19, 20, 21, 22, 23, 24, per_epoch - 1, per_epoch, per_epoch + 1, per_epoch + 30):
         stopped = streamed(lengths)
         first(stopped, done)
         resumed = streamed(lengths, stopped.state_dict())
         assert numbers(first(resumed, 30)) == whole[done : done + 30]
-        # The stopped stream continues too, and repeats no batch.
+        # The stopped stream can also continue, and repeats no batch.
         assert numbers(first(stopped, 5)) == whole[done : done + 5]
 
 
@@ -220,10 +222,10 @@ def test_an_epoch_takes_shards_in_another_order_and_each_pair_once(counts):
         batches[batch[0][0]].add(frozenset(row for _, row in batch))
     assert [sorted(epoch) for epoch in epochs] == [everything] * 3
     assert epochs[0] != epochs[1] != epochs[2]
-    # Pairs of equal length meet in other batches.
+    # In each epoch, pairs of equal length are in other batches.
     assert batches[0] != batches[1] != batches[2]
     if len(counts) == 25:
-        # A window mixes shards, others in each epoch.
+        # A window mixes several shards, and in each epoch other shards.
         begins = [{row // 1000 for row in epoch[:30]} for epoch in epochs]
         assert all(len(begin) >= 6 for begin in begins)
         assert begins[0] != begins[1] != begins[2]

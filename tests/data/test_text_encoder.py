@@ -37,7 +37,7 @@ def expected(tokenizer, texts: list[str]) -> list[list[int]]:
 @pytest.mark.parametrize("normalization", [None, "NFC", "NFKC"])
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
-    # Words are forgotten on the way.
+    # The cache of words is so small that the encoder forgets words.
     monkeypatch.setattr(text_encoder, "_MAX_WORDS", 300)
     tokenizer = tiny_tokenizer(CORPUS, 330, lowercase=lowercase, normalization=normalization)
     encoder, sentences = TextEncoder(serialize_tokenizer(tokenizer)), texts(1500)
@@ -51,13 +51,13 @@ def test_ids_are_those_of_the_tokenizer(normalization, lowercase, monkeypatch):
 
 def test_other_tokenizers_are_taken_as_they_are():
     tokenizer = tiny_tokenizer(CORPUS, 330)
-    # Special tokens in a text are special.
+    # The tokenizer recognises special tokens in a text.
     tokenizer.split_special_tokens = False
     assert TextEncoder(serialize_tokenizer(tokenizer))(texts(200)).to_pylist() == expected(
         tokenizer, texts(200)
     )
     content = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    # Words are not split from one another any more.
+    # Without a pre-tokenizer, words are not separated.
     content.pre_tokenizer = None
     whole = PreTrainedTokenizerFast(tokenizer_object=content, split_special_tokens=True, unk_token="<unk>")
     assert TextEncoder(serialize_tokenizer(whole))(texts(200)).to_pylist() == expected(whole, texts(200))
@@ -84,7 +84,7 @@ def test_a_word_is_encoded_once(monkeypatch):
     monkeypatch.setattr(encoder, "_tokenizer", Counting())
     for _ in range(3):
         encoder(["the lower house", "the house  is low", "low house"] * 50)
-    # A text with two spaces is left to the tokenizer.
+    # The tokenizer encodes a text with two spaces in a row.
     assert sorted(word for word in asked if "  " not in word) == ["house", "low", "lower", "the"]
 
 

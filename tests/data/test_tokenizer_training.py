@@ -1,4 +1,4 @@
-"""The tokenizer restores every text, and BPE-dropout is BPE with merges missing."""
+"""The tokenizer restores every text, and BPE-dropout is BPE that leaves out merges."""
 
 import json
 import logging
@@ -83,7 +83,7 @@ def test_special_tokens_have_the_order_of_bart_and_only_the_end_is_marked(tokeni
         assert token_ids[-1] == 2
         assert min(token_ids[:-1], default=4) >= 4
     assert tokenizer("")["input_ids"] == [2]
-    # A word is one piece wherever it stands.
+    # A word is one token at the beginning and inside of a sentence.
     cat, eos = tokenizer("cat")["input_ids"]
     assert eos == 2
     assert tokenizer("cat cat")["input_ids"] == [cat, cat, 2]
@@ -127,7 +127,7 @@ def test_the_smallest_vocabulary_splits_into_bytes():
     assert len(tokenizer("ß")["input_ids"]) == len(" ß".encode()) + 1
 
 
-# Characters of 2, 3 and 4 bytes, each once beside words that fill the vocabulary.
+# Each character of 2, 3 or 4 bytes occurs once, and the words fill the vocabulary.
 RARE = ["the cat sat on the mat " * 50, "ß 垫 😀"]
 
 
@@ -149,12 +149,13 @@ def test_characters_are_those_that_the_normalizer_leaves(normalization, lowercas
     tokenizer = train_tokenizer([text, *RARE], 300, lowercase=lowercase, normalization=normalization)
     *pieces, _ = tokenizer(text)["input_ids"]
     assert "\ufffd" not in "".join(tokenizer.decode([token_id]) for token_id in pieces)
-    # A letter and an accent, which the normal form makes one, have no entries.
+    # A letter and a separate accent get no entries, because the normal form joins them.
     assert len(tokenizer.tokenize("\u0301")) > 1
 
 
 def test_the_most_frequent_characters_come_first_where_not_all_fit(caplog):
-    # "ß" and "ö" take an entry each; "垫" takes one and another for the first two of its three bytes; "它" has no room.
+    # "ß" and "ö" take one entry each; "垫" takes one entry and one entry for its first two bytes; no entry is
+    # left for "它".
     texts = ["ß" * 3 + "垫" * 2 + "它" + "öö", "the the the"]
     with caplog.at_level(logging.WARNING):
         tokenizer = train_tokenizer(texts, 264)
@@ -243,7 +244,7 @@ def test_without_merges_it_is_characters_and_bytes(tokenizer):
     dropout = BpeDropout(tokenizer, 1.0)
     known = {character for text in CORPUS for character in text}
     for text in CORPUS + AWKWARD + random_texts(200):
-        # Of an unknown character a beginning may be known.
+        # The vocabulary may contain the first bytes of an unknown character.
         most = (
             sum(1 if character in known else len(character.encode()) for character in f" {text}")
             if text
@@ -283,7 +284,7 @@ def splits_of(tokenizer, rate, text, draws):
 
 
 def test_splits_have_the_probabilities_of_algorithm_1():
-    # The corpus teaches "a"+"b", then "Ġ"+"ab"; "Ġ"+"a" is no merge, so a text "ab" ends in one of three splits.
+    # The merges are "a"+"b" and then "Ġ"+"ab", but not "Ġ"+"a", so a text "ab" has three possible splits.
     splits = splits_of(train_tokenizer(["ab ab"], 262), 0.25, "ab", 10_000)
     expected = {"Ġ a b": 0.25, "Ġ ab": 0.75 * 0.25, "Ġab": 0.75 * 0.75}
     assert splits.keys() == expected.keys()

@@ -1,4 +1,6 @@
-"""The toy corpora: numbers in words, and one right tree for each sentence; the same for each seed, splits without overlap."""
+"""The toy corpora: numbers in words, trees of sentences, equal corpora for equal seeds, and splits without
+overlap.
+"""
 
 import hashlib
 
@@ -80,5 +82,5 @@ def test_the_corpora_have_not_changed():
 
 
 def test_num2words_is_imported_only_when_a_number_is_spelled():
-    # An import at the head of the module would define the name there.
+    # The module would have this name if it imported num2words at its head.
     assert not hasattr(toy_corpora, "num2words")

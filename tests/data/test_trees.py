@@ -1,4 +1,4 @@
-"""Trees: brackets are read, cleaned, linearised and put back; what is no tree is named with its line."""
+"""Trees are read, cleaned, linearised and restored; an error about a wrong tree names the line."""
 
 import gzip
 

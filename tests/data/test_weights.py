@@ -1,4 +1,4 @@
-"""Weighted corpora: how often each pair is seen, in which batches, and which splits its copies have."""
+"""Weighted corpora: how often an epoch has each pair, in which batches, and with which splits into tokens."""
 
 import itertools
 from pathlib import Path
@@ -29,7 +29,7 @@ def lengths() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def corpora() -> np.ndarray:
-    # Pairs of a corpus need not stand side by side.
+    # The pairs of a corpus need not be neighbours.
     return np.random.default_rng(2).permutation(np.repeat(range(len(SIZES)), SIZES))
 
 
@@ -47,7 +47,7 @@ def epoch_of(made, epoch):
 def test_pairs_are_seen_as_often_as_their_corpus_weighs(lengths, corpora):
     made, weighted = sampler(lengths, corpora)
     assert weighted.num_pairs == SIZES
-    # 2.5 times 7 pairs are no whole number. The lightest corpus has one pair, and no part of it can be seen.
+    # The product of 2.5 and 7 pairs is not a whole number. The last corpus has one pair and the weight 0.
     assert weighted.num_places == [10, 18, 30, 1, 0]
     shares = np.array(weighted.num_places)[corpora] / np.array(SIZES)[corpora]
     num_epochs = 100
@@ -57,10 +57,10 @@ def test_pairs_are_seen_as_often_as_their_corpus_weighs(lengths, corpora):
         assert len(set(numbers)) == len(numbers) == 59
         counts = np.bincount(numbers % len(corpora), minlength=len(corpora))
         assert np.all((counts == np.floor(shares)) | (counts == np.ceil(shares)))
-        # A pair that is there twice has two numbers, of the same remainder.
+        # A pair that occurs twice has two numbers with the same remainder.
         assert np.all(numbers // len(corpora) < counts[numbers % len(corpora)])
         seen += counts
-    # Four standard deviations of the number of epochs that see a pair once more.
+    # The limit is four standard deviations of the number of epochs that contain a pair once more.
     assert np.abs(seen - shares * num_epochs).max() < 4 * np.sqrt(0.25 * num_epochs)
 
 
@@ -75,7 +75,7 @@ def test_batches_of_weighted_pairs_are_within_their_budgets_and_as_many_in_each_
             for side, budget in zip(lengths, BUDGETS, strict=True):
                 assert len(pairs) * side[pairs].max() <= budget
         longest = np.maximum(longest, lengths[0][weighted.of_epoch(epoch) % len(corpora)])
-    # A place is no longer than the longest pair that takes it.
+    # The length of a place is the length of the longest pair that can fill the place.
     assert np.array_equal(longest, weighted.source_lengths)
     assert epoch_of(made, 5) != epoch_of(made, 9)
     assert epoch_of(sampler(lengths, corpora)[0], 5) == epoch_of(made, 5)
@@ -161,7 +161,8 @@ def test_a_pair_that_is_seen_again_in_an_epoch_has_other_splits(load):
     dropout = BpeDropout(corpus.source_tokenizer, 0.6)
     collator = PairCollator(1, bpe_dropout=(dropout, dropout), seed=1, max_length=40)
     pairs, weighted = EpochPairs(corpus.train), corpus.weighted
-    # The third of the corpus of which each pair is there three times.
+    # The last three places of an epoch hold three copies of one pair, because the last corpus has the weight
+    # 3.
     longest = [(2, number) for number in weighted.of_epoch(2).tolist()[-3:]]
     assert len({number % len(pairs) for _, number in longest}) == 1
     splits = [collator([pair])["labels"].tolist() for pair in pairs.__getitems__(longest)]

@@ -60,7 +60,7 @@ TASKS_OF_KEY = {
     "text_tokens_per_batch": ("causal_lm", "masked_lm"),
 }
 TASKS = ("translation", "parsing", "causal_lm", "masked_lm")
-# The keys that a part of a recipe may lack, and the keys that take the place of a corpus.
+# The keys that a part of a recipe may lack, and the keys that replace a corpus.
 LANGUAGES = {
     "translation": {"source_language": "en", "target_language": "de"},
     "parsing": {"language": "en"},
@@ -80,7 +80,7 @@ def small_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
             continue
         of_task = {key: value for key, value in keys.items() if task in TASKS_OF_KEY.get(key, TASKS)}
         small[section] = {**(recipe.get(section) or {}), **of_task}
-    # The heads' widths would follow from the width of the model that was replaced.
+    # Remove the widths of the heads, because the recipe's widths belong to a larger model.
     for key in ("d_k", "d_v"):
         small["model"].pop(key, None)
     if small["training"].get("early_stopping_patience"):
@@ -126,7 +126,7 @@ def run_block(block: dict[str, Any], names: dict[str, Any]) -> None:
 
 
 def main(path: str) -> None:
-    """Run all blocks; exit with the line of the first one that fails."""
+    """Run all blocks; if a block fails, exit with the line number of the block."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in json.loads(Path(path).read_text()):
         print(f"--- {block['language']} block in line {block['line']}", flush=True)

@@ -21,19 +21,19 @@ from vaswani_hf.training import train
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).parent / "page_runner.py"
 WARM_COMMAND = Path(__file__).parent / "warm_command.py"
-# Pages that scripts generate. They have no code blocks of their own.
+# Pages that scripts generate. The generated pages have no other code blocks than the pages of the manual.
 GENERATED = {"commands.md", "recipe_keys.md"}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES += sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED)
 # A page that has this command makes the checkpoint of the quick start itself. All other pages find the checkpoint.
-QUICK_START = re.compile(r"^vaswani train configuration/numbers\.yaml$", re.MULTILINE)
+QUICK_START = re.compile(r"^vaswani train numbers$", re.MULTILINE)
 COMMANDS = {
     "vaswani": f"{WARM_COMMAND} vaswani",
     "python": "",
     "accelerate": "-m accelerate.commands.accelerate_cli",
     "hf": f"{WARM_COMMAND} hf",
 }
-# Lines that show that the commands of a page did what the page says.
+# Output lines that show that the commands of a page worked.
 PRINTED = {
     "docs/how_to/private_pushes.md": "checked: downloaded at ",
     "docs/how_to/resume.md": "continuing from 'last-checkpoint' of user/numbers-run, step 2",
@@ -62,6 +62,8 @@ def prepared(tmp_path_factory):
     shutil.copytree(ROOT / "configuration", folder / "configuration")
     for recipe in (folder / "configuration").glob("*.yaml"):
         recipe.write_text(yaml.safe_dump(small_recipe(yaml.safe_load(recipe.read_text()))))
+    # A file that exists takes the place of the recipe of the package with the same name.
+    shutil.copy(folder / "configuration" / "numbers.yaml", folder / "numbers")
     for name in ("scripts", "tests", "vaswani_hf", "Makefile"):
         (folder / name).symlink_to(ROOT / name)
     _write_pairs(folder)
@@ -78,7 +80,7 @@ def _write_pairs(folder: Path) -> None:
     for name, part in (("train", numbers[:200]), ("valid", numbers[200:220]), ("test", numbers[220:])):
         (folder / f"{name}.en").write_text("".join(f"{english_words(number)}\n" for number in part))
         (folder / f"{name}.de").write_text("".join(f"{german_words(number)}\n" for number in part))
-    # The form of the files of manythings.org.
+    # A file in the format of manythings.org.
     rows = [f"{english_words(number)}\t{german_words(number)}\tCC-BY 2.0\n" for number in numbers]
     (folder / "deu.txt").write_text("".join(rows))
 

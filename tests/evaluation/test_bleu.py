@@ -1,4 +1,6 @@
-"""The metric: values by hand and by sacrebleu's command line, the protocol of `evaluate`, files, and errors."""
+"""The metric: values computed by hand and by sacrebleu's command line, the protocol of `evaluate`, files, and
+errors.
+"""
 
 import json
 import math
@@ -133,7 +135,7 @@ def test_two_processes_at_once_leave_no_file(tmp_path, monkeypatch):
     process.start()
     metric = TranslationMetric()
     metric.add(prediction="c", reference="d")
-    # Both hold translations after this.
+    # Both metric objects now contain translations.
     assert here.poll(60) and here.recv() == "added"
     assert metric.compute() == score_translations(["c"], ["d"])
     here.send("go on")
@@ -177,13 +179,13 @@ def test_wrong_inputs_are_refused_and_the_metric_goes_on(metric, given, message)
 
 COMPOUNDS = [
     ("rich-text format", "rich ##AT##-##AT## text format"),
-    # A hyphen by itself, at an end, or two in a row.
+    # A single hyphen, a hyphen at an end of a word, and two hyphens in a row.
     ("a - b -c d- -", "a - b -c d- -"),
     ("x--y", "x ##AT##-##AT## -y"),
-    # A match takes its letters with it, and the next one begins behind them.
+    # A match includes the letters at both sides of the hyphen, so the next match begins after these letters.
     ("a-b-c", "a ##AT##-##AT## b-c"),
     ("ab-cd-ef", "ab ##AT##-##AT## cd ##AT##-##AT## ef"),
-    # For perl a letter that is no ASCII is two characters.
+    # perl reads a non-ASCII letter as two characters.
     ("a-ö-c", "a ##AT##-##AT## ö ##AT##-##AT## c"),
     ("\u00a0-\u2003", "\u00a0 ##AT##-##AT## \u2003"),
     ("", ""),

@@ -53,7 +53,9 @@ def results(texts):
 
 
 def statistics_of(hypotheses, references):
-    """[sentences, 10]: lengths of both, and for each n matching and all n-grams."""
+    """Return [sentences, 10]: both lengths, and for each n the numbers of matching n-grams and of all
+    n-grams.
+    """
     rows = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         row = [len(hypothesis.split()), len(reference.split())]
@@ -107,7 +109,7 @@ def test_bootstrap_and_interval_equal_resampling_with_the_same_sentences_for_bot
     rows = results["systems"]
     assert 0.01 < expected < 0.6
     assert rows[1]["bleu"]["p_bootstrap"] == pytest.approx(expected, abs=0.05)
-    # The interval is as wide as that of percentiles, around the mean.
+    # The interval has the width of the percentile interval, around the mean.
     for row, scores in zip(rows, samples.T, strict=True):
         ends = np.percentile(scores, [2.5, 97.5])
         half = (ends[1] - ends[0]) / 2
@@ -145,7 +147,7 @@ def test_signatures_name_both_tests(results):
 
 @pytest.mark.parametrize("number", [1, 9])
 def test_few_sentences_have_scores_but_neither_intervals_nor_p_values(texts, number, few_samples):
-    # sacrebleu would say of one sentence that its difference is significant.
+    # sacrebleu would call the difference of a single sentence significant.
     sources, references, systems = texts
     few = {name: translations[:number] for name, translations in systems.items()}
     found = compare_systems(few, sources[:number], references[:number])
@@ -190,7 +192,7 @@ def test_the_tables_show_all_systems_and_scores(results):
 
 def test_progress_names_the_metric_and_ends_when_the_work_does(texts, few_samples, monkeypatch):
     sources, references, systems = texts
-    # As on a terminal: elsewhere a bar is switched off, and counts nothing.
+    # Show the progress bar as on a terminal, because elsewhere the bar is off and counts nothing.
     terminal, bars = io.StringIO(), []
     settings = {"disable": False, "file": terminal, "ncols": 100, "mininterval": 0}
     monkeypatch.setattr("tqdm.auto.tqdm", lambda **given: bars.append(tqdm(**given | settings)) or bars[-1])
@@ -224,7 +226,7 @@ def test_a_seed_that_is_none_is_refused(seed, monkeypatch):
 
 def test_equal_scores_of_other_translations_are_no_difference(few_samples):
     references = [f"a b c d {number}" for number in range(30)]
-    # Each system has one other sentence wrong.
+    # Each system has an error in another sentence.
     systems = {name: [*references] for name in ("one", "two")}
     for number in range(15):
         systems["one"][2 * number] = f"a x y d {2 * number}"

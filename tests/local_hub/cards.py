@@ -18,7 +18,7 @@ def metadata(content: str) -> dict:
     """The mapping between the two lines of three dashes that a card begins with.
 
     Raises:
-        ValueError: If there is such a block, and it is no mapping.
+        ValueError: If the block between the dashes is not a mapping.
     """
     found = re.match(r"\s*---\r?\n(.*?)\r?\n?---(?:\r?\n|$)", content, re.DOTALL)
     try:

@@ -84,7 +84,9 @@ def need_write(call: Call, namespace: str, message: str = NOT_ALLOWED) -> None:
 
 
 def need_commit(call: Call, repository, revision: str, creates_pr: bool) -> None:
-    """Refuses users who may not commit there. Everybody may open a pull request and change an own one."""
+    """Refuses users who may not commit to the repository. Everybody may open a pull request, and change an
+    own pull request.
+    """
     need_login(call)
     if call.user != repository.namespace and not creates_pr and not repository.is_author(call.user, revision):
         raise RefusalError(403, "Forbidden: pass `create_pr=1` as a query parameter to create a Pull Request")
@@ -97,7 +99,8 @@ def repository_of(hub, call: Call, type: str | None, id: str):
     if repository is not None and (not repository.private or call.user == repository.namespace):
         return repository
     if call.user is None:
-        # The real Hub sends no code here. The client reads the 401 of an https address as a missing repository.
+        # The real Hub sends no error code in this answer. The client reads the 401 of an https address as a
+        # missing repository.
         raise RefusalError(401, "Invalid username or password.", "RepoNotFound")
     raise RefusalError(404, "Repository not found", "RepoNotFound")
 
@@ -292,7 +295,8 @@ def xet_token(hub, call: Call, repository, role: str, revision: str) -> Reply:
 def lfs_batch(hub, call: Call, type: str | None, id: str) -> Reply:
     given = call.json()
     repository = repository_of(hub, call, type, id)
-    # The client does not say here whether it opens a pull request. If it does not, the commit is refused.
+    # This request of the client does not tell whether the client opens a pull request. If the client opens no
+    # pull request, the commit is refused later.
     need_commit(call, repository, given.get("ref", {}).get("name", "main"), creates_pr=True)
     objects = []
     for wanted in given["objects"]:
@@ -369,7 +373,7 @@ def resolve(hub, call: Call, type: str | None, id: str, revision: str, path: str
     return Reply(302, b"", headers)
 
 
-# Large files lie at another origin, as on a CDN. Their addresses authorise themselves.
+# Large files are at another origin, as on a CDN. Their addresses authorise themselves.
 
 
 def storage_url(hub, sha256: str) -> str:
@@ -419,7 +423,7 @@ PLAIN_ROUTES = [
     ("POST", r"/(?:(datasets)/)?([\w.-]+/[\w.-]+)\.git/info/lfs/objects/batch", lfs_batch),
     ("GET|HEAD", r"/(?:(datasets)/)?([\w.-]+/[\w.-]+)/resolve/([^/]+)/(.+)", resolve),
 ]
-# Functions of these routes receive the repository in place of its type and name.
+# The functions of these routes receive the repository instead of its type and name.
 REPOSITORY_ROUTES = [
     ("GET", r"", info),
     ("GET", r"/revision/([^/]+)", info),

@@ -36,12 +36,12 @@ class Fault:
 
     Attributes:
         method: The whole method, such as "GET".
-        pattern: Found anywhere in the path.
+        pattern: A regular expression that may match anywhere in the path.
         times: How many requests; None for all.
         status, body: The answer instead of the Hub's own.
         headers: Headers that are added to the answer.
         cut_after: The connection is closed after so many bytes of the request's body or, without a body, of the answer.
-        change: A function of the answer's body.
+        change: A function that changes the body of the answer.
     """
 
     method: str
@@ -85,7 +85,7 @@ def part_of(reply: Reply, range_header: str | None) -> Reply:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Headers and body leave together. Otherwise the client of a kept connection waits for the second packet.
+    # Send headers and body together, because the client would otherwise wait for the second packet.
     disable_nagle_algorithm = True
     wbufsize = -1
 
@@ -152,13 +152,15 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request, client_address):
-        """Prints an error of the server. A client that goes away is no error."""
+        """Prints an error of the server. A client that closes the connection is not an error."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class LocalHub:
-    """A Hub on loopback. Large files lie at another origin, as on a CDN: the same port by another name."""
+    """A Hub on loopback. Large files are at another origin, as on a CDN; the other origin is the same port
+    under another host name.
+    """
 
     def __init__(self):
         # Names and roles by token.
@@ -204,7 +206,7 @@ class LocalHub:
                     self.strangers.append("a connection without a request")
 
     def environment(self, token: str | None = None) -> dict[str, str]:
-        """The environment of a process that knows this Hub only; the caller adds HF_HOME."""
+        """The environment of a process that uses only this Hub; the caller adds HF_HOME."""
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -261,7 +263,7 @@ class LocalHub:
         self.leaks: list[Request] = []
 
     def fault(self, method: str, pattern: str, **options) -> None:
-        """Lets the next requests go wrong; see `Fault`."""
+        """Disturbs the next requests; see `Fault`."""
         self.faults.append(Fault(method, pattern, **options))
 
     def next_fault(self, method: str, path: str) -> Fault:

@@ -81,7 +81,7 @@ class Repository:
 
     @property
     def prefix(self) -> str:
-        """The path of its pages: models lie directly under the endpoint, datasets under their type."""
+        """The path of the pages: models are directly under the endpoint, datasets are under "datasets"."""
         return self.id if self.type == "model" else f"{self.type}s/{self.id}"
 
     def grant(self, user: str) -> None:
@@ -155,7 +155,7 @@ class Repository:
         return name is not None and self._authors.get(ref) == name
 
     def log(self, sha: str | None) -> list[Commit]:
-        """The commits that lead to this one, newest first."""
+        """This commit and its ancestors, newest first."""
         commits = []
         while sha is not None:
             commits.append(self._commits[sha])

@@ -19,13 +19,13 @@ END = b"\xff" * 32
 ENTRY = 48
 HAS_VERIFICATION, HAS_SHA256 = 1 << 31, 1 << 30
 TOKEN_SECONDS = 3600
-# The server reads its own store under this path, which is neither logged nor disturbed by faults.
+# The server reads its own store under this path; these requests are not logged and have no faults.
 OWN_PATH = "/own-xet"
 
 
 @dataclass(frozen=True)
 class Term:
-    """Chunks `start` to `end` of a xorb, which hold so many bytes of a file."""
+    """The chunks `start` to `end` of a xorb, with their number of bytes in a file."""
 
     xorb: str
     size: int
@@ -62,7 +62,8 @@ def files_of_shard(shard: bytes) -> list[tuple[str, str, list[Term]]]:
 def chunk_offsets(xorb: bytes) -> list[int]:
     """The places where the chunks of a xorb begin, and where the last one ends."""
     offsets = [0]
-    # A header: version 0, compressed length of 3 bytes, scheme, length of 3 bytes. What follows the last is a footer.
+    # A header: version 0, compressed length of 3 bytes, scheme, length of 3 bytes. A footer follows the last
+    # chunk.
     while offsets[-1] < len(xorb) and xorb[offsets[-1]] == 0:
         begin = offsets[-1]
         offsets.append(begin + 8 + int.from_bytes(xorb[begin + 1 : begin + 4], "little"))

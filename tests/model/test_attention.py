@@ -1,6 +1,8 @@
-"""The contract of attention: the search's shortcuts, its long way and teacher forcing are one computation.
+"""The contract of attention: the fast paths of the search, the normal path and teacher forcing give equal
+results.
 
-It holds over every field of the config that changes the computation, and over an attention that only these tests have.
+The contract holds for every field of the config that changes the computation, and for attention classes of
+these tests.
 """
 
 import inspect
@@ -41,7 +43,7 @@ FIELDS = {
     "vocab_size": {"vocab_size": 31},
     "pad_token_id": {"pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1},
 }
-# They act in training only, are other names of a class, or say what is given back.
+# Fields that have an effect only in training, that rename a class, or that select what is returned.
 WITHOUT_EFFECT = """
     dropout attention_dropout activation_dropout label_smoothing label_smoothing_form use_cache is_encoder_decoder
     initializer_range
@@ -50,7 +52,9 @@ WITHOUT_EFFECT = """
 
 
 class NearbyDistances(VaswaniAttention):
-    """An attention that nobody knows: scores are distances, and self-attention reaches no further than two tokens."""
+    """An attention that the package does not know: scores are distances, and self-attention reaches at most
+    two tokens.
+    """
 
     def scores(self, query, key):
         return -(query.unsqueeze(3) - key.unsqueeze(2)).abs().sum(dim=-1)
@@ -60,7 +64,7 @@ class NearbyDistances(VaswaniAttention):
 
 
 class OtherForward(VaswaniAttention):
-    """An attention whose forward does something else with the values."""
+    """An attention whose `forward` changes the values."""
 
     def forward(self, *args, **kwargs):
         output, weights = super().forward(*args, **kwargs)
@@ -84,7 +88,7 @@ register_attention("nearby", NearbyDistances)
 register_attention("other_forward", OtherForward)
 register_position_encoding("ramp", RampPositions)
 
-# Further values of fields that have many ways.
+# More values of fields with several possible values.
 VALUES = {
     "other scores and mask": {"attention_score": "nearby"},
     "other scores of the source": {"cross_attention_score": "nearby", "attention_window": 3},
@@ -101,7 +105,7 @@ VALUES = {
 }
 
 
-# What is computed in a way of its own, and not only in other sizes or by other weights.
+# The cases that change the computation, and not only the sizes or the weights.
 WAYS = [
     *("default", "decoder_layers", "norm_position", "position_embedding", "max_position_embeddings"),
     *("attention_score", "cross_attention_score", "attention_window", "pad_token_id", *VALUES),
@@ -131,7 +135,7 @@ def inputs_of(model, with_prefixes):
 
 
 def close(actual, expected):
-    # Scores, and the weights that are watched, are float32.
+    # Scores and recorded weights are float32, so compare without the dtype.
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5, check_dtype=False)
 
 
@@ -160,7 +164,7 @@ def test_tree_rows_and_teacher_forcing_give_the_same_logits_and_coverage(model, 
     sequences = prompt.unsqueeze(1).expand(-1, num_beams, -1)
     logits = [decoder.start(prompt.repeat_interleave(num_beams, dim=0)) for decoder in (tree, rows)]
     close(*(value.expand(-1, num_beams, -1) for value in logits))
-    # The tree is pruned within so many steps, and sentences leave.
+    # In 18 steps the tree is pruned, and sentences are removed.
     for step in range(18):
         parents = torch.randint(num_beams, (len(sequences), num_beams), generator=generator)
         tokens = torch.randint(3, 23, (len(sequences), num_beams, 1), generator=generator)
@@ -189,7 +193,7 @@ def test_watched_weights_are_the_models_own_attentions(model):
     watched = model(**batch, attention_recorder=recorder).logits
     model.set_attn_implementation("eager")
     outputs = model(**batch, output_attentions=True)
-    # Padding attends to something else in each implementation, and does not count.
+    # Ignore padding positions, because their outputs differ between the implementations.
     real = batch["decoder_attention_mask"].bool()
     close(watched[real], outputs.logits[real])
     assert sorted(recorder.weights) == list(range(model.config.decoder_layers))
@@ -244,7 +248,7 @@ def test_shortcuts_are_declared_and_not_guessed(tiny_model, monkeypatch):
 
     model = tiny_model()
     assert shortcuts(model) == (True, True, True)
-    # Whatever replaces what a shortcut was declared for is computed the long way.
+    # If a method that a fast path replaces is overridden, the fast path is not used.
     declared = {"scores": (False, True), "forward": (True, False), "keys_and_values": (True, False)}
     for name, expected in declared.items():
         with monkeypatch.context() as patch:

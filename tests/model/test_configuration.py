@@ -1,4 +1,4 @@
-"""Every field of the config is checked, stored, and read by the model; what is no field is refused."""
+"""Every field of the config is checked, stored, and read by the model; an unknown field is refused."""
 
 import dataclasses
 import inspect
@@ -32,7 +32,7 @@ def test_the_default_is_the_papers_base_model():
     assert config.attention_bias is False
     assert (config.position_embedding, config.scale_embedding) == ("sinusoidal", True)
     assert (config.share_encoder_decoder_embeddings, config.tie_word_embeddings) == (True, True)
-    # Names that the rest of transformers uses.
+    # transformers reads the sizes under these names.
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (512, 6, 8)
 
 
@@ -40,7 +40,7 @@ POSITIVE = "a positive integer"
 RATE = "a number from 0 up to, but not including, 1"
 SCORES = '"scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive" or a name that `register_attention` has added'
 POSITIONS = '"sinusoidal", "learned", "none" or a name that `register_position_encoding` has added'
-# For every field values that are none, and what it must be.
+# For every field, impossible values, and the words that follow "must be" in the message.
 INVALID = {
     "vocab_size": ([0, -3, 1.5, "8", True, None], POSITIVE),
     "decoder_vocab_size": ([0, 2.0], "a positive integer or None"),
@@ -157,7 +157,7 @@ COMBINATIONS = [
 def test_fields_that_contradict_each_other(fields, message):
     assert message_of(VaswaniConfig, **fields).startswith(message)
     config = VaswaniConfig()
-    # The widths of the defaults would otherwise stand for the model's.
+    # Remove the default widths, so that the widths follow from the other fields.
     config.d_k = config.d_v = None
     for name, value in fields.items():
         setattr(config, name, value)
@@ -226,7 +226,7 @@ def test_keys_that_transformers_stores_are_no_fields_and_pass():
 
 def test_a_stored_config_with_keys_of_other_versions_loads_with_a_warning(tmp_path, caplog):
     config = VaswaniConfig(d_model=256, d_k=32, d_v=32)
-    # A newer transformers, or another library, might add these.
+    # Entries that a newer transformers or another library might add.
     config.rope_thetta = 3
     config.save_pretrained(tmp_path)
     loggers = [logging.getLogger(name) for name in ("transformers", "vaswani_hf")]
@@ -294,7 +294,7 @@ def test_a_config_survives_saving(tmp_path, fields):
         assert {name: getattr(loaded, name) for name in OWN_FIELDS} == {
             name: getattr(config, name) for name in OWN_FIELDS
         }
-    # The widths stand in the file, so that no later default of the heads can change them.
+    # The file contains the widths, so later defaults of the number of heads cannot change the widths.
     if "encoder_attention_heads" not in fields:
         assert json.loads((tmp_path / "config.json").read_text())["d_k"] == 64
 
@@ -320,7 +320,7 @@ CHANGES |= {
     "decoder_vocab_size": 24,
 }
 del CHANGES["is_encoder_decoder"]
-# The other fields with which a field matters.
+# For some fields, the other fields that give the field an effect.
 BESIDE = {
     "decoder_vocab_size": {"share_encoder_decoder_embeddings": False},
     "encoder_attention_heads": {"d_k": 8, "d_v": 8},
@@ -331,7 +331,7 @@ BESIDE = {
 
 
 def fingerprint(model: VaswaniForSeq2SeqLM) -> dict:
-    """The outputs of a model that a user sees: shapes, logits, losses, cache and translations."""
+    """Return the outputs of a model that a user sees: shapes, logits, losses, cache and translations."""
     source = torch.tensor([[5, 9, 4, 7, EOS], [8, 3, EOS, PAD, PAD]])
     labels = torch.tensor([[6, 8, 3, EOS], [7, EOS, -100, -100]])
     outputs = model(input_ids=source, decoder_input_ids=torch.tensor([[0, 6, 8], [0, 7, 3]]))
@@ -344,14 +344,14 @@ def fingerprint(model: VaswaniForSeq2SeqLM) -> dict:
         "loss": model(input_ids=source, labels=labels).loss.item(),
         "training loss": model.train()(input_ids=source, labels=labels).loss.item(),
         "translations": model.eval().generate(source, max_new_tokens=12).tolist(),
-        # The start token alone, with no source.
+        # Decode only the start token, without a source.
         "unconditional": model.generate(max_new_tokens=3).tolist(),
     }
 
 
 @pytest.fixture(scope="module")
 def unchanged(tiny_model):
-    """The fingerprint of a model with these fields beside the usual ones, which is made once."""
+    """Return the fingerprint of a model with these additional fields; each fingerprint is computed once."""
     found = {}
 
     def of(beside):

@@ -1,7 +1,8 @@
 """transformers' own suite of contracts (tests/test_modeling_common.py of its source distribution) on all our models.
 
-It is no part of the installed package: `make contract` downloads the source distribution of the installed version and names
-its folder in TRANSFORMERS_SOURCE. The suite of `generate` is not in there; tests/model compare our search with transformers'.
+The suite is not part of the installed package: `make contract` downloads the source distribution of the
+installed version and names its folder in TRANSFORMERS_SOURCE. The suite does not contain the tests of
+`generate`; other tests compare our search with the search of transformers.
 """
 
 import os
@@ -30,7 +31,7 @@ if not SOURCE.is_file():
         "TRANSFORMERS_SOURCE names no source distribution; run `make contract`.", allow_module_level=True
     )
 
-# What the suite imports and the distribution lacks.
+# Modules that the suite imports and the source distribution lacks.
 MISSING = {
     "exporters/test_export.py": "class ExportTesterMixin: pass",
     "generation/test_utils.py": "class GenerationTesterMixin: pass",

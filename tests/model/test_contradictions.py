@@ -1,4 +1,6 @@
-"""Settings that contradict each other: an error that names both, or the best translation and what it lacks. In float32."""
+"""Contradicting settings give an error that names both settings, or the best translation with the missing
+phrases. In float32.
+"""
 
 import logging
 import math
@@ -77,7 +79,7 @@ def test_phrases_that_just_fit_before_a_forced_end_are_there(model, num_beams):
     assert contains(row, [5, 6]) and contains(row, [7, 8]) and row[-1] == EOS
 
 
-# A token may occur once, so that three phrases in a circle cannot all be there.
+# If each token may occur only once, no translation can contain all three phrases.
 CIRCLE = [[3, 4], [4, 5], [5, 3]]
 
 

@@ -89,7 +89,7 @@ def test_beams_are_sampled_as_often_as_they_are_probable(tiny_model):
     model = tiny_model(vocab_size=7)
     source, num_samples = [5, 3, EOS], 2000
     probs = torch.tensor(log_probs_of(model)(source, [START])).exp().tolist()
-    # Two are drawn without being put back, and the better one wins.
+    # Two tokens are drawn without replacement, and the token with the higher probability becomes the result.
     expected = torch.zeros(7)
     for first, second in itertools.permutations(range(7), 2):
         best = max(first, second, key=lambda token: probs[token])
@@ -131,7 +131,8 @@ def test_every_phrase_is_in_the_translation(model, search, limit):
     found = new_tokens(model.generate(**batch_of(SOURCES), **options, must_contain=PHRASES))
     for tokens, phrases in zip(found, PHRASES, strict=True):
         assert all(contains(tokens, phrase) for phrase in phrases), (tokens, phrases)
-    # Sentences without a demand do not change, and the phrases of the others were not there by themselves.
+    # A sentence without phrases keeps its translation, and the plain search does not find the phrases of the
+    # other sentences.
     assert found[1] == plain[1]
     assert not any(all(contains(plain[row], phrase) for phrase in PHRASES[row]) for row in (0, 2, 3, 4))
     for row, source in enumerate(SOURCES):

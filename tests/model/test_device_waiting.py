@@ -1,4 +1,6 @@
-"""How often the device is waited for: in a step of the search for one stacked reading, which may be late; in training never."""
+"""A step of the search waits for the device once, for values that may be one step old; a training step never
+waits.
+"""
 
 import copy
 
@@ -29,7 +31,7 @@ SEARCHES = {
 
 @pytest.fixture(scope="module")
 def models(tiny_config):
-    """Two that do not change."""
+    """Two models that the tests do not change."""
     return [translator(tiny_config, seed=seed) for seed in (0, 1)]
 
 
@@ -38,7 +40,7 @@ def arguments(options, models, most=40, never_ends=False):
     batch = batch_of(SOURCES, "left", options.pop("prefixes", None))
     if options.get("ensemble"):
         options["ensemble"] = models[1:]
-    # The start is never the best next token.
+    # The start token as `</s>`: no search finds an end, because the start token is never the best next token.
     return batch | options | ({"eos_token_id": 0} if never_ends else {})
 
 
@@ -61,7 +63,7 @@ def test_a_step_waits_once_at_most(models, name, as_on_a_gpu, never_ends, monkey
     with waiting:
         models[0].generate(**given)
     assert len(waits) > 5
-    # Whoever need not wait, as on a CPU, asks a second time when the first translation of all has ended.
+    # On a CPU the search reads a second value in the step in which the first translation ends.
     assert sum(waits) <= len(waits) + (0 if as_on_a_gpu else 2), waiting.places
     assert max(waits) <= (1 if as_on_a_gpu else 2), waiting.places
 
@@ -78,7 +80,7 @@ def test_one_beam_that_is_drawn_waits_as_in_transformers(models, monkeypatch):
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_reading_late_changes_nothing(models, name, monkeypatch):
-    # Trees of other lengths round otherwise: in float32 two beams of nearly one score change places on some processors.
+    # Use float64, because in float32 two beams with nearly equal scores may change places on some processors.
     models = [copy.deepcopy(model).double() for model in models]
     for num_return_sequences in {1, SEARCHES[name]["num_beams"]}:
         for most, never_ends in ((15, False), (40, True)):
@@ -161,6 +163,6 @@ def test_training_never_waits_and_computes_the_same(tiny_model, fields, targets,
                 loss = model(**batch).loss
                 loss.backward()
             found.append([loss, *(parameter.grad for parameter in model.parameters())])
-            # Where nobody waits for the device, its numbers are read.
+            # If reading from the device does not synchronise, the training reads values.
             assert (not waiting.places) == bool(devices), waiting.places
         torch.testing.assert_close(*found, atol=1e-6, rtol=1e-5)

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 import vaswani_hf
-from vaswani_hf.model.generation_vaswani import SearchSettings
-from vaswani_hf.model.translator_vaswani import TranslationOptions
+from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
 
 PUBLIC = {name: getattr(vaswani_hf, name) for name in vaswani_hf.__all__}
 PUBLIC |= {"SearchSettings": SearchSettings, "TranslationOptions": TranslationOptions}
 
 
 def documentation(thing) -> str:
-    """The docstring with the Example: that of the name itself, or that of a base class."""
+    """Return the docstring with the Example, which is the docstring of the name itself or of a base class."""
     texts = [inspect.cleandoc(part.__doc__ or "") for part in getattr(thing, "__mro__", [thing])]
     return next((text for text in texts if ">>>" in text), "")
 

@@ -1,4 +1,4 @@
-"""Saved checkpoints: one of an earlier version keeps its translations, and all run without the package by the code inside them.
+"""A checkpoint of an earlier version keeps its translations, and saved checkpoints run without the package.
 
 `frozen/checkpoint.tar.gz` was trained and saved by the version before the package had folders (commit ddb8d25), by
 `vaswani train configuration/numbers.yaml --max_steps 500 --vocab_size 300 --d_model 32 --encoder_layers 1
@@ -8,7 +8,6 @@
 
 import json
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -77,7 +76,9 @@ def language_models(tiny_config) -> dict:
 
 
 @pytest.fixture(scope="module")
-def without_the_package(frozen, expected, copier_checkpoint, language_models, tmp_path_factory) -> dict:
+def without_the_package(
+    frozen, expected, copier_checkpoint, language_models, tmp_path_factory, fresh_python
+) -> dict:
     """The outputs of each checkpoint in a process that cannot import the package."""
     folder = tmp_path_factory.mktemp("saved")
     pipeline("translation", model=copier_checkpoint, device="cpu").save_pretrained(folder / "copier")
@@ -86,7 +87,7 @@ def without_the_package(frozen, expected, copier_checkpoint, language_models, tm
     for name, model in language_models.items():
         model.save_pretrained(folder / name)
         given[name] = folder / name
-    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, json.dumps(given, default=str)]
+    command = [fresh_python, "-c", WITHOUT_THE_PACKAGE, json.dumps(given, default=str)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -99,7 +100,8 @@ def test_a_checkpoint_of_an_earlier_version_translates_as_it_did(frozen, expecte
     assert [translation.score for translation in translations] == pytest.approx(
         [row["score"] for row in expected], abs=1e-4
     )
-    # The config names the pipeline of its own code, but the imported package has another one.
+    # The config names the pipeline in the checkpoint, but `pipeline` uses the pipeline of the imported
+    # package.
     records = pipeline("translation", model=str(frozen))(sources)
     assert [record["translation_text"] for record in records] == [row["text"] for row in expected]
 

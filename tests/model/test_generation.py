@@ -1,4 +1,6 @@
-"""Decoding: padding, masks and caches change nothing, the searches agree with enumeration, padding is never produced."""
+"""Decoding: padding, masks and caches change nothing, searches agree with enumeration, and no output contains
+padding.
+"""
 
 import copy
 
@@ -20,7 +22,8 @@ VARIANTS = {
     "pre-norm": {"norm_position": "pre", "d_k": 5, "d_v": 3},
     "two vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19},
 }
-# The side of the padding, the cache, and the type of the masks, which are inferred without one.
+# The side of the padding, the kind of cache, and the dtype of the masks; without a dtype the masks are
+# inferred.
 BATCHES = [("left", "dynamic", None), ("right", "static", torch.int64)]
 BATCHES += [("left", "none", torch.float32), ("right", "dynamic", torch.bool)]
 
@@ -37,7 +40,7 @@ def generate(model, **kwargs):
 
 
 def alone(model, source: list[int], prefix: list[int], **kwargs):
-    """One row without padding, mask and cache."""
+    """Search for one row without padding, mask and cache."""
     ids = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([prefix])}
     return generate(model, **ids, use_cache=False, **kwargs)
 
@@ -105,7 +108,7 @@ def test_greedy_search_equals_the_reference(tiny_model, fields):
 
 
 def model_in_love_with_padding(tiny_model, **fields):
-    """A model whose logit of the padding class would be by far the greatest, everywhere."""
+    """A model whose logit of the padding class would always be by far the largest logit."""
     model = tiny_model(norm_position="pre", tie_word_embeddings=False, **fields)
     with torch.no_grad():
         model.get_decoder().layer_norm.weight.zero_()
@@ -122,7 +125,7 @@ def test_padding_is_never_generated(tiny_model, search):
     model = model_in_love_with_padding(tiny_model, eos_token_id=None)
     torch.manual_seed(0)
     assert PAD not in model.generate(pad(SOURCES, "right"), max_new_tokens=20, **search)
-    # That it would be, were it not excluded:
+    # Without the exclusion, every token is padding:
     model.config.pad_token_id = None
     sequences = model.generate(pad(SOURCES, "right"), max_new_tokens=20, **search)
     assert torch.all(sequences[:, 1:] == PAD)
@@ -135,7 +138,8 @@ def test_padding_has_no_probability(tiny_model):
         logits = copy.deepcopy(model).to(dtype)(input_ids=source, decoder_input_ids=target).logits
         assert logits.isfinite().all()
         assert torch.all(logits.softmax(dim=-1)[..., PAD] == 0)
-    # A loss made outside from the logits of training, smoothed over all classes, must stay finite and moderate.
+    # In training the padding class keeps a probability, because a smoothed loss over all classes must stay
+    # finite.
     assert torch.all(model.train()(input_ids=source, decoder_input_ids=target).logits[..., PAD] > 0)
 
 
@@ -158,7 +162,7 @@ def test_special_tokens_may_share_an_id(tiny_model, fields):
     config = model.config
     source = pad(SOURCES, "left", config.pad_token_id)
     together = generate(model, input_ids=source, min_new_tokens=NUM_NEW_TOKENS)
-    # Wherever padding has the id of the end, the end is a class all the same.
+    # If padding and `</s>` have the same id, the search can still produce `</s>`.
     for row, tokens in enumerate(SOURCES):
         single = alone(model, tokens, [config.decoder_start_token_id], min_new_tokens=NUM_NEW_TOKENS)
         assert together.sequences[row].tolist() == single.sequences[0].tolist()
@@ -167,7 +171,7 @@ def test_special_tokens_may_share_an_id(tiny_model, fields):
 
 
 def test_the_first_end_counts_where_padding_has_its_id(tiny_model):
-    # In training with smoothed targets no class is excluded, so that two models with other padding agree.
+    # In training with smoothed targets no class is excluded, so two models with different padding ids agree.
     shared = tiny_model(pad_token_id=EOS, label_smoothing=0.1).train()
     separate = tiny_model(label_smoothing=0.1).train()
     labels = [[6, 8, EOS], [6, 8, 3, 9, EOS]]

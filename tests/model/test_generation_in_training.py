@@ -1,4 +1,6 @@
-"""`generate` in a training loop: gradient checkpointing neither takes the cache away nor changes the training after it."""
+"""`generate` in a training loop uses the cache in spite of gradient checkpointing, and does not change later
+training steps.
+"""
 
 import peft
 import pytest
@@ -98,7 +100,7 @@ def test_training_goes_on_after_it_with_the_same_gradients(tiny_model, generates
         torch.manual_seed(1)
         batch = batch_of(SOURCES)
         model(**batch, labels=batch["input_ids"]).loss.backward()
-        # The layer is computed once more in the backward pass.
+        # The backward pass computes the layer a second time.
         assert len(recomputed) == 1 + is_on
         assert model.is_gradient_checkpointing == is_on
         gradients.append([parameter.grad for parameter in model.parameters()])

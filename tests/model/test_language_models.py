@@ -1,4 +1,6 @@
-"""The models of one stack are the paper's blocks: equal to the slow loops, searched as by transformers, and loaded anywhere."""
+"""Models with one stack equal the slow loops, search like transformers, and load with and without the
+package.
+"""
 
 import pytest
 import torch
@@ -48,7 +50,7 @@ both = pytest.mark.parametrize("model_class", [VaswaniForCausalLM, VaswaniForMas
 
 
 def make(model_class, **fields):
-    """A model whose biases and gains count."""
+    """A model whose biases and gains change the outputs."""
     torch.manual_seed(0)
     model = model_class(VaswaniConfig(**SHAPE | fields)).eval()
     with torch.no_grad():
@@ -120,7 +122,7 @@ def test_each_label_is_predicted_from_the_tokens_before_it():
     number = sum(len(text) - 1 for text in TEXTS)
     torch.testing.assert_close(model(ids, labels=ids).loss, sum(losses) / number)
     torch.testing.assert_close(model(ids, labels=ids, skip_logits=True).loss, sum(losses) / number)
-    # No label moves the logits before it.
+    # A token does not change the logits of earlier positions.
     changed = ids.clone()
     changed[0, 4:] = 20
     assert torch.equal(model(changed).logits[0, :4], logits[0, :4])
@@ -162,7 +164,7 @@ SEARCHES = {
 )
 def test_the_search_finds_what_that_of_transformers_finds(fields, settings):
     model, prompts = make(VaswaniForCausalLM, **fields), padded(TEXTS, "left")
-    # Without them the end would come as soon as in transformers only by chance.
+    # Remove `</s>` from the prompts, because after such a prompt the two searches may end at different steps.
     prompts[prompts == EOS] = 11
     ours = model.generate(prompts, max_new_tokens=12, **settings)
     mask = (prompts != PAD).long()
@@ -240,7 +242,8 @@ GNMT = {"length_penalty_type": "gnmt", "num_beams": 2}
         (
             "embedded",
             GNMT,
-            '`length_penalty_type` "gnmt" needs a prompt of tokens, but is given with `inputs_embeds`.',
+            '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
+            "`input_ids`, or another `length_penalty_type`.",
         ),
         (
             "embedded",

@@ -53,7 +53,7 @@ def test_each_label_is_predicted_from_the_tokens_before_it(tiny_model, norm_posi
     labels = [7, 4, 9, 12, EOS]
     for position in range(5):
         assert tokens_that_predict(model, labels, position) == {0, *labels[:position]}
-    # The oracle sees a label that is given away, and one that is shifted once too often.
+    # The check finds a label that the decoder can see, and labels that are shifted twice.
     assert 9 in tokens_that_predict(model, labels, 2, torch.tensor([labels]))
     shifted_twice = torch.tensor([[0, 0, 7, 4, 9]])
     assert tokens_that_predict(model, labels, 2, shifted_twice) == {0, 7}
@@ -150,7 +150,7 @@ def test_accumulated_batches_give_the_gradient_of_one(tiny_model):
     losses = [model(**part, num_items_in_batch=num_items).loss for part in parts]
     close(sum(losses), whole)
     close(gradients(model, sum(losses)), expected)
-    # Averages of averages are something else, so that the comparison means something.
+    # The mean of the means of the batches differs, so the test can detect a wrong divisor.
     means = [model(**part).loss / 4 for part in parts]
     assert not torch.allclose(gradients(model, sum(means))[0], expected[0], atol=1e-5)
 
@@ -167,7 +167,8 @@ def count_calls(monkeypatch, module, name: str) -> list:
     return calls
 
 
-# Smoothing and an excluded class never meet: the share of that class would be nearly all of the loss.
+# Label smoothing and an excluded class never occur together, because the excluded class would dominate the
+# loss.
 @pytest.mark.parametrize(
     ("smoothing", "form", "excluded"),
     [(0.0, "t2t", None), (0.0, "t2t", PAD), (0.1, "t2t", None), (0.1, "torch", None)],
@@ -192,7 +193,7 @@ def test_chunks_change_nothing(monkeypatch, smoothing, form, excluded, logits_pe
     assert len(chunks) == num_chunks
     close(loss, expected)
     close(torch.autograd.grad(3 * loss, [states, weight]), expected_gradients)
-    # A frozen matrix, frozen states, and neither.
+    # Cases with a frozen matrix, with frozen states, and with neither.
     frozen = chunked_cross_entropy(states, weight.detach(), *arguments)
     close(torch.autograd.grad(3 * frozen, states)[0], expected_gradients[0])
     frozen = chunked_cross_entropy(states.detach(), weight, *arguments)
@@ -212,7 +213,7 @@ def test_chunks_change_nothing_in_a_model_under_autocast(tiny_model, monkeypatch
     close(losses[0], losses[1], rtol=1e-3)
     rounded = [gradients(model, loss) for loss in losses]
     assert all(gradient.dtype == torch.float32 for gradient in rounded[0])
-    # bfloat16 is off by some percent all over the model; with chunks it is so by no more than without.
+    # bfloat16 has errors of some percent; chunks must not increase the errors.
     errors = []
     for result in rounded:
         squares = [(found - expected).square().sum() for found, expected in zip(result, exact, strict=True)]
@@ -286,8 +287,9 @@ print(peak() - before)
 
 def test_peak_memory_of_a_batch_of_the_paper(python):
     pytest.importorskip("resource", reason="Windows does not tell the peak memory of a process")
-    # Section 5.1 has 25,000 target tokens a batch and 37,000 classes, of which the logits alone would take 3.7 GB, several
-    # times. A fifth of the tokens takes what the chunks do, which is less than its logits once.
+    # A batch of Section 5.1 has 25,000 target tokens and 37,000 classes, so its logits take 3.7 GB, and
+    # several copies exist. The test uses a fifth of the tokens. The chunked loss must need less memory than
+    # one copy of the logits.
     tokens = 5_000
     command = [python, "-c", PEAK_MEMORY, str(tokens)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)

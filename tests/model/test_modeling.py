@@ -1,4 +1,4 @@
-"""The model is the paper's: equal to the slow reference in outputs, gradients and dropout, and one with its ties."""
+"""The model equals the slow reference in outputs, gradients and dropout, and keeps its weights tied."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ from vaswani_hf.model.loss_vaswani import dropout
 from vaswani_hf.model.modeling_vaswani import sinusoids
 
 PAD, EOS = 1, 2
-# Source ids and labels; of different lengths, so that the batch of them is padded.
+# Source ids and labels of different lengths, because the batch must contain padding.
 PAIRS = [([5, 9, 4, 7, 13, EOS], [6, 3, 8, EOS]), ([4, EOS], [11, 5, 5, 9, 10, EOS]), ([8, 3, 8, EOS], [EOS])]
 
 TWO_VOCABULARIES = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19}
@@ -109,7 +109,7 @@ def test_loss_and_gradients_equal_the_reference(tiny_model, fields, smoothing, f
     model = tiny_model(**fields, label_smoothing=smoothing, label_smoothing_form=form).train()
     loss = model(**batch_of()).loss
     reference = Reference(model.state_dict(keep_vars=True), model.config)
-    # Padding gets its share of smoothed targets, as every class does.
+    # Label smoothing gives the padding class the same share as every other class.
     expected = reference.loss(PAIRS, smoothing, form, excluded_class=None if smoothing else PAD)
     close(loss, expected)
     parameters = dict(model.named_parameters())
@@ -117,7 +117,7 @@ def test_loss_and_gradients_equal_the_reference(tiny_model, fields, smoothing, f
     loss.backward()
     for (name, parameter), gradient in zip(parameters.items(), expected_gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-5, rtol=1e-5, msg=f"{name}: {{}}".format)
-        # What all keys of a query have in common is no part of a softmax.
+        # A term that is equal for all keys has no effect on the softmax, so its gradient is 0.
         is_common = "k_proj.bias" in name
         if fields.get("attention_score") == "additive_linear":
             is_common = "q_proj" in name or "score_query" in name
@@ -153,10 +153,10 @@ def test_dropout_on_a_processor_is_dropout(shape, p):
     states = torch.full(shape, 2.0, dtype=torch.float64, requires_grad=True)
     result = dropout(states, p, training=True)
     kept = result != 0
-    # Three deviations of a count of so many draws.
+    # The limit is three standard deviations of the count.
     assert kept.double().mean().item() == pytest.approx(1 - p, abs=3 * (p * (1 - p) / kept.numel()) ** 0.5)
     torch.testing.assert_close(result[kept], torch.full_like(result[kept], 2 / (1 - p)), rtol=8e-3, atol=0)
-    # Neighbours are of one draw of 64 bits, and independent all the same.
+    # Neighbouring masks come from one draw of 64 bits, but are independent.
     pairs = (kept[:, 1:] & kept[:, :-1]).double().mean().item()
     assert pairs == pytest.approx((1 - p) ** 2, abs=4 * (p * (1 - p) / kept.numel()) ** 0.5)
     (gradient,) = torch.autograd.grad(result.sum(), states)
@@ -287,7 +287,9 @@ ties = pytest.mark.parametrize(("fields", "groups"), TIES.values(), ids=TIES)
 
 
 def check_ties(model: VaswaniForSeq2SeqLM, groups: list[list[str]]) -> None:
-    """A weight written through one name of a group is read through its other names, and through no other."""
+    """A weight that is written through one name of a group can be read through all names of the group, and no
+    other name.
+    """
     for number, group in enumerate(groups):
         for name in group:
             with torch.no_grad():
@@ -297,7 +299,7 @@ def check_ties(model: VaswaniForSeq2SeqLM, groups: list[list[str]]) -> None:
                     assert (model.get_submodule(other).weight[3, 5].item() == pytest.approx(mark)) == (
                         other_group is group
                     )
-    # The forward pass reads the same matrices: with zeros in the output projection nothing is left of the logits.
+    # The forward pass reads the tied matrices: if the output projection is 0, the logits are 0.
     with torch.no_grad():
         model.get_submodule(groups[-1][-1]).weight.zero_()
     logits = model(**batch_of()).logits
@@ -471,8 +473,8 @@ TABLE_3 = [
 
 @pytest.mark.parametrize(("fields", "millions"), TABLE_3, ids=lambda value: str(value))
 def test_parameters_of_table_3(fields, millions):
-    # The table's numbers agree with each other at about 40,800 classes, and not at the 37,000 of Section 5.1. Its row
-    # "big" (213) agrees with neither and is left out.
+    # The numbers of the table agree with about 40,800 classes, and not with the 37,000 classes of Section
+    # 5.1. The row "big" (213) agrees with neither number of classes and is left out.
     assert count_parameters(vocab_size=40_800, **fields) / 1e6 == pytest.approx(millions, abs=0.7)
 
 

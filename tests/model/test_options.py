@@ -1,20 +1,22 @@
-"""The options of a translation: each one is described, and an impossible value is named with what it must be."""
+"""Each option of a translation has a description, and an impossible value gives an error that names the
+possible values.
+"""
 
 from dataclasses import fields
 
 import pytest
 from transformers import GenerationConfig
 
-from vaswani_hf.model.generation_vaswani import SearchSettings, setting_of
-from vaswani_hf.model.inputs_vaswani import type_of
-from vaswani_hf.model.translator_vaswani import TranslationOptions
+from vaswani_hf.model.generation_vaswani import setting_of
+from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions, type_of
 
 
 @pytest.mark.parametrize("kind", [SearchSettings, TranslationOptions])
 def test_each_option_has_help_and_its_default_is_possible(kind):
     assert all(field.metadata["help"] for field in fields(kind))
     kind()
-    TranslationOptions(generate={field.name: field.default for field in fields(SearchSettings)})
+    defaults = {field.name: field.default for field in fields(SearchSettings)}
+    TranslationOptions(generate=defaults | {"do_sample": True})
 
 
 def test_types_are_those_of_the_command_line():
@@ -59,9 +61,21 @@ def test_an_impossible_value_is_named(options, message):
     assert str(raised.value) == message
 
 
-def test_settings_of_sampling_count_only_where_it_samples():
-    settings = {"temperature": 0.0, "num_beams": 4}
-    assert TranslationOptions.of(**settings).generate == settings
+def test_settings_of_sampling_need_sampling():
+    message = "`top_k` is a setting of sampling and must come with `do_sample`; set `do_sample`, or leave `top_k` out."
+    for settings in ({"top_k": 5}, {"top_k": 5, "do_sample": False, "num_beams": 4}):
+        with pytest.raises(ValueError) as raised:
+            TranslationOptions.of(**settings)
+        assert str(raised.value) == message
+    config = GenerationConfig(do_sample=True)
+    for settings in (
+        {"top_k": 5, "do_sample": True},
+        {"top_k": 5, "generation_config": config},
+        {"top_k": None},
+    ):
+        assert TranslationOptions.of(**settings).generate == settings
+    # A checkpoint may recommend settings to users who sample.
+    TranslationOptions.of(generation_config=GenerationConfig(temperature=0.0))
 
 
 def test_the_call_comes_first_then_its_config_then_the_checkpoint():

@@ -1,4 +1,6 @@
-"""pipeline("translation") gives what generate() and decode() give, for our models and for T5, Marian and mBART."""
+"""pipeline("translation") gives the results of generate() and decode(), for our models and for T5, Marian and
+mBART.
+"""
 
 import enum
 import logging
@@ -28,7 +30,7 @@ from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.publish import push
 from vaswani_hf.translation import Translator
 
-# Their lengths differ, so that a batch of them is padded.
+# The sentences have different lengths, so a batch contains padding.
 TEXTS = ["a cat", "the dog lay on the mat", "a small cat sat on the mat and the dog lay there", "the dog"]
 GERMAN = [
     "eine Katze",
@@ -37,13 +39,13 @@ GERMAN = [
     "der Hund",
 ]
 RECORDS = [{"translation_text": text} for text in GERMAN]
-# For models that were not trained and know no end.
+# Settings for untrained models, which never produce `</s>`.
 SETTINGS = {"num_beams": 2, "max_new_tokens": 12}
 
 
 @pytest.fixture(scope="module")
 def make_model(tiny_config):
-    """Make a model that knows the four sentences by heart."""
+    """Train a model until it has memorised the four sentences."""
 
     def make(source_tokenizer, target_tokenizer, **fields) -> VaswaniForSeq2SeqLM:
         torch.manual_seed(3)
@@ -90,7 +92,7 @@ def two_vocabularies(make_model, tmp_path_factory) -> str:
 
 @pytest.fixture
 def transformers_log(caplog):
-    """The warnings of transformers, which keeps them from the root logger."""
+    """Collect the warnings of transformers, because transformers does not pass warnings to the root logger."""
     logger = logging.getLogger("transformers")
     logger.addHandler(caplog.handler)
     yield caplog
@@ -98,7 +100,7 @@ def transformers_log(caplog):
 
 
 def translate(model, tokenizer, text: str, **settings) -> list[str]:
-    """The translations that the pipeline must give, one sentence without padding at a time."""
+    """The expected translations, computed one sentence at a time without padding."""
     output_ids = model.generate(**tokenizer(text, return_tensors="pt"), **settings)
     return [tokenizer.decode(row, skip_special_tokens=True) for row in output_ids]
 
@@ -110,7 +112,7 @@ def generate_settings(translator, monkeypatch, **settings) -> dict:
         translator.model, "generate", lambda **given: calls.append(given) or torch.tensor([[0, 2]])
     )
     translator("a cat", **settings)
-    # What looks at the logits of models of others is no setting, and what comes back is none of the caller's.
+    # Remove the check for NaN and the type of the result, because the caller did not set these arguments.
     calls[0].pop("logits_processor", None)
     assert calls[0].pop("return_dict_in_generate") is False
     return {name: value for name, value in calls[0].items() if not isinstance(value, torch.Tensor)}
@@ -190,7 +192,7 @@ def test_truncation_and_clean_up_reach_the_tokenizer(translator, tokenizer, monk
     assert short(["the dog lay on the mat"], truncation=True) == [RECORDS[3]]
     with caplog.at_level("WARNING"):
         (in_pieces,) = short(["the dog lay on the mat"])
-    assert "it is translated in" in caplog.text
+    assert "the line is translated in" in caplog.text
     expected = Translator(translator.model, tokenizer, tokenizer).translate(["the dog lay on the mat"])
     assert in_pieces == {"translation_text": next(expected)} != RECORDS[1]
     decode = tokenizer.decode
@@ -216,7 +218,7 @@ def test_settings_of_the_call_and_of_the_constructor(checkpoint, tokenizer):
 @pytest.mark.parametrize(
     ("of_the_checkpoint", "of_the_call", "expected"),
     [
-        # The search has a limit of its own for each sentence.
+        # The search has a separate limit for each sentence.
         ({}, {}, {"num_beams": 4}),
         ({}, {"max_length": 9}, {"num_beams": 4, "max_length": 9}),
         ({}, {"num_beams": 1, "max_new_tokens": 9}, {"num_beams": 1, "max_new_tokens": 9}),
@@ -277,7 +279,7 @@ ReturnType = enum.Enum("ReturnType", ["TENSORS", "TEXT"])
 def test_the_return_type_of_transformers_4(translator, checkpoint):
     for kind in (ReturnType.TENSORS, "tensors"):
         assert translator(TEXTS[1], return_type=kind)[0].keys() == {"translation_token_ids"}
-    # It counts more than `return_tensors`, and the call more than the pipeline.
+    # `return_type` takes precedence over `return_tensors`, and the call takes precedence over the pipeline.
     for kind in (ReturnType.TEXT, "text", text_generation.ReturnType.FULL_TEXT):
         assert translator(TEXTS[1], return_type=kind, return_tensors=True) == RECORDS[1:2]
     by_default = pipeline("translation", model=checkpoint, return_type="tensors")
@@ -296,7 +298,7 @@ def test_the_stop_sequence_of_transformers_4(translator, tokenizer, recwarn):
     (found,) = translator(TEXTS[1], stop_sequence=text, return_tensors=True, num_beams=3)
     assert found["translation_token_ids"].tolist() == ids[: ids.index(stop) + 1]
     assert not [warning for warning in recwarn if "stop_sequence" in str(warning.message)]
-    # One that does not come about changes nothing, and `</s>` is still an end.
+    # A stop sequence that does not occur changes nothing, and `</s>` still ends a translation.
     assert translator(TEXTS[1], stop_sequence="~", num_beams=3) == RECORDS[1:2]
     with pytest.warns(
         UserWarning, match="^`stop_sequence` has several tokens; the first token ends a translation.$"
@@ -320,7 +322,7 @@ def test_a_tokenizer_of_another_model_is_refused(translator, tokenizer, checkpoi
             ValueError, match=f"but its `{token}` has the id {token_id}, but the model has the id "
         ):
             pipeline("translation", model=model, tokenizer=other)
-    # Added tokens with embeddings of their own, and spare classes, are as good as others.
+    # The model may have embeddings for added tokens, and classes without tokens.
     resized = VaswaniForSeq2SeqLM.from_pretrained(checkpoint)
     resized.resize_token_embeddings(312)
     assert pipeline("translation", model=resized, tokenizer=larger)(TEXTS[1]) == RECORDS[1:2]
@@ -398,7 +400,7 @@ def t5(tokenizer) -> T5ForConditionalGeneration:
     ],
 )
 def test_t5_gets_its_prefix_and_its_settings(t5, tokenizer, monkeypatch, task, prefix, settings):
-    # Twice, because making a pipeline must not use up what the config says.
+    # Create the pipeline twice, because the first pipeline must not change the config.
     for _ in range(2):
         translator = pipeline(task, model=t5, tokenizer=tokenizer, device="cpu")
     expected = translate(t5, tokenizer, prefix + TEXTS[1], num_beams=3, max_length=13)
@@ -485,7 +487,7 @@ def test_long_texts(translator):
     text = "A cat.\n\n  The dog! A small cat?\n"
     sentences = translator(["A cat.", "The dog!", "A small cat?"])
     joined = "{}\n\n  {} {}\n".format(*(record["translation_text"] for record in sentences))
-    # All the ways of giving texts, and the constructor.
+    # Pass the texts in all possible ways, and the option to the constructor.
     texts = [text, "", "a cat"]
     expected = [{"translation_text": joined}, {"translation_text": ""}, RECORDS[0]]
     assert translator(texts, split_sentences=True, batch_size=2) == expected
@@ -571,7 +573,8 @@ def test_batches_hold_texts_of_similar_length(translator, t5, tokenizer, monkeyp
     assert translator(TEXTS, batch_size=2) == RECORDS
     assert translator(TEXTS, tokens_per_batch=3 * lengths[1]) == RECORDS
     assert sizes == [(4, lengths[0]), (2, lengths[0]), (2, lengths[2]), (1, lengths[0]), (3, lengths[1])]
-    # Other models may need much more memory: as in transformers, their batches are larger where that is asked for.
+    # Other models may need more memory, so their batches have several texts only if the user sets a batch
+    # size.
     sizes.clear()
     other = pipeline("translation", model=t5, tokenizer=tokenizer, device="cpu")
     assert len(other(TEXTS, **SETTINGS)) == len(other(TEXTS, batch_size=4, **SETTINGS)) == 4

@@ -1,4 +1,4 @@
-"""The trainer of transformers with its own collator trains this model too."""
+"""The Trainer and the collator of transformers train our model."""
 
 import inspect
 
@@ -28,7 +28,7 @@ QUIET = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "use_
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Words "4" to "11", and ids 0 to 3 as everywhere here."""
+    """A tokenizer with the words "4" to "11", and with the ids 0 to 3 for the special tokens."""
     words = ["<s>", "<pad>", "</s>", "<unk>", *map(str, range(4, NUM_CLASSES))]
     words_to_ids = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
     words_to_ids.pre_tokenizer = WhitespaceSplit()
@@ -39,7 +39,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def copies() -> Dataset:
-    """Sentences of 2 to 5 tokens that are to be copied."""
+    """Sentences of 2 to 5 tokens, for a model that learns to copy."""
     generator = torch.Generator().manual_seed(0)
 
     def sentence() -> list[int]:
@@ -89,8 +89,8 @@ def test_seq2seq_trainer_trains_it(model, tokenizer, copies, tmp_path, label_smo
     trainer.train()
     assert share_copied(model, copies, collator) > 0.9
     metrics = trainer.evaluate()
-    # Smoothed by the trainer in evaluation too, over all classes: the share of the padding class, which has no
-    # probability then, is added.
+    # The Trainer also smooths the loss of the evaluation, so the loss includes the share of the padding
+    # class.
     assert metrics["eval_loss"] < label_smoothing_factor / NUM_CLASSES * -EXCLUDED_LOGIT + 1
     predictions = trainer.predict(copies.select(range(100))).predictions
     assert [row[0] for row in predictions.tolist()] == [0] * 100

@@ -1,4 +1,4 @@
-"""Beam search under the power penalty: transformers' own results and outputs, at less cost inside."""
+"""Beam search with the power penalty gives the results and outputs of transformers, with less computation."""
 
 import math
 
@@ -41,13 +41,15 @@ def close(actual, expected, tolerance=1e-5):
 
 
 def searched(model, batch, **options):
-    """Sequences and scores; `options` may name any argument of `generate`."""
+    """Return sequences and scores; `options` may contain any argument of `generate`."""
     defaults = {"num_beams": 4, "max_new_tokens": LIMIT, "early_stopping": "never", "do_sample": False}
     return model.generate(**batch, **defaults | SCORED | options)
 
 
 def check_against_transformers(model, batch, **options):
-    """Sequence by sequence and score by score, with and without outputs per step; gives back the oracle's outputs."""
+    """Compare all sequences and scores with transformers, with and without outputs per step; return
+    transformers' outputs.
+    """
     expected = searched(TransformersSearch(model), batch, **options)
     outputs = searched(model, batch, **options)
     assert torch.equal(outputs.sequences, expected.sequences)
@@ -70,7 +72,7 @@ def test_every_beam_size_penalty_and_way_to_stop(tiny_config, num_beams, early_s
     options = {"num_beams": num_beams, "early_stopping": early_stopping, "length_penalty": length_penalty}
     batch = batch_of(SOURCES)
     expected = check_against_transformers(model, batch, **options, num_return_sequences=num_beams).sequences
-    # A caller who asks for the best one only need not wait for the others.
+    # If only the best translation is requested, the search may stop earlier.
     best = searched(model, batch, **options, **PLAIN)
     assert torch.equal(best, expected[::num_beams, : best.shape[1]])
     assert set(expected[::num_beams, best.shape[1] :].unique().tolist()) <= {PAD}
@@ -88,14 +90,15 @@ def test_the_cases_are_not_vacuous(model):
     beams = [best(num_beams=num_beams, num_best=2) for num_beams in (2, 4, 8)]
     for results in (ways, penalties, beams):
         assert results[0] != results[1] != results[2] != results[0]
-    # Some end early, at different lengths, and some are cut.
+    # The translations end at different lengths, and some translations are cut at the limit.
     lengths = [row.index(EOS) if EOS in row else math.inf for row in best(length_penalty=0.6, num_best=1)]
     assert len(set(lengths)) > 2 and math.inf in lengths and min(lengths) < LIMIT - 2
 
 
 @early_stoppings
 def test_the_slow_search_is_transformers_own(model, early_stopping):
-    # This makes the slow search a measure for the other penalties.
+    # Because the slow search equals transformers here, other tests can use the slow search for other
+    # penalties.
     oracle, log_probs = TransformersSearch(model), log_probs_of(model)
     for num_beams in (2, 5):
         for length_penalty in PENALTIES:
@@ -112,7 +115,8 @@ def test_the_slow_search_is_transformers_own(model, early_stopping):
 
 @pytest.mark.parametrize("length_penalty", [0.6, -1.0])
 def test_beam_search_equals_the_paper_in_slow_loops(tiny_config, length_penalty):
-    # The model itself is out of this comparison: the slow search over the slow Transformer.
+    # Compare with the slow search over the slow reference model, so that the test does not depend on our
+    # model.
     model = translator(tiny_config)
     reference = Reference(model.state_dict(), model.config)
     slow = SlowSearch(
@@ -143,7 +147,8 @@ def test_every_shape_cache_and_attention_equals_transformers(tiny_config, fields
         check_against_transformers(model, batch_of(SOURCES, side, given, pad_id), **options)
 
 
-# The best of many classes need not be looked for one by one, and of few there may not be enough.
+# Test small and large vocabularies, because a large vocabulary is searched in chunks, and a small one may
+# have too few classes.
 SIZES = {f"{number} classes": {"vocab_size": number} for number in (21, 400, 401)}
 
 
@@ -160,7 +165,8 @@ def test_random_weights_equal_transformers(tiny_model, fields):
     ("num_beams", "prefixes"), [(2, PREFIXES), (5, None)], ids=["prefixes", "no prefixes"]
 )
 def test_long_outputs_equal_transformers(model, num_beams, prefixes):
-    # Longer than any room that is made at once, with sentences that leave at very different steps.
+    # The outputs are longer than the memory that a tree reserves at once, and sentences end at very different
+    # steps.
     options = {"num_beams": num_beams, "max_new_tokens": 75, "length_penalty": 0.0, "num_return_sequences": 2}
     batch = batch_of(SOURCES, "left", prefixes)
     check_against_transformers(model, batch, **options, min_new_tokens=70, no_repeat_ngram_size=3)
@@ -185,12 +191,12 @@ def test_the_source_may_come_embedded_or_encoded(model):
 
 
 def allowed_per_sentence(batch_id, target):
-    """Another set of tokens for each sentence, and after an even token another one than after an odd one."""
+    """Allow different tokens for each sentence, and different tokens after an even and an odd token."""
     return [EOS, *range(3 + batch_id + int(target[-1]) % 2, 23, 1 + batch_id % 2)]
 
 
 class FavourByRow:
-    """Adds to the scores what depends on the row, as processors do that were made for one batch of beams."""
+    """Add values that depend on the row, like processors that are made for one batch of beams."""
 
     def __init__(self, num_rows):
         generator = torch.Generator().manual_seed(3)
@@ -272,7 +278,7 @@ def test_a_user_s_rule_is_asked_of_paths_that_there_are(model):
 
     def allowed(sentence, path):
         path = (sentence, *path.tolist())
-        # A grammar or a trie knows no other path than one token after one that it has allowed.
+        # A grammar or a trie only knows paths that extend an allowed path by one token.
         assert len(path) == 2 or path[:-1] in seen
         seen.add(path)
         return list(range(3, 15)) + [EOS]
@@ -298,7 +304,7 @@ def stop_everything_at(length):
 
 
 def stop_by_sentence(input_ids, scores, **kwargs):
-    """The candidates of a sentence stand together, and each sentence has a limit of its own."""
+    """The candidates of a sentence are in consecutive rows, and each sentence has its own limit."""
     sentence = torch.arange(len(input_ids)) * len(SOURCES) // len(input_ids)
     return input_ids.shape[1] - 1 >= torch.tensor([4, 1, 3, 6, 2])[sentence]
 
@@ -338,7 +344,7 @@ def test_stopping_criteria_see_the_scores_where_those_are_asked_for(model):
 
 @pytest.mark.parametrize("limit", [4, LIMIT])
 def test_what_is_not_allowed_does_not_fill_up_the_results(model, limit):
-    # Only one translation is allowed, so that there is nothing to put beside it.
+    # Only one translation is allowed, so the other results are missing.
     path = [14, 21, 8, EOS]
 
     def one_path(batch_id, target):
@@ -419,7 +425,7 @@ def test_transition_scores_add_up_to_the_scores(tiny_config, fields, length_pena
     transitions = model.compute_transition_scores(outputs.sequences, outputs.scores, outputs.beam_indices)
     lengths = (outputs.beam_indices >= 0).sum(dim=1)
     close(transitions.sum(dim=1) / lengths**length_penalty, outputs.sequences_scores)
-    # They are the model's own, from one pass over the finished translations.
+    # The transition scores equal the log-probabilities from one forward pass over the finished translations.
     log_probs = log_probs_of(model)
     for row, tokens in enumerate(outputs.sequences.tolist()):
         for step in range(int(lengths[row])):
@@ -444,7 +450,7 @@ def test_a_compiled_model_generates_the_same(model):
 
 
 def rows_through(module):
-    """A list that each call of the module lengthens by the number of rows [rows, T, D] it was given."""
+    """A list to which each call of the module appends its number of rows."""
     rows = []
     module.register_forward_hook(
         lambda _, inputs, output: rows.append(inputs[0].shape[0] * inputs[0].shape[1])
@@ -471,7 +477,7 @@ def test_finished_sentences_leave_the_batch(model):
         rows.clear()
         searched(model, batch_of([source]), **options, **PLAIN)
         num_steps.append(len(rows))
-    # Otherwise all finish at once, and nobody can leave.
+    # The sentences must end at different steps, because otherwise no sentence is removed before the end.
     assert len(set(num_steps)) > 2
     rows.clear()
     searched(model, batch_of(SOURCES), **options, **PLAIN)

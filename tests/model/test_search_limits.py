@@ -1,4 +1,6 @@
-"""The paper's length penalty, limits per sentence and the coverage penalty: the slow search finds the same."""
+"""The search with the paper's length penalty, limits per sentence and coverage penalty equals the slow
+search.
+"""
 
 import json
 import re
@@ -26,12 +28,12 @@ from transformers import GenerationConfig
 
 from vaswani_hf import VaswaniForSeq2SeqLM
 
-# With the one nearly nothing is cut, with the other much.
+# The loose limit cuts nearly no translation, and the tight limit cuts many translations.
 LOOSE, TIGHT = 5, 1
 PAPER = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt"}
 PAPER |= {"max_length_a": 1.0, "max_length_b": TIGHT}
 NEVER_ENDS = {"suppress_tokens": [EOS]}
-# The padding of the other models is the start of this one.
+# Leave out the model whose start token has the id of the padding of the other models.
 SHAPES = {name: fields for name, fields in VARIANTS.items() if name != "padding is zero"}
 
 
@@ -42,7 +44,7 @@ def model(tiny_config):
 
 
 def slow_best(model, sources, prefixes=None, a=1.0, b=TIGHT, log_probs=None, **options):
-    """The hypotheses of each sentence from the slow search, which never stops before the limit by default."""
+    """Return the hypotheses of each sentence from the slow search, which by default stops only at the limit."""
     log_probs = log_probs or log_probs_of(model)
     prefixes = prefixes or [[START]] * len(sources)
     pairs = zip(sources, prefixes, strict=True)
@@ -136,9 +138,9 @@ def test_the_cases_are_not_vacuous(model):
 
     exact = best(b=LOOSE)
     assert exact != best(b=LOOSE, length_penalty_type="power") and exact != best(b=LOOSE, length_penalty=0.6)
-    # A search that stops as soon as there are enough, or by the heuristic of "power", finds something else.
+    # A search that stops earlier, as `early_stopping` True or False does, finds other translations.
     assert exact != best(b=LOOSE, early_stopping=True) and exact != best(b=LOOSE, early_stopping=False)
-    # Some are cut at the limit, and some end by themselves after more than a token.
+    # Some translations are cut at the limit, and some translations end earlier, after more than one token.
     limits = [limit_of(source, 1, TIGHT) for source in SOURCES]
     pairs = [
         (row, limit) for rows, limit in zip(best(length_penalty=0.6), limits, strict=True) for row in rows
@@ -149,7 +151,7 @@ def test_the_cases_are_not_vacuous(model):
 
 @pytest.mark.parametrize(("a", "b"), [(0.3, 0), (0.6, 0), (0.6, 1)])
 def test_what_is_cut_at_the_limit_competes(model, a, b):
-    # The limit is so short that nearly nothing ends by itself.
+    # The limit is so short that nearly no translation ends before the limit.
     options = {"length_penalty": 0.6, "length_penalty_type": "gnmt"}
     expected = slow_best(model, SOURCES, a=a, b=b, **options)
     cut = [best[0].tokens[-1] != EOS for best in expected]
@@ -269,7 +271,7 @@ def test_only_real_source_tokens_count(model, num_beams):
     encoded = model.generate(encoder_outputs=model.get_encoder()(**batch), **mask, **options)
     for found in (inferred, embedded, encoded):
         assert [len(row) for row in new_tokens(found)] == expected
-    # A token that the mask hides is no source token, whatever its id.
+    # A token that the mask hides does not count as a source token.
     mask["attention_mask"][3, -3:] = 0
     hidden = model.generate(input_ids=batch["input_ids"], **mask, **options)
     assert [len(row) for row in new_tokens(hidden)] == [*expected[:3], expected[3] - 3, expected[4]]
@@ -297,7 +299,7 @@ def test_any_length_that_is_given_takes_the_place_of_the_default(tiny_config, nu
 def test_learned_positions_are_not_overrun(tiny_config, given, num_beams):
     model = translator(tiny_config, position_embedding="learned", max_position_embeddings=16)
     found = model.generate(**batch_of(SOURCES), num_beams=num_beams, **given, **NEVER_ENDS)
-    # All rows of the table are used, and what the last one predicts may still come.
+    # All positions of the table are used, and the last position predicts one more token.
     assert found.shape[1] in (16, 17) and PAD not in found
 
 
@@ -344,7 +346,8 @@ def test_the_paper_search_travels_with_the_checkpoint(tiny_config, tmp_path):
     loaded = VaswaniForSeq2SeqLM.from_pretrained(tmp_path)
     assert {name: getattr(loaded.generation_config, name, None) for name in fields} == fields
     assert torch.equal(loaded.generate(**batch_of(SOURCES)), expected)
-    # An argument of `generate` comes before what the checkpoint says, also in a config object.
+    # An argument of `generate` takes precedence over the checkpoint, also if the argument is in a config
+    # object.
     changed = {"length_penalty_type": "power", "coverage_penalty": 0.0, "num_beams": 2}
     expected = plain.generate(**batch_of(SOURCES), **fields | changed)
     assert torch.equal(loaded.generate(**batch_of(SOURCES), **changed), expected)
@@ -406,6 +409,6 @@ def test_phrases_that_some_sentences_lack_are_searched_with_coverage_too(model):
     found = model.generate(**batch, **options, must_contain=phrases).tolist()
     plain = model.generate(**batch, **options).tolist()
     assert contains(found[-1], [9, 4]) and not contains(plain[-1], [9, 4])
-    # A sentence by itself has no padding, and the same translation.
+    # A single sentence has no padding, and the same translation.
     alone = model.generate(**batch_of(SOURCES[-1:]), **options, must_contain=phrases[-1:]).tolist()
     assert found[-1][: len(alone[0])] == alone[0]

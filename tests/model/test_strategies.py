@@ -1,4 +1,6 @@
-"""Strategies and ensembles, in float32: the slow search with the same rules or over the mean probabilities finds the same."""
+"""Searches with strategies and ensembles equal the slow search with the same rules or mean probabilities, in
+float32.
+"""
 
 import pytest
 import torch
@@ -173,7 +175,7 @@ def test_a_model_of_another_class_searches_with_ours(model, tiny_config, search,
     slow = SlowSearch(without(mean, lambda source, target: {PAD}), LIMIT, **search)
     expected = [slow.best(source, [START])[0] for source in SOURCES]
     options = {**search, **asked, "max_new_tokens": LIMIT, "use_cache": use_cache, "ensemble": others}
-    # A penalty without beams would be warned of.
+    # Remove the length penalty, because transformers would warn about a length penalty with one beam.
     options = {**options, "length_penalty": None} if search["num_beams"] == 1 else options
     outputs = model.generate(**batch_of(SOURCES), **options)
     rows = (outputs.sequences if asked else outputs).tolist()

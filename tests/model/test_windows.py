@@ -1,4 +1,6 @@
-"""Restricted self-attention: equal to full attention under a band, linear in time and memory, r positions in a cache."""
+"""Restricted self-attention equals full attention with a band mask, needs linear time and memory, and caches
+r positions.
+"""
 
 import re
 
@@ -111,7 +113,7 @@ def test_padding_between_tokens_does_not_count_as_a_neighbour(tiny_model):
 
 
 class Largest(TorchDispatchMode):
-    """The most numbers of a tensor that any operation gives."""
+    """Return the largest number of elements that the result of an operation has."""
 
     def __init__(self):
         super().__init__()
@@ -134,7 +136,7 @@ def test_nothing_grows_with_the_square_of_the_length(tiny_model, implementation)
         tokens = torch.randint(3, 23, (1, length))
         with Largest() as seen:
             states = model.get_encoder()(tokens, torch.ones_like(tokens)).last_hidden_state
-            # Cross-attention sees the whole source: here, of one token.
+            # Pass a source of one token, because cross-attention attends to the whole source.
             decoder = model.get_decoder()
             decoded = decoder(input_ids=tokens, encoder_hidden_states=states[:, :1]).last_hidden_state
             (states.sum() + decoded.sum()).backward()
@@ -187,7 +189,7 @@ def test_a_cache_holds_as_many_positions_as_the_window(tiny_model):
         torch.testing.assert_close(outputs.logits, expected[:, first:end], atol=1e-5, rtol=1e-5)
     assert [layer.keys.shape[2] for layer in cache.self_attention_cache.layers] == [3, 12]
     assert [layer.keys.shape[2] for layer in cache.cross_attention_cache.layers] == [len(SOURCES[0])] * 2
-    # One that somebody else has made holds all, and gives the same.
+    # A cache that the caller creates stores all tokens, and gives the same logits.
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     for step in range(12):
         outputs = model(input_ids=source, decoder_input_ids=target[:, step : step + 1], past_key_values=cache)
@@ -237,7 +239,7 @@ def test_the_search_tree_drops_what_no_window_reaches(tiny_model):
             decoder.tree.num_living = int(decoder.tree.living().sum(dim=1).max())
         logits = decoder.step(sequences, parents)
         lengths.append(decoder.tree.keys[0].shape[2])
-    # Of three beams that have nothing in common.
+    # The limit holds for three beams without common tokens.
     assert max(lengths) <= 3 * (5 + 1 + 2 * 16 + 1)
     expected = model(encoder_outputs=encoded, decoder_input_ids=sequences[:, 0]).logits[:, -1]
     torch.testing.assert_close(logits[:, 0], expected, atol=1e-5, rtol=1e-5)
@@ -295,7 +297,7 @@ def test_flash_kernels_are_told_the_window(tiny_model):
     mask = torch.tensor([[1] * 10, [1] * 6 + [0] * 4])
     tokens = torch.randint(3, 23, (2, 10))
     model(input_ids=tokens, attention_mask=mask, decoder_input_ids=tokens)
-    # The token itself counts for transformers; cross-attention has no window.
+    # transformers counts the query's own token as a part of the window; cross-attention has no window.
     assert [window for _, window, _ in seen] == [4, 4, 4, None, 4, None]
     assert all(torch.equal(mask.bool(), given) for _, _, given in seen[:2])
 
@@ -345,7 +347,7 @@ def test_rows_of_padding_leave_gradients_finite_in_every_dtype(tiny_model, imple
 
 
 class EvenDistances(VaswaniAttention):
-    """An attention with a neighbourhood of its own."""
+    """An attention that defines its own `local_mask`."""
 
     def local_mask(self, query_positions, key_positions):
         return (query_positions - key_positions) % 2 == 0

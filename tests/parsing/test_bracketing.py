@@ -24,13 +24,15 @@ def scores(gold, predicted):
         # Another label, another span.
         ("(S (NP (NN a)) (VP (VB b)))", "(S (ADJP (NN a)) (VP (VB b)))", (3, 3, 2)),
         ("(S (NP (NN a)) (VP (VB b) (NP (NN c))))", "(S (NP (NN a)) (VP (VB b)) (NP (NN c)))", (4, 4, 3)),
-        # A multiset: the same bracket twice counts twice, and once where it is there once.
+        # Brackets are a multiset: if a bracket occurs twice in one tree and once in the other tree, one match
+        # counts.
         ("(S (NP (NP (NN a))) (VP (VB b)))", "(S (NP (NP (NN a))) (VP (VB b)))", (4, 4, 4)),
         ("(S (NP (NP (NN a))) (VP (VB b)))", "(S (NP (NN a)) (VP (VB b)))", (4, 3, 3)),
-        # Where punctuation is attached makes no difference, and brackets of punctuation alone are none.
+        # The attachment of punctuation has no effect, and brackets that contain only punctuation do not
+        # count.
         ("(S (NP (NN a) (, ,)) (VP (VB b)) (. .))", "(S (NP (NN a)) (, ,) (VP (VB b) (. .)))", (3, 3, 3)),
         ("(S (NP (NN a)) (X (: --)) (VP (VB b)))", "(S (NP (NN a)) (: --) (VP (VB b)))", (3, 3, 3)),
-        # The gold tags say what is punctuation, whatever the tags of the other tree are.
+        # The tags of the gold tree determine the punctuation, even if the other tree has other tags.
         (
             "(S (NP (NN a)) (`` ``) (VP (VB b)) (. .))",
             "(S (NP (NN a) (XX ``)) (VP (VB b)) (XX .))",
@@ -38,7 +40,7 @@ def scores(gold, predicted):
         ),
         ("(S (NP (NN .)) (VP (VB b)))", "(S (NP (. .)) (VP (VB b)))", (3, 3, 3)),
         ("( (S (NN a)) (. .))", "(S (NN a) (. .))", (1, 1, 1)),
-        # A word in brackets is a word.
+        # A word in its own brackets is still a word.
         (
             "(S (-LRB- -LRB-) (NP (NN a)) (-RRB- -RRB-))",
             "(S (-LRB- -LRB-) (NP (NN a) (-RRB- -RRB-)))",

@@ -93,7 +93,7 @@ def test_a_parser_and_finished_trees_are_scored(checkpoint, vaswani, tmp_path):
     )
     scores = json.loads(out)
     assert code == 0 and scores["gold_brackets"] == 7 and scores["sentences"] == 2
-    # What it wrote has the same scores.
+    # The file of trees that the command wrote has the same scores.
     again = json.loads(vaswani("evaluate", tmp_path / "trees.txt", "--trees", gold, "--json")[1])
     assert again.items() <= scores.items()
 
@@ -194,7 +194,7 @@ def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog
     assert [bool(line) for line in lines] == [True, True, False, False]
     code, out, _ = vaswani("evaluate", tmp_path / "run" / "test_trees.txt", "--trees", treebank, "--json")
     assert code == 0
-    # The run says so, and the command too.
+    # Both the run and the command print the warning.
     assert caplog.messages.count("1 of 3 trees have no words and are left out of the scores.") == 2
     assert json.loads(out).items() <= results["test"].items()
     words = ["--trees", treebank, "--output", tmp_path / "again.txt", "--device", "cpu"]

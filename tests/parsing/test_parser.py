@@ -1,4 +1,4 @@
-"""The parser: any model writes trees over exactly the words of a sentence, within every limit, by every search."""
+"""With any model, limit and search, the parser writes trees over exactly the words of a sentence."""
 
 import itertools
 
@@ -34,7 +34,7 @@ def tokenizers():
 
 @pytest.fixture(scope="module")
 def random_parser(tokenizers, tiny_model):
-    """A parser that was never trained, which would open brackets for ever."""
+    """An untrained parser, which would open brackets without end."""
     source, target = tokenizers
     ids = {name: getattr(target, name) for name in ("bos_token_id", "pad_token_id", "eos_token_id")}
     sizes = {
@@ -52,11 +52,11 @@ def test_all_trees_are_well_formed_over_the_words(random_parser, beams, limit):
     for tree, sentence, num_words in zip(trees, SENTENCES, WORDS, strict=True):
         most = limit.get("max_new_tokens") or limit.get("max_length_b") or 200
         assert len(tree.words) == num_words and len(tree.symbols) < most
-        # Its own check, and that of reading.
+        # Both functions that read trees accept the tree.
         assert tree_from_symbols(tree.words, tree.symbols, tree.tags) == tree == tree_from_text(str(tree)), (
             sentence
         )
-    # The first one's words are its own.
+    # The tree has the words of its own sentence.
     assert trees[2].words[:4] == ("-LRB-", "a", "-RRB-", "-LRB-") and trees[2].sentence.startswith(
         "( a ) ( x(y)z"
     )
@@ -100,7 +100,7 @@ def test_the_constraint_allows_exactly_the_beginnings_of_trees(tokenizers):
         ids = torch.tensor([[0, *(symbols[symbol] for symbol in written)]])
         scores = constraint(ids, torch.zeros(1, len(vocabulary)))[0]
         allowed = {name for name, i in symbols.items() if scores[i] == 0}
-        # The grammar knows no labels: what holds for one holds for all.
+        # The constraint does not depend on the labels, so one label is enough.
         expected = {symbol for symbol in ("(S", "DT", ")", "</s>") if (*written, symbol) in beginnings}
         expected |= {other for one, other in (("(S", "(NP"), ("DT", "NN")) if one in expected}
         assert allowed == expected, written

@@ -1,4 +1,4 @@
-"""Pushing a checkpoint to the local Hub, and loading from it what was asked for."""
+"""Push a checkpoint to the local Hub, and load the requested revision from the Hub."""
 
 import json
 import os
@@ -118,7 +118,7 @@ def test_a_run_pushes_its_checkpoint_with_card_recipe_and_curve(
     hub.clear()
     code, out, _ = vaswani(*train, "--resume", "true")
     assert code == 0 and f"pushed to {hub.endpoint}/{repo_id}/commit/{repository.head()}\nchecked: " in out
-    # The file that has arrived is not sent again.
+    # A file that has already been uploaded is not uploaded again.
     assert not uploads(hub)
     files = repository.files()
     assert set(files) == ROOT | {"model.safetensors", "recipe.yaml", "training_curve.png"}
@@ -133,7 +133,7 @@ def test_a_run_that_may_not_push_says_so_before_it_trains(hub, train, tmp_path, 
     monkeypatch.delenv("HF_TOKEN")
     code, _, sentence = vaswani(*train)
     assert code == 1 and sentence.startswith(
-        "Token is required to call the /whoami-v2 endpoint, but no token found."
+        "A push needs an access token with write permission, but there is no token; log in with `hf auth login`"
     )
     assert not (tmp_path / "run").exists()
 
@@ -201,7 +201,7 @@ def test_branch_tag_commit_and_pull_request(
     for revision, name in places.items():
         weights = repository.files(revision)["model.safetensors"]
         assert weights == (folders[name] / "model.safetensors").read_bytes(), revision
-    # The author of a pull request can change it.
+    # The author of a pull request can push to the pull request again.
     assert vaswani("push", folders["main"], repo_id, "--revision", "refs/pr/1")[0] == 0
     assert len(commits(repo_id, "refs/pr/1")) == 5 and len(commits(repo_id)) == 3
 
@@ -238,7 +238,10 @@ def test_from_python_with_another_token_and_message(
     assert url == f"{hub.endpoint}/{name}/commit/{hub.repository(name).head()}"
     monkeypatch.setenv("HF_TOKEN", bob.token)
     assert commits(name)[0] == "Mine"
-    with pytest.raises(HubError, match=f"^'{tmp_path}' holds no checkpoint: it has no config.json.$"):
+    with pytest.raises(
+        HubError,
+        match=f"^'{tmp_path}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.$",
+    ):
         push(tmp_path, repo_id)
 
 
@@ -257,7 +260,7 @@ def test_a_push_is_checked_after_the_download(hub, repo_id, tiny_checkpoint, vas
     hub.fault("GET", "/resolve/.*/tokenizer.json", status=403)
     code, _, sentence = vaswani("push", folder, repo_id, "--tag", "v1.0")
     assert code == 1 and sentence.startswith("403 Forbidden: ") and sentence.endswith(in_spite(hub, repo_id))
-    # A commit that was not checked is not tagged.
+    # Do not tag a commit that was not verified.
     assert "refs/tags/v1.0" not in hub.repository(repo_id).refs()
     code, _, sentence = vaswani("push", folder, repo_id, "--tag", "v 1")
     assert (code, sentence) == (1, f"Bad request: Invalid reference name: v 1 {in_spite(hub, repo_id)}")
@@ -271,7 +274,7 @@ def test_another_model_or_tokenizer_has_another_fingerprint(tiny_checkpoint):
     assert fingerprint(one) == first and first["logits"] != fingerprint(other)["logits"]
     model = load_model(one)
     with torch.no_grad():
-        # The last bits of one weight.
+        # Change only the last bits of one weight.
         model.model.encoder.layers[0].fc1.weight[1, 0] *= 1 + 2**-18
     model.save_pretrained(other)
     assert [name for name, output in fingerprint(other).items() if output != first[name]] == ["logits"]
@@ -288,7 +291,7 @@ def test_a_model_that_computes_no_numbers_is_not_pushed(hub, alice, repo_id, tin
     model.save_pretrained(folder)
     with pytest.raises(HubError) as raised:
         push(folder, repo_id)
-    sentence = f"The model in '{folder}' must compute finite logits, but there are infinite ones or NaN."
+    sentence = f"The model in '{folder}' must compute finite logits, but some logits are infinite or NaN; push an earlier checkpoint, or train again with a smaller learning rate."
     assert str(raised.value) == sentence and ("model", repo_id) not in hub.repositories
 
 

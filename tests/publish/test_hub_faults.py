@@ -1,4 +1,4 @@
-"""Refusals of the Hub and faults on the way to it: one sentence each, and nothing is changed by them."""
+"""A refusal of the Hub or a fault of the connection gives an error of one sentence, and changes nothing."""
 
 import errno
 import json
@@ -25,7 +25,9 @@ DOWNLOAD = ("GET", "/storage/") if IS_LFS else ("GET", "/blocks/")
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    """Our own waits and those of the client are short; xet reads its own when its session begins."""
+    """Shorten the waiting times of the package and of the client; xet reads its waiting times when its
+    session begins.
+    """
     monkeypatch.setattr(requests, "WAITS", (0.01,) * 4)
     if not IS_LFS:
         from huggingface_hub.utils._xet import abort_xet_session
@@ -37,14 +39,14 @@ def short_waits(monkeypatch):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache: a file that is in it would be given to whoever asks."""
+    """An empty cache, because a client may read every file that is in the cache."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
 def published(hub, repo_id, tiny_checkpoint):
-    """A repository of alice with a checkpoint, that nobody has loaded yet."""
+    """A repository of alice with a checkpoint that no test has loaded yet."""
     folder = tiny_checkpoint("published")
     repository = hub.create_repository(repo_id)
     repository.commit({path.name: path.read_bytes() for path in folder.iterdir()})
@@ -57,7 +59,7 @@ def contents(folder) -> dict[str, bytes]:
 
 @contextmanager
 def nothing_changes(hub, folder):
-    """No repository, branch, tag or pull request more or less, and the folder as it was."""
+    """Check that the repositories, branches, tags, pull requests and the folder have not changed."""
 
     def state():
         return {key: repository.refs() for key, repository in hub.repositories.items()}, contents(folder)
@@ -93,16 +95,16 @@ def write_index(folder, index):
 TORN = "model.safetensors of '{folder}' is damaged or incomplete (Error while deserializing header: %s); copy or download it again."
 OTHER = "'{folder}' does not hold the weights that its config.json describes: model.%s; take config.json and the weights from one checkpoint."
 DAMAGES = {
-    "'{folder}' holds no checkpoint: it has no config.json.": lambda folder: (
-        folder / "config.json"
-    ).unlink(),
+    "'{folder}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.": lambda folder: (
+        (folder / "config.json").unlink()
+    ),
     "The config.json of '{folder}' must name its `model_type`, but is damaged.": (
         lambda folder: (folder / "config.json").write_text("{")
     ),
     "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers.": (
         lambda folder: edit(folder / "config.json", '"vaswani"', '"bert"')
     ),
-    "'{folder}' holds no whole checkpoint: it has no model.safetensors.": (
+    "'{folder}' holds no whole checkpoint: it has no model.safetensors; copy or download the file again.": (
         lambda folder: (folder / "model.safetensors").unlink()
     ),
     TORN % "incomplete metadata, file not fully covered": (
@@ -127,7 +129,7 @@ DAMAGES = {
     OTHER % "encoder.layers.0.fc1.bias and 5 more are of another shape": (
         lambda folder: edit(folder / "config.json", '"encoder_ffn_dim": 20', '"encoder_ffn_dim": 24')
     ),
-    "'{folder}' holds no whole checkpoint: it has no model-00001-of-00001.safetensors.": (
+    "'{folder}' holds no whole checkpoint: it has no model-00001-of-00001.safetensors; copy or download the file again.": (
         lambda folder: write_index(folder, {"weight_map": {"a": "model-00001-of-00001.safetensors"}})
     ),
     "model.safetensors.index.json of '{folder}' is damaged; copy or download the file again.": (
@@ -161,7 +163,7 @@ REFUSALS = {
     "a pull request to nothing": (
         ("alice/nothing", "--create-pr"),
         "There is no repository 'alice/nothing' on {hub} and no folder of that name here, or it is private and this token may "
-        "not read it; check the name, or log in with `hf auth login` or set HF_TOKEN.",
+        "not read it; check the name, or use a token of a user who may read the repository.",
     ),
     "private, but there and public": (
         ("{repo}", "--private"),
@@ -251,7 +253,7 @@ def test_an_index_names_no_file_elsewhere(hub, repo_id, tiny_checkpoint, vaswani
 def test_a_token_that_may_not_push(hub, published, tiny_checkpoint, vaswani, monkeypatch):
     folder = tiny_checkpoint()
     sentences = {
-        "": "Token is required to call the /whoami-v2 endpoint, but no token found.",
+        "": "A push needs an access token with write permission, but there is no token; log in with `hf auth login` or set HF_",
         "hf_" + "w" * 34: "Invalid user token. The token from HF_TOKEN environment variable is invalid.",
         hub.add_token(
             "alice", role="read"
@@ -286,7 +288,7 @@ def test_offline_nothing_is_pushed_and_only_the_cache_is_loaded(
 
 
 def test_an_endpoint_that_cannot_be_reached(repo_id, cache, tiny_checkpoint, vaswani, monkeypatch):
-    # Nobody listens at the port for "discard".
+    # No server listens on port 9 ("discard").
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     sentence = (
         "http://127.0.0.1:9 cannot be reached ([Errno 111] Connection refused); check the connection, HF_ENDPOINT and the "
@@ -331,14 +333,11 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(
     name = published.id
     assert said(name, "--revision", "v9").startswith("404 Client Error. Revision Not Found for url: ")
     assert said(name, "--revision", "refs/pr/3").endswith("Invalid rev id: refs/pr/3")
-    missing = (
-        "There is no repository '{}' on {} and no folder of that name here, or it is private and {}; check the name, or log in "
-        "with `hf auth login` or set HF_TOKEN."
-    )
-    assert said("alice/nothing") == missing.format(
-        "alice/nothing", hub.endpoint, "this token may not read it"
-    )
-    for token, hidden in ((bob.token, "this token may not read it"), ("", "there is no token")):
+    missing = "There is no repository '{}' on {} and no folder of that name here, or it is private and {}."
+    other = "this token may not read it; check the name, or use a token of a user who may read the repository"
+    none = "there is no token; check the name, or log in with `hf auth login` or set HF_TOKEN"
+    assert said("alice/nothing") == missing.format("alice/nothing", hub.endpoint, other)
+    for token, hidden in ((bob.token, other), ("", none)):
         monkeypatch.setenv("HF_TOKEN", token)
         published.private, published.gated = True, False
         assert said(name) == missing.format(name, hub.endpoint, hidden)
@@ -351,11 +350,14 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(
     monkeypatch.setenv("HF_TOKEN", bob.token)
     assert vaswani("translate", name, "--text", "der Hund")[0] == 0
     published.commit({"model.safetensors": None})
-    assert said(name) == f"'{name}' holds no whole checkpoint: it has no model.safetensors."
+    assert (
+        said(name)
+        == f"'{name}' holds no whole checkpoint: it has no model.safetensors; copy or download the file again."
+    )
     assert not (tmp_path / "out").exists()
 
 
-# Weights that were changed on their way, or on the disk.
+# Weights that were changed during the download or on the disk.
 
 
 @pytest.mark.transfer
@@ -382,7 +384,7 @@ def test_weights_that_were_changed_are_not_loaded(hub, repo_id, cache, tiny_chec
         assert vaswani(*translate) == expected
 
 
-# A Hub that is busy, ill, or gone in the middle.
+# A Hub that is overloaded, that has an error, or that closes the connection during a transfer.
 
 BUSY = [("POST", "/api/repos/create"), ("POST", "/commit/"), ("GET", "/api/whoami-v2"), ("GET", "/refs")]
 BUSY += [("POST", "/branch/"), ("POST", "/tag/"), ("POST", "/preupload/")]
@@ -427,7 +429,7 @@ def test_a_storm_of_errors_has_an_end(hub, published, tiny_checkpoint, vaswani, 
         assert (code, out) == (1, "") and sentence.startswith(
             "Server error '503 Service Unavailable' for url '"
         )
-    # Both the client and the package repeat requests, but not for ever.
+    # The client and the package repeat requests, but not without end.
     waits.clear()
     hub.clear()
     hub.fault("POST", "/preupload/", status=503, times=None)
@@ -460,7 +462,7 @@ def test_an_upload_that_is_cut_can_be_run_again(hub, published, tiny_checkpoint,
     hub.clear()
     assert vaswani("push", folder, published.id)[0] == 0
     assert published.files()["model.safetensors"] == (folder / "model.safetensors").read_bytes()
-    # Files that have arrived are not sent again.
+    # Files that have already been uploaded are not uploaded again.
     hub.clear()
     assert vaswani("push", folder, published.id, "--revision", "again")[0] == 0
     assert not uploads(hub)
@@ -486,7 +488,7 @@ def test_a_download_that_breaks_off_can_be_run_again(
         assert not list(cache.rglob("*.incomplete"))
         hub.clear()
     assert vaswani("translate", repo_id, "--text", "der Hund")[0] == 0
-    # The small files had arrived.
+    # The small files were already downloaded.
     assert not [request for request in hub.requests if "tokenizer" in request.path]
 
 

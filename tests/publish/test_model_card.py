@@ -1,12 +1,10 @@
-"""Cards of really trained runs: what the record says and nothing else, snippets that run, licences that are refused."""
+"""Cards of trained runs contain only recorded facts, their code snippets run, and wrong licences are refused."""
 
 import io
 import json
 import re
 import shutil
 import subprocess
-import sys
-import zipfile
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def run(folder, *overrides, **changes) -> Path:
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory) -> Path:
-    """A run on the quick start's corpus: everything is known."""
+    """A run on the corpus of the quick start, for which all facts are known."""
     return run(tmp_path_factory.mktemp("numbers"))
 
 
@@ -69,7 +67,7 @@ def texts(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of a checkpoint, to change it, with what can be changed in its results."""
+    """Return a copy of a checkpoint that a test may change, and the results of the copy."""
 
     def copy(folder, without=(), **results):
         shutil.copytree(folder, tmp_path / "copy")
@@ -247,7 +245,7 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     assert "The recipe is not known." in card.text
     assert "training_curve" not in card.text
     table = rows(card)
-    # These are read off the weights and the config.
+    # These values come from the weights and the config.
     known = {name: table.pop(name) for name in ("parameters", "shape")}
     assert known["parameters"] == f"{results(numbers)['training']['parameters']:,}"
     assert known["shape"] == "1 + 1 layers, 8 heads, d_model 8, d_ff 8, vocabulary 270"
@@ -397,7 +395,7 @@ def test_a_model_of_research_only_data_is_for_research_only(texts, copy):
         model_card(folder, "alice/words", license="apache-2.0")
     sentence = "`license` must be research-only or left out, because the training data is for research only, but is 'apache-2.0'."
     assert str(caught.value) == sentence
-    # A card that somebody wrote is not allowed to either.
+    # A handwritten card with such a licence is refused, too.
     path = folder / "README.md"
     for text in (str(card), "# No metadata"):
         path.write_text(text)
@@ -442,18 +440,3 @@ def test_a_damaged_record_is_named(numbers, copy, content):
         ValueError, match=r"^The record '.*recipe.yaml' cannot be used: `steps` is no key of a recipe"
     ):
         model_card(folder, "alice/words")
-
-
-def test_the_wheel_holds_the_template_and_no_tests(tmp_path):
-    for name in ("vaswani_hf", "configuration", "model_cards", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "model_cards" / "a_card.md").write_text("A card that was committed.")
-    command = [sys.executable, *"-m pip wheel --no-deps --no-build-isolation --no-index -w out .".split()]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    (wheel,) = (tmp_path / "out").glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert "vaswani_hf/model_cards/template.md" in names
-    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"vaswani_hf"}
-    assert not [name for name in names if "a_card" in name or "test" in name]

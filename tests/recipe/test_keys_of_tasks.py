@@ -1,4 +1,4 @@
-"""Recipes of the tasks other than translation: which keys they have, and which are refused by name."""
+"""Recipes of the tasks other than translation: their keys, and the keys that they refuse by name."""
 
 import pytest
 import yaml
@@ -71,7 +71,7 @@ def test_the_language_must_be_given(load):
 
 
 def test_a_record_with_the_sides_of_a_batch_is_read(load, tmp_path):
-    """Version 0.2 records the size of the text for both sides too."""
+    """The records of version 0.2 have the size of a batch for both sides, also for language models."""
     recipe = load()
     content = yaml.safe_load(recipe.to_yaml())
     content["training"] |= {"source_tokens_per_batch": 300, "target_tokens_per_batch": 300}

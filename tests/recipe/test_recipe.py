@@ -1,6 +1,7 @@
 """Recipes: the files of the project, YAML and the command line, and sentences for wrong values.
 
-The types and ranges of single fields are pydantic's; tests/settings shows the sentences. Here is what joins keys.
+The types and ranges of single fields are pydantic's; tests/settings shows the sentences. This file tests
+rules that concern several keys.
 """
 
 import functools
@@ -12,7 +13,7 @@ import yaml
 from sentences import contains, rows
 
 from vaswani_hf import VaswaniConfig
-from vaswani_hf.model.generation_vaswani import DECODING_SETTINGS
+from vaswani_hf.model.inputs_vaswani import DECODING_SETTINGS
 from vaswani_hf.publish.model_card import data_facts
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.licenses import data_license
@@ -74,7 +75,9 @@ def values(name: str) -> dict:
 
 
 def differences(name: str, base: str) -> dict:
-    """What a recipe has otherwise than another one, by `section.key`; keys that it lacks are None."""
+    """Return the values in which a recipe differs from another recipe, by `section.key`; missing keys are
+    None.
+    """
     other, earlier = values(name), values(base)
     return {
         key: other.get(key) for key in other.keys() | earlier.keys() if other.get(key) != earlier.get(key)
@@ -82,7 +85,7 @@ def differences(name: str, base: str) -> dict:
 
 
 def of_model(**fields) -> dict:
-    # A name that begins with "stacks" is that of the encoder's field and of the decoder's.
+    # A name that begins with "stacks" means the field of the encoder and the field of the decoder.
     return {
         f"model.{name.replace('stacks', stack)}": value
         for name, value in fields.items()
@@ -98,7 +101,7 @@ BIG = of_model(d_model=1024, stacks_ffn_dim=4096, stacks_attention_heads=16, dro
     "training.average_checkpoints": 20,
 }
 FRENCH = {"data.target_language": "fr", "data.dataset_config": "fr-en", "tokenizer.vocab_size": 32000}
-# Table 3 of the paper; what it leaves blank is that of "base".
+# Table 3 of the paper; an empty cell has the value of the row "base".
 TABLE_3 = {
     "base": {},
     "a_h_1": of_model(stacks_attention_heads=1, d_k=512, d_v=512),
@@ -143,7 +146,7 @@ def test_the_models_of_the_paper_differ_in_what_it_says():
 
 
 def test_the_base_model_is_trained_and_searched_as_sections_5_and_6_1_say():
-    # Checkpoints are ten minutes apart at 0.4 seconds a step.
+    # The paper saves a checkpoint every ten minutes, and a step takes 0.4 seconds.
     paper = """
         data: {dataset: wmt/wmt14, dataset_config: de-en}
         tokenizer: {vocab_size: 37000, shared_vocabulary: true}
@@ -220,7 +223,7 @@ def test_the_name_of_a_file_may_hold_a_comma(recipe_file, tmp_path, monkeypatch)
 
 
 TWO_CORPORA = "--corpus=null --train_pairs=a.jsonl,b.jsonl"
-# Words of the command line, and what the sentence must contain, apart by dots.
+# Words of the command line, and the parts of the expected error message, separated by dots.
 WRONG = """
 --max_stepz=3 | `--max_stepz` ... nearest key ... `--max_steps`
 --max_steps=abc | `training.max_steps` must be an integer ... 'abc'
@@ -327,7 +330,7 @@ def test_a_run_without_the_validation_that_it_needs_is_refused(loaded, option, k
         recipe = loaded(f"{sources} {option}")
         with pytest.raises(ValueError) as caught:
             recipe.check_training()
-        sentence = f"`{key}` needs a validation split, but there is none; give {keys}, or {remedy}."
+        sentence = f"`{key}` needs a validation split, but there is none; give {keys}, or `data.validation_size`, or {remedy}."
         assert contains(str(caught.value), sentence)
     for sources in ("", f"{FILES} {VALIDATION}", DATASET):
         assert loaded(f"{sources} {option} --warmup_steps=1").check_training() == []
@@ -395,7 +398,7 @@ def test_decoding_has_names_of_generate_and_the_search_of_the_paper():
     assert settings == search | {"max_length_a": 1.0, "max_length_b": 50, "max_length": None}
 
 
-# These licences of data permit these licences of a model, or do not say what they ask of a model.
+# These licences of data permit these licences of a model, or do not say whether they apply to a model.
 PERMITTED = """
     research-only | research-only
     research-only | null
@@ -480,7 +483,7 @@ def test_a_recipe_is_merged_over_the_one_that_it_extends(files):
     assert (recipe.data.train_pairs, recipe.data.corpus) == (["c"], None)
     assert (recipe.training.max_steps, recipe.training.warmup_steps) == (3, 5)
     assert load_recipe(folder / "rows" / "middle.yaml").model.config_fields() == {"d_model": 64, "d_k": 16}
-    # What is recorded is the whole, and stands alone.
+    # The recorded recipe is complete and extends no other recipe.
     (folder / "rows" / "written.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
     assert "extends" not in recipe.to_yaml()
     assert load_recipe(folder / "rows" / "written.yaml") == recipe

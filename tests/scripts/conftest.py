@@ -12,14 +12,14 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 @pytest.fixture(scope="session")
 def script():
     """A function from the name of a script to its module."""
-    # Scripts import their neighbours, as they do when Python runs them.
+    # Let scripts import other scripts in the same folder, as when Python runs the scripts.
     sys.path.append(str(SCRIPTS / "benchmarks"))
 
     def load(name):
         (path,) = SCRIPTS.rglob(f"{name}.py")
         spec = importlib.util.spec_from_file_location(f"script_{name}", path)
         module = importlib.util.module_from_spec(spec)
-        # Dataclasses look their module up by its name.
+        # Register the module, because dataclasses look up their module by its name.
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
         return module

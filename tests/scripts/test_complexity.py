@@ -24,13 +24,13 @@ LSTM, GRU, CONVOLUTION, DILATED = "recurrent (LSTM)", "recurrent (GRU)", "convol
 @pytest.mark.parametrize(
     ("name", "size", "flops"),
     [
-        # Two for a multiplication and an addition: scores and weighted sum.
+        # A multiplication and an addition count as two FLOPs, for the scores and for the weighted sum.
         (CORE, (96, 128), 2 * 2 * 96**2 * 128),
         # And four projections.
         (WHOLE, (96, 128), 2 * 2 * 96**2 * 128 + 4 * 2 * 96 * 128**2),
-        # 80 queries in a block, each with these and 80 keys on each side.
+        # A block has 80 queries; each query has the 80 keys of the block and 80 keys on each side.
         (WINDOW, (400, 128, 0, 80), 2 * 2 * 400 * (3 * 80) * 128),
-        # Gates, each with a matrix for the input and one for the state.
+        # Each gate has a matrix for the input and a matrix for the state.
         (LSTM, (7, 24), 7 * 4 * 2 * 2 * 24**2),
         (GRU, (7, 24), 7 * 3 * 2 * 2 * 24**2),
         (CONVOLUTION, (50, 24, 5), 2 * 5 * 50 * 24**2),
@@ -60,7 +60,7 @@ def test_the_chain_of_operations_grows_with_the_length_only_where_one_waits_for_
     short, long = complexity.sequential_operations(rows[name], size)
     if "recurrent" in name:
         assert rows[name].operations == "O(n)"
-        # Twice the steps, and something once.
+        # Twice as many positions give twice as many steps, plus a constant.
         assert 1.9 * short < long < 2 * short
     else:
         assert rows[name].operations == "O(1)"
@@ -89,7 +89,7 @@ def test_paths_by_gradient_are_those_by_construction(complexity, rows, name, res
 
 
 def test_the_window_is_cut_into_blocks_where_its_path_is_measured(complexity, rows):
-    # 257 positions, more than fit into a block: what the table prints is that of the linear kernel.
+    # 257 positions do not fit into one block, so the table shows the kernel with linear cost.
     assert complexity.layers_between_ends(rows[WINDOW], complexity.Size(257, 16, r=16)) == 16
     mask = rows[WINDOW].layer(complexity.Size(257, 16, r=16), 0, "eager").mask
     assert type(mask).__name__ == "Blocks"

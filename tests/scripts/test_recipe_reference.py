@@ -23,6 +23,12 @@ def test_the_page_and_the_schema_are_up_to_date(reference):
     remedy = "run python scripts/reference/recipe_reference.py"
     assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), remedy
     assert reference.SCHEMA.read_text(encoding="utf-8") == reference.schema_text(), remedy
+    assert reference.KEYS.read_text(encoding="utf-8") == reference.keys_text(), remedy
+
+
+def test_each_count_has_a_unit(reference):
+    counts = [row for row in reference.rows() if "integer" in row["type"] and row["key"] != "seed"]
+    assert [row["key"] for row in counts if not row["unit"]] == []
 
 
 def test_each_key_has_a_use_a_file_and_a_help(reference):

@@ -86,7 +86,6 @@ def test_each_script_runs(run, name):
 
 def test_every_script_is_run_by_a_test():
     tested_elsewhere = {
-        "ablation.py",
         "complexity.py",
         "memory_network.py",
         "quickstart.py",
@@ -159,7 +158,7 @@ def test_a_widened_model_computes_the_same_function(script, tiny_model):
     model = tiny_model(encoder_ffn_dim=32, decoder_ffn_dim=32)
     inputs = {"input_ids": torch.tensor([[5, 6, 7, 2]]), "decoder_input_ids": torch.tensor([[0, 8, 9]])}
     with torch.no_grad():
-        # Positive embeddings of different sizes would not show a missing scale.
+        # Use embeddings with both signs, because positive embeddings could hide a missing scale.
         model.model.shared.weight.normal_(generator=torch.Generator().manual_seed(1))
         expected = model(**inputs).logits[..., 3:]
         logits = script("generation").widened(model)(**inputs).logits[..., 3:]
@@ -212,7 +211,9 @@ def memory(script):
 
 
 def read(story, question):
-    """The answer to a question, read from the words of the story, and the places of the statements that decide it."""
+    """Return the answer to a question, computed from the words of the story, and the positions of the
+    supporting statements.
+    """
 
     def last(pattern, before=None):
         found = [(place, re.fullmatch(pattern, told)) for place, told in enumerate(story[:before])]

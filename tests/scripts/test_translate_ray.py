@@ -1,4 +1,6 @@
-"""Ray translates Parquet files with two workers: every row in its place, nothing twice, nothing half."""
+"""Ray translates Parquet files with two workers: the order of the rows is kept, and no row is missing or
+repeated.
+"""
 
 import contextlib
 import os
@@ -16,7 +18,8 @@ import pytest
 from vaswani_hf.translation import Translator
 
 SCRIPT = Path(__file__).parents[2] / "scripts/examples/translate_ray.py"
-# Rows of a row group, and of an output: one range begins within a group, another ends with one.
+# The numbers of rows of a row group and of an output file; one output begins inside a row group, another
+# output ends with one.
 GROUP_ROWS, ROWS_PER_FILE = 4, 6
 TEXTS = ["der Hund läuft", None, "", "Hund", "  ", "der der läuft\nHund"] * 3
 PARTS = (
@@ -30,9 +33,10 @@ NAMES = [f"{part}.parquet" for part in PARTS]
 
 
 def processes_of(folder: str) -> dict[int, str]:
-    """The command lines of all processes that have a file of a folder open, as the script and all of Ray have their logs.
+    """Return the command lines of all processes that have a file in a folder open; the script and all
+    processes of Ray have log files there.
 
-    Some are in groups of their own, and those with a title of their own have no environment that could be read.
+    The group or the environment of a process does not identify the processes of Ray.
     """
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
@@ -43,7 +47,7 @@ def processes_of(folder: str) -> dict[int, str]:
 
 
 def kill_all(folder: str) -> None:
-    """Kill these processes until there is none, for a minute at most."""
+    """Kill these processes until no process is left, for at most a minute."""
     for _ in range(600):
         processes = processes_of(folder).keys() - {os.getpid()}
         if not processes:
@@ -56,10 +60,10 @@ def kill_all(folder: str) -> None:
 
 @pytest.fixture
 def lines_of(python):
-    """The lines of the script, as they are printed, for arguments; nothing of it lives after the test, or 180 seconds."""
-    pytest.importorskip("ray.data", reason="Ray is not installed: pip install 'vaswani_hf[ray]'")
+    """Yield the output lines of the script; its processes end with the test, or after 180 seconds."""
+    pytest.importorskip("ray.data", reason="Ray is not installed: pip install '.[ray]'")
     with contextlib.ExitStack() as stack:
-        # Ray has sockets there, and their paths must be short.
+        # Use a short path, because Ray creates sockets in the folder.
         folder = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True)
         )
@@ -108,7 +112,7 @@ def test_two_workers_go_on_where_they_were_killed(lines_of, source, tiny_checkpo
     lines_of.kill()
     with pytest.raises(AssertionError):
         list(first)
-    # What there is has its name and is whole; of the others there may be halves under other names.
+    # A file with its final name is complete; incomplete files have other names.
     kept = {path.name: path.stat().st_mtime_ns for path in output.glob("*.parquet")}
     assert kept and kept.keys() <= set(NAMES)
     damaged = line.split("'")[1]

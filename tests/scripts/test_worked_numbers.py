@@ -29,7 +29,7 @@ def test_attention_is_that_of_the_notes_but_for_their_rounding(worked):
     assert rounded(found["scores"]) == [0.66, 0.45]
     assert rounded(found["scaled"]) == [0.38, 0.26]
     assert rounded(found["weights"]) == [0.53, 0.47]
-    # The notes have 0.44, by weights that were rounded before: 0.53 * 0.2 + 0.47 * 0.7 = 0.435.
+    # The notes have 0.44, because they use rounded weights: 0.53 * 0.2 + 0.47 * 0.7 = 0.435.
     assert rounded(found["context"]) == [0.82, 0.30, 0.43]
     scores = [0.5 * 0.8 + 0.6 * 0.4 + 0.1 * 0.2, 0.5 * 0.4 + 0.6 * 0.3 + 0.1 * 0.7]
     weights = softmax([score / math.sqrt(3) for score in scores])
@@ -49,7 +49,7 @@ def test_masked_softmax_is_one(worked):
         assert found["masked"][row].tolist() == close(seen + [-math.inf] * (2 - row))
         assert weights[row] == close(softmax(seen) + [0.0] * (2 - row))
         assert sum(weights[row]) == close(1.0)
-    # Not the 0.7 0.3 of the notes.
+    # The notes have the wrong values 0.7 and 0.3.
     assert rounded(weights[1]) == [0.52, 0.48, 0.0]
 
 
@@ -58,7 +58,7 @@ def test_label_smoothing_is_what_the_hand_computes(worked, form, gold, other):
     found = worked.smoothing_example(form)
     assert found["target"][0].tolist() == close([gold, other, other, other])
     assert found["target"].sum().item() == close(1.0)
-    # The probabilities are powers of 1/2, so that the loss is a multiple of ln 2.
+    # The probabilities are powers of 1/2, so the loss is a multiple of ln 2.
     loss = (gold * 1 + other * (2 + 3 + 3)) * math.log(2)
     assert found["products"].sum().item() == close(loss)
     assert found["loss"].item() == close(loss)
@@ -116,7 +116,7 @@ def test_the_page_shows_every_intermediate_and_where_the_notes_are_wrong(worked)
         assert f"| {' | '.join(row)} |" in text
     assert "the second row is 0.7 0.3, but the softmax of 0.4 and 0.3 is\n0.52 0.48." in text
     assert "The last number is 0.4349, which rounds to 0.43." in text
-    # The row that the map makes of PE(1) is that of PE(3).
+    # The product M PE(1) equals PE(3).
     made, meant = (
         re.search(rf"^\| {re.escape(name)} (.*)$", text, re.MULTILINE)[1] for name in ("M PE(1)", "PE(3)")
     )

@@ -1,4 +1,4 @@
-"""The table of tasks is the only place that knows which tasks there are."""
+"""Only the table of tasks knows the names of the tasks."""
 
 import ast
 from pathlib import Path
@@ -12,7 +12,7 @@ PACKAGE = Path(vaswani_hf.__file__).parent
 
 
 def comparisons_of(source: str) -> list[int]:
-    """The lines that compare a task with something."""
+    """Return the lines that compare a task with another value."""
     lines = []
     for node in ast.walk(ast.parse(source)):
         sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
@@ -26,7 +26,8 @@ def test_no_other_code_asks_which_task_a_run_has():
     found = {
         str(path.relative_to(PACKAGE)): comparisons_of(path.read_text()) for path in PACKAGE.rglob("*.py")
     }
-    # A run compares its recipe with the recorded one, and a recipe looks its task up in the table.
+    # Two files may compare tasks: a run compares its recipe with the recorded recipe, and a recipe looks up
+    # its task in the table.
     assert {name for name, lines in found.items() if lines} == {"recipe/recipe.py", "training/run.py"}
 
 
@@ -35,7 +36,7 @@ def test_a_task_states_what_other_code_needs(task):
     missing = [name for name in Task.__annotations__ if not hasattr(task, name)]
     assert not missing and TASKS[task.name] is task
     assert task.tokenizer_settings(vocab_size=300).planned_target_size > 0
-    # A model without a record has a card too.
+    # A model without a record can also have a card.
     words = task.card_words({}, None, {}, "user/name")
     assert "known" in words.ability and "None" not in words.ability
     assert words.example and not words.scores

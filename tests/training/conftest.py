@@ -16,7 +16,7 @@ HELD_OUT = "vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT"
 
 @pytest.fixture(autouse=True, scope="module")
 def small_held_out():
-    """Few numbers to validate and test on."""
+    """Use few numbers for validation and test."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(HELD_OUT, 20)
         yield
@@ -85,7 +85,7 @@ def train_command(run, vaswani, tmp_path):
 
 @pytest.fixture
 def before_method(monkeypatch):
-    """Call a function with the trainer, once, before a method at this global step."""
+    """Call a function once with the trainer, before a method is called at this global step."""
 
     def arrange(step, function, method="training_step"):
         original, called = getattr(VaswaniTrainer, method), []

@@ -36,14 +36,16 @@ def train_steps(model: VaswaniForSeq2SeqLM, rank: int = 0, world_size: int = 1) 
 
 
 def train_natively(folder: Path) -> None:
-    """Each checkpoint `start` below a folder, sharded by transformers, trained, saved as `end`, and generating."""
+    """Load each checkpoint `start` below a folder sharded by transformers, train it, generate, and save it as
+    `end`.
+    """
     for start in sorted(folder.glob("*/start")):
         model = VaswaniForSeq2SeqLM.from_pretrained(start, distributed_config=DistributedConfig(fsdp_size=2))
         rank = torch.distributed.get_rank()
         losses = torch.tensor(train_steps(model, rank, 2))
         torch.distributed.all_reduce(losses)
         model.save_pretrained(start.parent / "end")
-        # The processes take unequally many steps.
+        # The processes take different numbers of steps.
         source = torch.tensor([[5, 6, 7, 2]])
         sequences = model.eval().generate(source, num_beams=2, max_new_tokens=3 + 4 * rank, min_new_tokens=3)
         if rank == 0:
@@ -53,7 +55,7 @@ def train_natively(folder: Path) -> None:
 
 
 def shard_on_cpu() -> None:
-    """accelerate shards on accelerators alone; gloo could on a CPU as well."""
+    """accelerate shards only on accelerators, but gloo can also shard on a CPU."""
     create = Seq2SeqTrainer.create_accelerator_and_postprocess
 
     def create_as_if_on_accelerators(trainer):

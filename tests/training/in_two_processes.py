@@ -1,4 +1,4 @@
-"""Functions that tests call in two processes, which meet in a group over loopback, and what they answer."""
+"""Functions that tests call in two processes, which form a process group on this machine."""
 
 import json
 import os
@@ -20,7 +20,9 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
 def in_two_processes(python: str, function, folder: Path, *, backend: str, seconds: int = 60) -> list:
-    """What a function of this module gives in each of two processes, whose default group gives up after so many seconds."""
+    """Return the result of a function of this module in each of two processes, with this timeout (seconds) of
+    the default group.
+    """
     words = [function.__name__, str(folder), backend, str(seconds)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     processes = [
@@ -47,7 +49,9 @@ def meet(name: str, folder: Path, backend: str, seconds: int, rank: int) -> None
 
 
 def _wait_for_both(folder: Path, rank: int) -> None:
-    """Returns when both processes have started: on a busy machine one of them is seconds late."""
+    """Returns when both processes have started, because on a busy machine one process may start seconds
+    later.
+    """
     (folder / f"started-{rank}").touch()
     for _ in range(1200):
         if all((folder / f"started-{other}").exists() for other in range(2)):
@@ -76,7 +80,7 @@ def validate(rank, folder) -> dict[str, float]:
 
 
 def wait_for_the_first(rank, folder) -> list:
-    """The rank that prepared something for longer than the default group waits, and what was prepared."""
+    """Return the rank that worked longer than the timeout of the default group, and the result of the work."""
 
     def slowly():
         time.sleep(4)

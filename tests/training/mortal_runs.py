@@ -1,4 +1,4 @@
-"""Runs in processes of their own that tests kill: at a step, between two changes of the run's folder, or at any time."""
+"""Runs in separate processes that tests kill at a step, between two changes of the folder, or at any time."""
 
 import functools
 import hashlib
@@ -24,14 +24,14 @@ import vaswani_hf.training.run
 from vaswani_hf.cli import main
 from vaswani_hf.training.trainer import VaswaniTrainer
 
-# How long a process waits for another, and half as long as a test waits for a run: a busy machine is slow.
+# The time (seconds) that a process waits for another process; a test waits twice as long for a run.
 PATIENCE = timedelta(seconds=90)
-# What Python reports before it changes a file or folder.
+# The audit events that Python raises before a file or folder changes.
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.chmod", "os.truncate"}
 
 
 class Moment(NamedTuple):
-    """A process of a run, or all of them for None, and what prepares it for its moment, in the folder of the run."""
+    """A process of a run (None for all processes), and the function that prepares the process for its death."""
 
     rank: int | None
     arrange: Callable[[str], None]
@@ -40,7 +40,7 @@ class Moment(NamedTuple):
 def fail_at(rank: int, step: int, number: int = signal.SIGKILL, method: str = "training_step") -> Moment:
     """The process of this rank gets a signal before it calls this method of VaswaniTrainer in this step of the optimizer.
 
-    The first step is 1. For other methods than `training_step`, `step` is the number of steps that are done.
+    The first step is 1. For other methods than `training_step`, `step` is the number of finished steps.
     """
     return Moment(rank, functools.partial(_fail_in_method, step, number, method))
 
@@ -76,7 +76,7 @@ def _fail_at_change(change, folder):
             return
         path = str(args[0])
         if event in ("os.remove", "os.rmdir") and args[1] >= 0:
-            # A tree is deleted by names in open folders.
+            # `rmtree` deletes files by their names in open folders.
             path = os.path.join(os.readlink(f"/proc/self/fd/{args[1]}"), path)
         if f"{path}/".startswith(f"{folder}/"):
             count += 1
@@ -89,7 +89,7 @@ def _fail_at_change(change, folder):
 
 
 def slow_at(owner: str, name: str) -> Moment:
-    """All processes write a file "RUN.slow" and take a minute where this function of a module or class is called first."""
+    """At the first call of this function, all processes write a file "RUN.slow" and wait for a minute."""
     return Moment(None, functools.partial(_be_slow, owner, name))
 
 
@@ -109,7 +109,7 @@ def _be_slow(owner, name, folder):
 
 
 def stuck_at(owner: str, name: str) -> Moment:
-    """The same, in one call of a library in another language, which no signal reaches."""
+    """As `slow_at`, but the wait is one call of a C library that no signal interrupts."""
     return Moment(None, functools.partial(_be_stuck, owner, name))
 
 
@@ -122,9 +122,10 @@ def _be_stuck(owner, name, folder):
 
 
 class Life(NamedTuple):
-    """The processes of a run from a start to an end, where they write what they say, and the store in which they meet.
+    """The processes of a run, their output file, and the store with which the processes find each other.
 
-    The store is the tests' own, as torchrun's is: it has a port that nobody else can take, and no death takes it along.
+    The test process holds the store, as torchrun does, so no other program can take its port, and the store
+    survives a kill.
     """
 
     processes: list
@@ -132,11 +133,13 @@ class Life(NamedTuple):
     store: dist.TCPStore
 
     def wait_for_start(self) -> None:
-        """Returns when every process has its groups: one that is killed before it has met the others leaves them waiting."""
+        """Returns when all processes have joined their groups, because the other processes would wait for a
+        process that was killed earlier.
+        """
         self.store.wait([f"begun {rank}" for rank in range(len(self.processes))], PATIENCE)
 
     def wait(self, seconds: float = 2 * PATIENCE.total_seconds()) -> list[int]:
-        """The exit codes, -9 of a process that was killed."""
+        """Return the exit codes; a killed process has the exit code -9."""
         end = time.monotonic() + seconds
         for process in self.processes:
             process.join(max(0, end - time.monotonic()))
@@ -153,11 +156,13 @@ class Life(NamedTuple):
 
 
 def forking_server():
-    """The context of a server that has imported what a run needs, and forks processes: no fork survives the tests' threads."""
+    """The context of a server that has imported the modules of a run and forks the processes, because the
+    test process has threads.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["warm_server"])
     path = os.environ.get("PYTHONPATH")
-    # Until 3.13 a server does not get the places of modules from us.
+    # Before Python 3.13 a fork server does not receive `sys.path`, so set PYTHONPATH.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     try:
         forkserver.ensure_running()

@@ -1,4 +1,4 @@
-"""`train ARGUMENTS` as one of several processes, which writes down the pairs of every batch that it trains on."""
+"""Run `train ARGUMENTS` as one of several processes, and record the pairs of every training batch."""
 
 import json
 import os
@@ -11,7 +11,7 @@ RECORD = "batches-{}.jsonl"
 
 
 def record_batches(folder: str, rank: int) -> None:
-    """Every training step writes a line [step, source sentences as ids] into the file of its process, behind others."""
+    """Every training step appends a line [step, source sentences as ids] to the file of its process."""
     step = VaswaniTrainer.training_step
 
     def recorded(trainer, model, inputs, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""The files of configuration/accelerate, launched on this machine's CPU: processes that together are one process."""
+"""The files of configuration/accelerate on CPUs: several processes compute the results of one process."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from vaswani_hf.data.toy_corpora import english_words, german_words
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "configuration" / "accelerate"
 TRAIN = str(ROOT / "scripts" / "train.py")
-# accelerate shards on accelerators alone; this does on a CPU.
+# Let accelerate shard on a CPU, too.
 TRAIN_SHARDED = [str(Path(__file__).with_name("fsdp_worker.py")), "train"]
 TRAIN_BY_ZERO = str(Path(__file__).with_name("zero_worker.py"))
 RECORD_BATCHES = str(Path(__file__).with_name("recording_worker.py"))
@@ -45,7 +45,7 @@ DATA = {"source_language": "en", "target_language": "de", "max_length": 64} | SI
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder with a recipe and its corpus, in which no sentence stands twice."""
+    """A folder with a recipe and its corpus; the corpus contains no sentence twice."""
     folder = tmp_path_factory.mktemp("runs")
     numbers = random.Random(0).sample(range(10000), NUM_PAIRS + 10)
     for language, words in (("en", english_words), ("de", german_words)):
@@ -58,7 +58,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def start(python, folder):
-    """Begin `python -m MODULE …` in the folder, with the forks of a Python that has imported everything."""
+    """Start `python -m MODULE …` in the folder, as forks of an interpreter that has imported the package."""
 
     def start(*words, **environment: str) -> subprocess.Popen:
         own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RECORD_FOLDER": str(folder)}
@@ -75,7 +75,7 @@ def start(python, folder):
 
 
 def end(process: subprocess.Popen) -> str:
-    """The standard output of a process that ends well."""
+    """Return the standard output of a process, and check that the process succeeds."""
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err[-9000:]
     return out
@@ -86,7 +86,9 @@ def launched(start, name: str, *words) -> subprocess.Popen:
 
 
 def assert_same_run(one: Path, several: Path) -> None:
-    """Loss, gradients and validation by step (bf16 rounds by up to 4e-3), and the weights, which have moved."""
+    """Compare losses, gradients, validations (bf16 differs by up to 4e-3) and weights, and check that the
+    weights have changed.
+    """
     for left, right in zip(metrics(one), metrics(several), strict=True):
         for name in ("step", "loss", "grad_norm", "target_tokens", "eval_loss"):
             assert left.get(name, 0) == pytest.approx(right.get(name, 0), rel=5e-3), name
@@ -115,7 +117,7 @@ def test_two_processes_are_one_with_twice_the_accumulation(start, folder, name, 
 
 @pytest.mark.slow
 def test_two_nodes_meet(start, folder):
-    """Two launchers with one process each, as on two machines of a network."""
+    """Start two launchers with one process each, as on two machines of a network."""
     train_alone(start, "one-node", "--max_steps=2", "--gradient_accumulation_steps=2")
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
@@ -133,7 +135,7 @@ def test_two_nodes_meet(start, folder):
 
 @pytest.mark.slow
 def test_deepspeed_goes_on_and_is_one_process(start, folder):
-    pytest.importorskip("deepspeed", reason="needs DeepSpeed: pip install vaswani_hf[deepspeed]")
+    pytest.importorskip("deepspeed", reason="needs DeepSpeed: pip install '.[deepspeed]'")
     short = ("--save_steps=3", "--eval_steps=3", "--average_checkpoints=2", "--max_grad_norm=1")
     train_alone(start, "one-zero", "--gradient_accumulation_steps=4", *short, "--max_steps=6")
     arguments = (TRAIN_BY_ZERO, "recipe.yaml", "--output_dir=zero", "--gradient_accumulation_steps=2", *short)
@@ -156,7 +158,7 @@ def test_deepspeed_goes_on_and_is_one_process(start, folder):
 
 
 def batches_by_step(folder: Path, processes: int) -> dict[int, list[list[tuple[int, ...]]]]:
-    """The batches that processes have recorded, in the order in which the run counts them: in turn, step by step."""
+    """Return the recorded batches in the order of the run: step by step, and in each step process by process."""
     files = [folder / RECORD.format(rank) for rank in range(processes)]
     taken = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
     for file in files:
@@ -170,7 +172,9 @@ def batches_by_step(folder: Path, processes: int) -> dict[int, list[list[tuple[i
 
 @pytest.mark.parametrize("streaming", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_every_pair_is_seen_once_per_epoch_by_any_number_of_processes(start, folder, streaming):
-    """Six batches per step: of one process, of three, and of two that continue. No epoch is a whole number of steps."""
+    """A step has six batches, for one process, for three processes, and for two processes that continue the
+    run. The number of steps of an epoch is not a whole number.
+    """
 
     def run(output, processes, *overrides):
         launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes)

@@ -1,4 +1,6 @@
-"""The numbered checkpoints of a run: complete or absent, damaged ones found, the same with and without interruptions."""
+"""The numbered checkpoints of a run are complete or absent, damage is detected, and interruptions change no
+checkpoint.
+"""
 
 import errno
 import multiprocessing
@@ -39,6 +41,34 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, finished,
     )
     assert said and name in said[1]
     assert same(weights(resumed), weights(finished))
+
+
+def test_a_folder_without_a_final_model_lists_its_checkpoints(copied, vaswani, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_some")
+    sentence = (
+        f"'{unfinished(copied)}' holds no finished model, only checkpoints of a run (checkpoint-4, checkpoint-8); name a "
+        f"checkpoint, such as '{copied}/checkpoint-8', or finish the run with `vaswani train` and `--resume true`."
+    )
+    assert vaswani("translate", copied, "--text", "one") == (1, "", sentence)
+    # A run writes config.json at its end.
+    (copied / "config.json").unlink()
+    for words in (
+        ["translate", copied, "--text", "one"],
+        ["push", copied, "user/name"],
+        ["export", copied, copied.parent / "out", "--format", "marian"],
+    ):
+        assert vaswani(*words) == (1, "", sentence)
+
+
+def test_a_damaged_manifest_of_an_old_checkpoint_is_reported_when_it_is_deleted(run, copied, capsys):
+    DAMAGES["flipped"](unfinished(copied) / "checkpoint-4" / "manifest.json")
+    run("run", "--resume=true --max_steps=12 --save_total_limit=1")
+    said = capsys.readouterr().out
+    assert (
+        f"deleting '{copied}/checkpoint-4', which is older than the kept checkpoints and damaged: manifest.json is damaged"
+        in said
+    )
+    assert names(copied) == ["checkpoint-12"]
 
 
 def test_no_whole_checkpoint_is_one_sentence_and_nothing_is_lost(run, copied):
@@ -158,7 +188,7 @@ def test_other_training_data_of_the_same_name_is_refused(run, tmp_path):
 
 
 def test_the_oldest_by_step_is_deleted_whatever_the_times_of_the_folders(run, copied):
-    # A copy may have made the newest checkpoint first.
+    # A copied folder may have the newest checkpoint with the oldest time.
     for age, path in enumerate(checkpoints_in(copied)):
         os.utime(path, (time.time() - 1000 * age,) * 2)
     run("run", "--resume=true --max_steps=10 --save_steps=10 --save_total_limit=2")
@@ -196,7 +226,7 @@ def test_the_best_checkpoint_survives_rotation(run):
     options = f"{STOPPING} --early_stopping_patience=3 --save_total_limit=2"
     folder = run("run", options)
     assert names(folder) == ["checkpoint-2", "checkpoint-8"]
-    # The best of the others is taken if the best is damaged.
+    # If the best checkpoint is damaged, the best of the remaining checkpoints is used.
     (unfinished(folder) / "checkpoint-2" / "model.safetensors").write_bytes(b"")
     run("run", options, "--resume=true")
     assert same(weights(folder), weights(folder / "checkpoint-8"))
@@ -277,11 +307,11 @@ def test_one_signal_that_comes_twice_is_one_and_a_later_one_ends_at_once(
     run, before_method, tmp_path, monkeypatch
 ):
     def signal_twice(trainer):
-        # As a scheduler and a launcher that the scheduler signals too.
+        # Send the signals of a scheduler, and of a launcher that forwards the signal of the scheduler.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
             os.kill(os.getpid(), number)
 
-    # SIGTERM would end the process of the tests.
+    # Handle SIGTERM, because SIGTERM would end the process of the tests.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         before_method(2, signal_twice)
@@ -327,7 +357,7 @@ def test_a_split_to_score_on_may_be_given_when_a_run_has_ended(run, tmp_path, mo
     folder = run("run", options, "--max_steps=2")
     before = results(folder)
     assert "test" not in before
-    # On another machine; the record of the training stays.
+    # Resume on another machine; the record of the training does not change.
     monkeypatch.setattr("vaswani_hf.training.results.hardware_name", lambda *_: "another machine")
     monkeypatch.setattr("vaswani_hf.training.results.__version__", "99.0")
     resumed = f"{options} --resume=true --max_steps="
@@ -335,7 +365,7 @@ def test_a_split_to_score_on_may_be_given_when_a_run_has_ended(run, tmp_path, mo
     after = results(folder)
     assert after["test"]["sentences"] == 5
     assert after["training"] == before["training"]
-    # Not named again, it stays scored.
+    # If the resumed run does not name the test split, the scores stay.
     run("run", f"{resumed}2")
     assert results(folder) == after
 

@@ -1,4 +1,6 @@
-"""R-Drop and SimCut against their definitions in slow steps, and the moving average of the weights by hand."""
+"""R-Drop and SimCut equal slow implementations of their definitions, and the moving average equals values
+computed by hand.
+"""
 
 import functools
 import math
@@ -23,7 +25,7 @@ BATCH = {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "labels": LAB
 
 
 def loss_by_hand(logits, alpha, smoothing, is_cut):
-    """The loss of the two passes in `logits` [2B, T, V], token by token, class by class."""
+    """Return the loss of the two passes in `logits` [2B, T, V], computed token by token and class by class."""
     log_probs, (pairs, length), classes = torch.log_softmax(logits, dim=-1), LABELS.shape, logits.shape[-1]
     total, tokens = 0.0, 0
     for row in range(pairs):
@@ -61,7 +63,8 @@ def gradients(model, loss):
 def test_the_loss_of_two_passes_is_what_its_paper_says(
     tiny_model, fields, cut_rate, keeps_ignored, monkeypatch
 ):
-    # A GPU keeps ignored positions because counting the other ones would force a synchronisation.
+    # On a GPU the loss keeps ignored positions, because counting the other positions would force a
+    # synchronisation.
     monkeypatch.setattr(
         "vaswani_hf.optimization.regularizers.two_passes.needs_sync", lambda states: keeps_ignored
     )

@@ -19,7 +19,7 @@ OTHERS = """
 
 @pytest.fixture
 def newest(copied):
-    """The newest checkpoint of a run, with more files."""
+    """The newest checkpoint of a run, with additional files."""
     checkpoint = copied / "checkpoint-8"
     for name in OTHERS:
         (checkpoint / name).parent.mkdir(exist_ok=True)

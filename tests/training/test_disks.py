@@ -27,7 +27,7 @@ STAGES = {
 
 
 def stages(*fast):
-    """All stages; those that are not named are slow."""
+    """Mark the stages that are not named as slow tests."""
     return [pytest.param(stage, marks=[] if stage in fast else SLOW) for stage in STAGES]
 
 
@@ -58,7 +58,9 @@ def remount(place, how):
 
 @pytest.fixture
 def train_until(finished, train_command, monkeypatch):
-    """Train in a folder and call a function once before this stage. A run that ends trains nothing but the end."""
+    """Train in a folder and call a function once before this stage. The stages at the end of a run use a
+    finished run, so that no step is trained.
+    """
 
     def train_until(folder, stage, function):
         owner, name, number, left = STAGES[stage]

@@ -1,4 +1,6 @@
-"""A loss that explodes ends the run before it has displaced anything good; a loss that only rises does not."""
+"""An exploding loss ends the run before a good checkpoint is deleted; a loss that only rises does not end the
+run.
+"""
 
 import itertools
 import math
@@ -13,7 +15,7 @@ UNIFORM = math.log(1000)
 
 
 def end(losses, max_steps=1000, earlier=()):
-    """The step at which a run with these losses has exploded, and the first one of its explosion."""
+    """Return the step at which an explosion is detected, and the first step of the explosion."""
     explosion = DivergenceDetector(UNIFORM, max_steps, list(earlier))
     for step, loss in enumerate(losses, len(earlier) + 1):
         if explosion.update(step, loss):
@@ -29,12 +31,14 @@ def falling(steps, low=2.0, noise=0.0):
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [
-        # Far beyond a guess: after a good phase, and before one; where it fell back to a guess it takes longer.
+        # Losses far above the loss of a guess, with and without a good phase before; a loss near a guess is
+        # detected later.
         ([*falling(300), *[40.0] * 50], (310, 301)),
         ([*[8.0] * 20, *[40.0] * 50], (30, 21)),
         ([*falling(300), *[6.6] * 200], (400, 301)),
         ([*falling(300), *itertools.accumulate([0.05] * 300, initial=2.0)], (450, 351)),
-        # None of these: noise of small batches, spikes, other text, a bad initialization with a long warmup, no progress.
+        # No explosions: noise of small batches, spikes, other text, a bad initialization with a long warm-up,
+        # no progress.
         (falling(1000, noise=1.5), None),
         ([*falling(300), *([30.0] * 9 + [2.0]) * 20], None),
         ([*falling(300), *[6.6] * 99, *[2.0] * 300], None),

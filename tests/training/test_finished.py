@@ -1,4 +1,4 @@
-"""A finished run that is resumed: damaged files are made again bitwise equal, or named, and no score is lost."""
+"""If a finished run is resumed, damaged files are restored bitwise or named, and no score is lost."""
 
 import itertools
 import json
@@ -21,7 +21,9 @@ AVERAGED = "--average_checkpoints=3 --save_total_limit=3 --save_steps=2"
 
 
 def changed(folder, expected):
-    """The names of the files that are not as expected; the manifest states the files that are there."""
+    """Return the names of the files that differ from the expected files; the manifest must describe all
+    files.
+    """
     found = contents(folder)
     assert found.keys() == expected.keys()
     assert verify_manifest(folder) is None
@@ -79,7 +81,7 @@ def test_weights_are_made_again_from_an_earlier_checkpoint_where_the_last_one_is
     (copied / "model.safetensors").unlink()
     DAMAGES["truncated"](copied / "checkpoint-8" / "optimizer.pt")
     run("run", "--resume=true")
-    # The log has other times.
+    # The log contains other times.
     assert changed(copied, expected) <= {"metrics.jsonl", "training_curve.png"}
 
 
@@ -125,7 +127,7 @@ def test_other_weights_than_those_that_a_run_has_ended_with_are_refused(train_co
         "the finished run had; restore the files from a copy, or delete manifest.json to end the run with the other weights."
     )
     assert contents(folder) == before
-    # Without a manifest the run ends with other weights.
+    # Without a manifest the run accepts other final weights.
     (folder / "manifest.json").unlink()
     assert train_command(options)[0] == 0
     assert results(folder)["training"]["averaged_steps"] == [6, 8]
@@ -142,7 +144,7 @@ def test_a_run_without_a_whole_manifest_is_ended_again(run, copied, kind):
     expected, training = contents(copied), results(copied)["training"]
     DAMAGES[kind](copied / "manifest.json")
     run("run", "--resume=true")
-    # The recipe says now that the run was resumed, and the results how long the scoring took.
+    # The recipe now records that the run was resumed, and the results have the new time of the scoring.
     assert changed(copied, expected) <= {"recipe.yaml", "results.json", "manifest.json"}
     assert results(copied)["training"] == training
 

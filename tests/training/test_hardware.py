@@ -1,4 +1,4 @@
-"""What a run leaves to the machine that it finds."""
+"""Settings of a run that depend on the machine."""
 
 from collections import Counter
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_what_counts_are_the_positions_that_a_processor_computes_at_once(machine
 
 
 def test_a_processor_computes_a_large_batch_in_parts_to_the_same_end(run, monkeypatch, capsys):
-    # A rate as in the paper: at a much higher one rounding grows.
+    # Use the learning rate of the paper, because a much higher rate would amplify rounding.
     words = (
         "--model.dropout=0 --training.learning_rate_factor=0.01 --max_steps=3 --save_steps=3 --eval_steps=9 "
         "--training.source_tokens_per_batch=600 --training.target_tokens_per_batch=600"
@@ -137,7 +137,7 @@ def test_too_many_processes_for_batches_are_refused_before_they_are_started(trai
 
 
 def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, monkeypatch, capsys):
-    # bfloat16 pays for the smallest model.
+    # Let bfloat16 be faster than float32 for every model size.
     monkeypatch.setitem(processor._LEAST_FLOPS, "avx512_bf16", 0)
     options = "--bf16=auto --eval_steps=9 --save_steps=1 --max_steps="
     machine("cpu", True)
@@ -157,7 +157,9 @@ def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, monkeypatch,
 
 
 def test_bfloat16_on_a_processor_attends_in_float32(tiny_model, monkeypatch):
-    """The backward pass of the fused kernel is slow in bfloat16 there. The result is that of float32."""
+    """On a CPU attention is computed in float32, because the backward pass of the fused kernel is slow in
+    bfloat16.
+    """
     kinds, fused = set(), torch.nn.functional.scaled_dot_product_attention
 
     def watched(query, *args, **kwargs):
@@ -176,13 +178,13 @@ def test_bfloat16_on_a_processor_attends_in_float32(tiny_model, monkeypatch):
 
 
 def test_steps_of_a_run_wait_for_a_device_once_each_and_that_late(run, monkeypatch):
-    """What a step waits for are the flags of its end, which a GPU has sent a step before."""
+    """A step waits only for the flags of the previous step, which the GPU has already sent."""
     totals = []
     for steps in (2, 5):
         monkeypatch.setattr(attention_vaswani, "QUEUING_DEVICES", ("cpu",))
         with Waiting(monkeypatch) as waiting:
             run(f"run-{steps}", f"--max_steps={steps} --logging_steps=99 --eval_steps=99 --save_steps=99")
-        # The data are those of the loader, which are nowhere yet.
+        # Ignore reads in data/, because the loader's tensors are not on a device yet.
         totals.append(Counter({place: n for place, n in waiting.places.items() if "/data/" not in place}))
         monkeypatch.undo()
     of_steps = totals[1] - totals[0]

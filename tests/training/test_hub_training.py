@@ -1,4 +1,4 @@
-"""Pushing while training, by each `hub_strategy`, and going on with a pushed run elsewhere."""
+"""Push during the training with each `hub_strategy`, and resume a pushed run in another folder."""
 
 import json
 import os
@@ -44,7 +44,7 @@ ROOT_FILES = {
     *"config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json".split()
 }
 PUBLISHED = ROOT_FILES | {"README.md", "recipe.yaml", "training_curve.png"}
-# The file of the language models is not among them.
+# A translation checkpoint does not contain the file of the language models.
 TRAVELLERS = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")} - {
     "language_models_vaswani.py"
 }
@@ -124,7 +124,8 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, pushing, strateg
         assert set(folders) == {"checkpoint-2", "checkpoint-4"}
     titles = [commit.title for commit in HfApi().list_repo_commits(repo_id)]
     assert titles[0] == "Push a checkpoint of vaswani_hf"
-    # A checkpoint that comes while another is pushed is left out unless all are kept; the last one never is.
+    # A checkpoint that is saved during a push is skipped, unless all checkpoints are kept or it is the last
+    # checkpoint.
     assert "Training in progress, step 4" in titles
     expected = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert repository.files()["model.safetensors"] == expected
@@ -219,7 +220,7 @@ def test_a_push_that_fails_does_not_stop_the_training(hub, repo_id, recipe, push
         train(recipe("here", **pushing("every_save", max_steps=2)))
     assert "step 2 could not be pushed: " in capsys.readouterr().out
     hub.clear()
-    # A finished run is only pushed again.
+    # Resuming a finished run only pushes the run again.
     train(recipe("here", **pushing("every_save", max_steps=2, resume="true")))
     assert by_folder(hub.repository(repo_id).files())[""] == PUBLISHED
 
@@ -262,7 +263,8 @@ def test_a_pipeline_pushes_everything(hub, repo_id, alice, finished, tmp_path):
     assert {name for name in files if name.endswith(".py")} == TRAVELLERS
     assert not any(str(tmp_path).encode() in content for content in files.values())
     assert b"alice" in files["README.md"] and hub.repository(repo_id).private
-    # From the Hub, at a commit that is not the newest, with card, recipe and picture of that commit.
+    # Push a model that was loaded from an older commit of the Hub, with the card, recipe and picture of this
+    # commit.
     commit = hub.repository(repo_id).head()
     hub.repository(repo_id).commit({"README.md": b"---\nlicense: mit\n---\nAnother one.\n"})
     pipeline("translation", model=repo_id, revision=commit).push_to_hub(f"{repo_id}-again", create_pr=False)
@@ -270,7 +272,7 @@ def test_a_pipeline_pushes_everything(hub, repo_id, alice, finished, tmp_path):
     assert again.keys() == files.keys()
     # The snippets of the card load what was pushed.
     assert again["README.md"] == files["README.md"].replace(repo_id.encode(), f"{repo_id}-again".encode())
-    # transformers notes there where a tokenizer came from.
+    # transformers records the origin of a tokenizer in tokenizer_config.json.
     changed = {name for name in again if again[name] != files[name]}
     assert changed <= {"README.md", ".gitattributes", "tokenizer_config.json"}
 

@@ -1,4 +1,4 @@
-"""Runs that begin with the weights of another model, and parts that are not trained."""
+"""Runs that start from the weights of another model, and frozen parts."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from vaswani_hf.model.translator_vaswani import tags_of
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 
-# Nothing is learned in it.
+# Options of a run that does not change the weights.
 AT_REST = "--max_steps=1 --learning_rate_factor=0"
 
 
@@ -143,7 +143,7 @@ def test_frozen_parts_stay_and_the_others_learn(run, finished):
 
 ERRORS = """
 --init_from=BASE --d_model=32 | `model.d_model` is 32, but 'BASE', the model of `model.init_from`, has 16; leave `model.d_model` out, or
---init_from=BASE/nothing | `model.init_from` must be a checkpoint folder or user/name on the Hub, but is 'BASE/nothing'.
+--init_from=BASE/nothing | `model.init_from` must be a checkpoint folder or user/name on the Hub, but there is no folder 'BASE/nothing'; check the name.
 --init_from=BASE --vocab_size=300 | `tokenizer.vocab_size` is 300, but the tokenizers of 'BASE' ... have 280; leave `tokenizer.vocab_size` out, or
 --init_from=BASE --frozen=encodr | `training.frozen` must name parts of the model, but has 'encodr'; the nearest part is 'encoder'.
 --init_from=BASE --frozen=encoder,decoder,shared | `training.frozen` must not name all weights of the model, but is ['encoder', 'decoder',
@@ -192,7 +192,9 @@ def test_the_card_names_the_base_model_of_the_hub_and_no_folder(copied, begun_wi
 
 
 def test_a_model_of_both_directions_is_fine_tuned_on_one(run, tmp_path, capsys):
-    """First weighted corpora in both directions, then one corpus in one, with the weights and tokenizers of the first."""
+    """Train first on weighted corpora in both directions, then on one corpus in one direction from the
+    weights of the first run.
+    """
     for name, size in (("a", 200), ("b", 40)):
         write_pairs(tmp_path / f"{name}.jsonl", number_pairs(size, 1, "train"))
     options = f"--train_pairs={tmp_path}/a.jsonl,{tmp_path}/b.jsonl --corpus=null --both_directions=true --vocab_size=290"

@@ -1,4 +1,4 @@
-"""Runs that are killed by SIGKILL at any moment end as if they had not been killed."""
+"""Runs that are killed by SIGKILL at any moment and resumed have the results of uninterrupted runs."""
 
 import random
 import shutil
@@ -11,6 +11,7 @@ from tiny_runs import metrics, names, results, same, weights, write_pairs
 
 from vaswani_hf.data.toy_corpora import number_pairs
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
 SLOW = pytest.mark.slow
 AVERAGED = "--average_checkpoints=3 --save_total_limit=3 --save_steps=2"
 COSINE = "--lr_scheduler_type=cosine --learning_rate=0.01"
@@ -20,8 +21,8 @@ WEIGHTED = (
     "--validation_pairs=FOLDER/v.jsonl --test_pairs=FOLDER/v.jsonl"
 )
 BOTH = "--both_directions=true --vocab_size=290"
-# The number of processes, the number of kills, and options. Two batches per step, by two in turn or two processes.
-# An epoch has 6 batches, so that steps 3 and 6 end one.
+# The number of processes, the number of kills, and options. A step has two batches, computed one after the
+# other or by two processes. An epoch has 6 batches, so steps 3 and 6 end an epoch.
 WAYS = {
     "average": (1, 3, f"{AVERAGED} --bpe_dropout=0.1 --simcut_alpha=1 --ema_decay=0.8 {WEIGHTED}"),
     "stream": (1, 5, f"{AVERAGED} --streaming=true --r_drop_alpha=1 --optimizer=muon {COSINE}"),
@@ -48,7 +49,7 @@ def recipe(tmp_path_factory):
 
 
 def lasting(folder):
-    """The part of the results that is the same at every time."""
+    """Return the part of the results that does not depend on the time."""
     found = results(folder)
     for section, name in (("training", "seconds"), ("training", "resumed_at_step"), ("test", "seconds")):
         found[section].pop(name)
@@ -64,7 +65,7 @@ def validation(folder):
 
 
 def assert_same_run(part, whole):
-    """All files of two runs are the same; the weights are bitwise equal."""
+    """Check that two runs have the same files, and bitwise equal weights."""
     assert same(weights(part), weights(whole))
     assert lasting(part) == lasting(whole)
     assert names(part) == names(whole)
@@ -75,7 +76,7 @@ def assert_same_run(part, whole):
 
 
 def draw(choice, processes):
-    """A moment of a life, or the seconds after which one of its processes is killed."""
+    """The moment at which a process is killed, or the seconds after which a process is killed."""
     if choice.random() < 0.5:
         return choice.uniform(0.05, 1.5)
     if processes == 2 and choice.random() < 0.5:
@@ -101,7 +102,7 @@ def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(recip
             choice.choice(life.processes).kill()
         codes = life.wait()
         if codes == [0] * processes:
-            # The run was faster: once more from the beginning.
+            # The run has ended before the kill, so repeat the run from the beginning.
             assert_same_run(folder, whole)
             shutil.rmtree(folder)
             continue
@@ -116,7 +117,8 @@ def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(recip
     assert_same_run(folder, whole)
 
 
-# Between the stages of a save, of a rotation and of the end, of one process or the second of two.
+# Moments between the stages of a save, of the deletion of old checkpoints and of the end, for the first or
+# the second process.
 MOMENTS = {
     "before the tokenizers": fail_at_change(0, "open tokenizer_config.json"),
     "before the recipe": fail_at_change(0, "os.rename .recipe.yaml.unfinished"),
@@ -144,7 +146,7 @@ SECOND = {
     "in a save": fail_at(1, 6, method="_save_rng_state"),
     "right after a save": fail_at(1, 7),
 }
-# One moment of each kind.
+# Run one moment of each kind in the fast test suite.
 FEW = (
     "in the middle of an epoch",
     "in the manifest",
@@ -162,7 +164,7 @@ STAGES = "--save_steps=3 --save_total_limit=2 --max_steps=9 --average_checkpoint
 
 @pytest.mark.parametrize(("processes", "moments"), LIVES)
 def test_a_run_that_is_killed_at_every_stage_ends_as_if_it_had_not_been(recipe, tmp_path, processes, moments):
-    """One life for each stage; each begins where the one before it has ended, so that killed runs are killed again."""
+    """Start and kill the run once for each stage; each start resumes the killed run."""
     options = (*STAGES, f"--gradient_accumulation_steps={2 // processes}")
     expected, folder = tmp_path / "whole", tmp_path / "run"
     life = live(recipe, expected, *options, processes=processes)

@@ -1,4 +1,6 @@
-"""Language models by recipes: from plain text to a scored checkpoint, the same after a break, and parts that go on elsewhere."""
+"""Recipes of language models: from plain text to a scored checkpoint, resumed runs, and reuse of weights in
+other models.
+"""
 
 import gzip
 import json
@@ -136,7 +138,7 @@ def test_what_is_hidden_follows_from_seed_epoch_and_text_alone(masked_tokenizer)
     assert torch.equal(batch["labels"], again["labels"].flip(0))
     assert not torch.equal(batch["labels"], MaskingCollator(tokenizer, 4)(examples)["labels"])
     chosen = batch["labels"] != -100
-    # 15 % of 12 words, rounded, and never the end.
+    # 15 % of 12 words are masked, rounded, and `</s>` is never masked.
     words = len(ids) - 1
     assert set(chosen.sum(dim=1).tolist()) == {max(1, round(0.15 * words))} and not chosen[:, -1].any()
     hidden = (batch["input_ids"] == tokenizer.mask_token_id)[chosen].float().mean().item()
@@ -182,7 +184,7 @@ def test_scores_of_texts_are_those_of_their_tokens(trained, task, caplog):
         assert scores["bits_per_byte"] == pytest.approx(nats / num_bytes / np.log(2), rel=1e-4)
     else:
         again = evaluate_texts(model, tokenizer, TEXTS) | {"seconds": scores["seconds"]}
-        # Batches of another size round otherwise.
+        # Batches of another size give other rounding errors.
         assert scores == pytest.approx(again, rel=1e-5)
     with pytest.raises(
         ValueError, match=r"^There must be at least one text to evaluate, but there is none\.$"

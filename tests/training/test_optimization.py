@@ -126,7 +126,7 @@ def test_muon_is_pytorch_s(monkeypatch):
         for optimizer in optimizers:
             optimizer.step()
     for one, other in zip(ours, theirs, strict=True):
-        # Theirs is computed in bfloat16.
+        # PyTorch's Muon computes in bfloat16.
         assert torch.allclose(one, other, atol=3e-4)
         assert not torch.allclose(one, torch.full_like(one, 0.1), atol=3e-3)
 
@@ -201,7 +201,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
     )
     checkpoints, averages = checkpoints_in(folder), "moving_average.safetensors"
     assert len(checkpoints) == 3
-    # A checkpoint that was saved for a signal, and a folder that is no checkpoint.
+    # Add a checkpoint that was saved because of a signal, and a folder that is not a checkpoint.
     shutil.copytree(checkpoints[0], folder / "checkpoint-5")
     manifest = folder / "checkpoint-5" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"scheduled": true', '"scheduled": false'))
@@ -235,7 +235,7 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
         f"'{first}' has no {averages}, but '{middle}' has; leave '{first}' out, or give `--raw` to average the "
         "weights themselves."
     )
-    # The average has the record of the run, so that its card says the languages and the licence of the data.
+    # The average has the record of the run, so its card names the languages and the licence of the data.
     assert (tmp_path / "last" / "recipe.yaml").read_bytes() == (folder / "recipe.yaml").read_bytes()
     assert "from `en` to `de`" in model_card(tmp_path / "last", "user/name").content
 
@@ -251,7 +251,7 @@ RUN --last=2 --metric=bleu | `--metric bleu` has an effect only with `--best`, w
 RUN/nothing --last=2 | 'RUN/nothing' must be the folder of a run, but there is no such folder.
 RUN/checkpoint-4 OTHER | 'OTHER' and 'RUN/checkpoint-4' are different models: `encoder_attention_heads` is 4 and 2; average
 RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors is not as it was saved; leave this checkpoint out.
-RUN/checkpoint-4 RUN/nothing | `checkpoints` must be a checkpoint folder or user/name on the Hub, but is 'RUN/nothing'.
+RUN/checkpoint-4 RUN/nothing | `checkpoints` must be a checkpoint folder or user/name on the Hub, but there is no folder 'RUN/nothing'; check the name.
 RUN --last=2 --output=NEW/checkpoint-9 | `--output` must not be inside a checkpoint or have the name of a checkpoint (checkpoint-STEP), but is 'NEW/checkpoint-9'; give
 RUN --last=2 --output=RUN/checkpoint-4/mean | `--output` must not be inside a checkpoint
 """
@@ -259,7 +259,7 @@ RUN --last=2 --output=RUN/checkpoint-4/mean | `--output` must not be inside a ch
 
 @pytest.fixture(scope="module")
 def places(whole, tmp_path_factory):
-    """Folders of a run, of a damaged run, of another model, and of a damaged checkpoint."""
+    """Make the folders of a run, of a damaged run, of another model, and of a damaged checkpoint."""
     folder, finished = tmp_path_factory.mktemp("places"), whole()
     broken = shutil.copytree(finished / "checkpoint-8", folder / "broken")
     DAMAGES["flipped"](broken / "model.safetensors")

@@ -1,4 +1,5 @@
-"""What a run will cost: parameters as of built models, operations as PyTorch counts them, memory as it is measured.
+"""The planned cost of a run equals the parameters of built models, PyTorch's counts of operations, and
+measured memory.
 
 All steps compute in float32 unless a test says bfloat16.
 """
@@ -22,6 +23,8 @@ from vaswani_hf.optimization.regularizers import regularizer_of
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS
+from vaswani_hf.training.gpus import GPUS
+from vaswani_hf.training.measure import measure_speed
 from vaswani_hf.training.plan import parameters_by_part, plan_as_text, plan_run
 from vaswani_hf.training.planned_model import planned_config, planned_model
 from vaswani_hf.training.run import build_model
@@ -39,7 +42,7 @@ LENGTH = 32
 
 
 class Tokenizer:
-    """All that a model needs to know of one."""
+    """The facts about a tokenizer that a model needs."""
 
     bos_token_id, pad_token_id, eos_token_id = 0, 1, 2
 
@@ -122,7 +125,7 @@ class RealStep:
         self.model = VaswaniForSeq2SeqLM(VaswaniConfig(**SMALL | fields)).train()
         self.model.config.use_cache = False
         if self.training.gradient_checkpointing:
-            # transformers 5.23 deprecates the name that earlier ones know.
+            # transformers 5.23 deprecates the older name of this method.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             (enable or self.model.gradient_checkpointing_enable)()
         build = OPTIMIZERS[self.training.optimizer].build
@@ -146,8 +149,10 @@ class RealStep:
         self.optimizer.zero_grad()
 
     def peak(self):
-        """The most bytes that a step has at once, in addition to the weights and the optimizer's state."""
-        # The first step makes the state.
+        """Return the largest number of bytes that a step uses at once, in addition to the weights and the
+        optimizer's state.
+        """
+        # The first step creates the state of the optimizer.
         self.run()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             self.run()
@@ -210,7 +215,7 @@ def test_a_window_leaves_a_query_fewer_keys():
     ("fields", "rows", "training"),
     [
         ({}, 16, {"bf16": True}),
-        # The gradients are the peak.
+        # The memory has its peak when all gradients exist.
         ({}, 2, {}),
         ({"norm_position": "pre", "d_k": 16, "activation_function": "gelu", "dropout": 0.0}, 16, {}),
         ({"attention_score": "additive"}, 8, {}),
@@ -227,7 +232,7 @@ def test_a_window_leaves_a_query_fewer_keys():
 def test_planned_memory_is_what_a_step_takes(fields, rows, training):
     planned = cost(fields, rows, **training)
     measured = RealStep(fields, rows, **training).peak()
-    # PyTorch adds gradients of fake tensors out of place: an embedding's gradient may exist once more.
+    # PyTorch adds gradients of fake tensors out of place, so the gradient of an embedding may exist twice.
     embedding = 4 * SMALL["vocab_size"] * SMALL["d_model"]
     assert planned.peak - planned.weights - planned.optimizer == pytest.approx(
         measured, rel=0.03, abs=1.1 * embedding
@@ -235,7 +240,9 @@ def test_planned_memory_is_what_a_step_takes(fields, rows, training):
 
 
 def test_the_activations_on_an_accelerator_by_hand():
-    """Bytes per position: residual sums, masks of dropout with one byte a number, and the inputs of products."""
+    """Return the bytes per position: residual sums, dropout masks with one byte per number, and the inputs of
+    matrix products.
+    """
     d, f, heads, rows = 128, 512, 4, 32
     # Queries, keys, values, output, a statistic of the softmax, and the additive mask.
     attention = 4 * (4 * d) + 4 * heads + 4 * LENGTH
@@ -243,7 +250,7 @@ def test_the_activations_on_an_accelerator_by_hand():
     norm_and_mask = 4 * d + 8 + d
     encoder_layer = 4 * d + attention + feed_forward + 2 * norm_and_mask
     decoder_layer = 2 * (4 * d + attention) + feed_forward + 3 * norm_and_mask
-    # Two embeddings have masks, and both stacks have their last states.
+    # The embeddings of both stacks have dropout masks, and the last states of both stacks exist.
     by_hand = rows * LENGTH * (3 * encoder_layer + 3 * decoder_layer + 2 * d + 2 * 4 * d)
     planned = cost(rows=rows, on_accelerator=True).activations
     assert planned == pytest.approx(by_hand, rel=0.002)
@@ -340,12 +347,13 @@ def test_a_plan_for_people(capsys, base_plan):
     lines = {line[:16].strip(): line[16:].split() for line in text.splitlines()}
     assert lines["parameters"][0] == "63,045,632" and lines["encoder"][0] == "18,902,016"
     assert lines["hours"] == ["11.1", "by", "8", "x", "P100"]
+    assert "price" not in lines
     assert "100,000 steps x 0.4 s x 8 GPUs x 9.5 TFLOPS" in text
     small = ("--encoder_layers=1", "--decoder_layers=1")
     text = printed(capsys, NUMBERS, "--tokens_per_second=1000", "--mean_length=20", "--seed=3", *small)
     assert "sentences of 20 tokens (assumed)" in text
-    assert text.endswith("0.4  by 1,000 target tokens/s\n")
-    unknown = "unknown  give `--hardware` or a measured `--tokens_per_second`"
+    assert text.endswith("0.37  by 1,000 target tokens/s\n")
+    unknown = "unknown  give `--hardware`, `--measure` or a measured `--tokens_per_second`"
     assert unknown in printed(capsys, NUMBERS, *small)
 
 
@@ -365,11 +373,13 @@ def test_a_recipe_that_counts_epochs_has_no_steps_yet(capsys):
 
 ERRORS = """
 no.yaml | The recipe 'no.yaml' cannot be read: No such file or directory.
-NUMBERS --hardware=P10 | `--hardware` must be one of K80, K40, M40, P100 ... but is 'P10'; the nearest name is P100. For other
+NUMBERS --hardware=P10 | `--hardware` must be one of H200, ... K80, K40, M40, P100, but is 'P10'; the nearest name is P100. For other
 NUMBERS --tokens_per_second=0 | `--tokens_per_second` must be a positive number, but is 0.0.
 NUMBERS --tokens_per_second=nan | `--tokens_per_second` must be a finite number, but is nan.
 NUMBERS --mean_length=0 | `--mean_length` must be 1 or more, but is 0.
-NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_second` must not both be given, because each of them sets the training speed; leave out `--hardware` or `--tokens_per_second`.
+NUMBERS --hardware=P100 --tokens_per_second=3 | `--hardware` and `--tokens_per_second` must not be given together, because each of them sets the training speed; keep only one of them.
+NUMBERS --price_per_hour=2 | `--price_per_hour` is 2, but the price needs a training speed; give `--hardware`, `--measure` or `--tokens_per_second`.
+NUMBERS --measure --price_per_hour=0 | `--price_per_hour` must be greater than 0, but is 0.0.
 NUMBERS --encoder_layers=100000 | at most 200 layers in both stacks together, but the model has 100,002; plan a smaller number
 NUMBERS --mean_length=100000 | `--mean_length` must be at most `data.max_length`, 64, but is 100000.
 NUMBERS --init_from=user/name | `model.init_from` must be null for a plan, because a plan loads no other models, but is user/name; give `--init_from null`
@@ -381,3 +391,43 @@ def test_a_bad_command_is_one_sentence(vaswani, argv, parts):
     code, out, sentence = vaswani("plan", *argv.replace("NUMBERS", str(NUMBERS)).split())
     assert (code, out) == (1, "")
     assert contains(sentence, parts), sentence
+
+
+@pytest.mark.usefixtures("constant_paper")
+def test_the_hours_and_the_price_on_a_rented_gpu(capsys):
+    small = ("--encoder_layers=1", "--decoder_layers=1", "--bf16=auto")
+    plan = json.loads(printed(capsys, NUMBERS, *small, "--hardware=a100", "--json"))
+    hours = plan["flops"]["counted"]["run"] / (0.3 * 312e12) / 3600
+    assert plan["hours"] == pytest.approx(hours)
+    assert plan["price"]["total"] == pytest.approx(2.5 * hours)
+    assert "https://huggingface.co/docs/hub/jobs-pricing" in plan["price"]["source"]
+    text = printed(capsys, NUMBERS, *small, "--hardware=T4", "--price_per_hour=1000", "--max_steps=1000000")
+    assert "30% of the peak of 8.1 TFLOPS in float32; no GPU run of this package has been measured" in text
+    assert "1,000.00 per hour, by `--price_per_hour`" in text.splitlines()[-1]
+
+
+def test_the_manual_has_the_numbers_of_each_gpu():
+    page = (CONFIGURATION.parent / "docs" / "how_to" / "plan.md").read_text(encoding="utf-8")
+    for name, gpu in GPUS.items():
+        price = "" if gpu.price is None else f"{gpu.price:.2f}"
+        assert f"| {name} | {gpu.bf16 or 'none'} | {gpu.fp32} | {price} | " in page
+        assert f"({gpu.source}) |" in page
+
+
+@pytest.mark.parametrize("task", ["translation", "masked_lm"])
+def test_training_steps_are_measured(task):
+    recipe = load_recipe(NUMBERS if task == "translation" else CONFIGURATION / "numbers_masked.yaml")
+    training = recipe.training.replace(bf16=False)
+    config = planned_config(recipe.model, recipe.tokenizer)
+    rate, hardware = measure_speed(config, training, TASKS[task].model_class, 16, seconds=0.05)
+    assert rate > 0 and "thread" in hardware
+
+
+@pytest.mark.usefixtures("constant_paper")
+def test_measured_hours(capsys, monkeypatch):
+    monkeypatch.setattr("vaswani_hf.training.plan.measure_speed", lambda *args: (1000.0, "a machine"))
+    text = printed(
+        capsys, NUMBERS, "--measure", "--price_per_hour=2", "--encoder_layers=1", "--decoder_layers=1"
+    )
+    assert "0.37  by 1,000 target tokens/s, measured on a machine" in text
+    assert text.splitlines()[-1].split()[:2] == ["price", "0.74"]

@@ -30,7 +30,7 @@ def test_processes_wait_for_the_first_and_end_where_one_fails(python, tmp_path):
         folder.mkdir()
     answers = in_two_processes(python, wait_for_the_first, folders[0], backend="gloo", seconds=2)
     assert answers == [[0, "prepared0"], [0, "prepared1"]]
-    # One says why, the other ends and says nothing.
+    # One process prints the error, and the other process ends without a message.
     assert in_two_processes(python, fail_in_first, folders[1], backend="gloo") == ["The corpus is empty.", 1]
     assert in_two_processes(python, fail_in_second, folders[2], backend="gloo") == [
         1,
@@ -61,13 +61,14 @@ sys.exit(main(["train", *sys.argv[1:]]))
 
 @pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(python, run, tmp_path, monkeypatch):
-    """Two batches a step are two processes, or two in turn in one; what was left is trained on, and counted, alike.
+    """A step of two batches gives equal results with two processes and with one process that accumulates two
+    batches.
 
     Batches are computed in parts, and dropout has the same masks.
     """
     monkeypatch.setattr(trainer, "MAX_PART_SIZE", 300 * 16)
     before = signal.getsignal(signal.SIGTERM)
-    # Adam would make much of the rounding of gradients near 0.
+    # Use a large epsilon, because Adam would amplify rounding errors of gradients near 0.
     exact = "--model.dropout=0.3 --label_smoothing=0 --learning_rate_factor=0.02 --adam_epsilon=1e-4"
     whole = run("whole", exact)
     (tmp_path / "stopped.py").write_text(STOPPED)
@@ -98,6 +99,7 @@ def test_a_signal_to_one_process_stops_all_and_one_process_goes_on(python, run, 
     for name, tensor in weights(whole).items():
         torch.testing.assert_close(weights(part)[name], tensor, rtol=0, atol=1e-5)
     assert not same(weights(whole), weights(whole / "checkpoint-4"))
-    # The first process, which says it for all, has got it from the second.
+    # The first process prints the message for all processes, after the second process has forwarded the
+    # signal.
     assert outcome.stdout.count("SIGTERM: saving a checkpoint") == 1
     assert signal.getsignal(signal.SIGTERM) is before

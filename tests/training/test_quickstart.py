@@ -1,4 +1,6 @@
-"""The end of `make quickstart`: the examples of the manual and all numbers below 10,000, and the end where they are wrong."""
+"""The script at the end of `make quickstart`: examples, all numbers below 10,000, and the exit code for wrong
+translations.
+"""
 
 import importlib.util
 import re
@@ -38,7 +40,7 @@ def test_a_wrong_example_ends_it_with_a_sentence(quickstart, finished, capsys):
     with pytest.raises(SystemExit) as ended:
         quickstart.main(str(finished))
     translation = capsys.readouterr().out.splitlines()[-1].removeprefix("three hundred and twelve -> ")
-    # The code of an exit with a sentence is 1.
+    # The exit code is 1 if `SystemExit` has a message.
     assert ended.value.code == (
         f"The translation of 'three hundred and twelve' must be 'dreihundertzwölf', but is '{translation}' with '{finished}'; "
         f"remove '{finished}' and run `make quickstart` again."

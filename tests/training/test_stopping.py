@@ -1,4 +1,6 @@
-"""A signal to any process of a run, at any time, ends all of them in time, with what is to be saved saved."""
+"""A signal to any process of a run, at any time, saves a checkpoint if necessary and ends all processes in
+time.
+"""
 
 import contextlib
 import io
@@ -18,7 +20,9 @@ from tiny_runs import names
 from vaswani_hf.training.processes import Processes
 from vaswani_hf.training.stopping import GracefulShutdown
 
-# Launchers and schedulers kill 30 seconds after they have asked. What a signal interrupts here takes longer.
+pytestmark = pytest.mark.usefixtures("quick_workers")
+# Launchers and schedulers kill a process 30 seconds after the signal. The interrupted function would take
+# longer than this limit.
 IN_TIME = 30.0
 
 
@@ -28,7 +32,9 @@ def recipe(tmp_path_factory):
 
 
 def ended(life):
-    """The seconds from now to the end of all processes, and what they said; none complains."""
+    """Return the seconds until all processes have ended, and their output; check that no process prints an
+    error.
+    """
     began = time.monotonic()
     codes = life.wait()
     said = life.said()
@@ -46,7 +52,7 @@ KEYS = "--validation_bleu=true --save_steps=4 --average_checkpoints=2 --max_step
 
 
 def interrupted(recipe, folder, moment, rank, processes):
-    """The seconds from a signal to this process until all have ended, and what they said."""
+    """Send a signal to this process; return the seconds until all processes have ended, and their output."""
     keys = (*KEYS, f"--gradient_accumulation_steps={2 // processes}")
     life = live(recipe, folder, *keys, processes=processes, moment=moment)
     slow = folder.with_name(f"{folder.name}.slow")
@@ -105,7 +111,7 @@ def test_a_killed_process_ends_the_other_with_a_sentence(recipe, tmp_path, rank)
 
 
 def test_a_run_does_not_wait_for_processes_that_it_has_begun():
-    # The trace of an error holds those that load data.
+    # The traceback of an error keeps the processes alive that load data.
     began = time.monotonic()
     with GracefulShutdown().listening(Processes()):
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
@@ -154,7 +160,9 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 def test_a_signal_is_passed_on_to_processes_of_this_machine_alone():
     class Two:
-        """This process, and one with the same number as a child of it on another machine, or in another container."""
+        """A group of this process and of a process in another machine or container whose number is the number
+        of a child.
+        """
 
         is_first = True
 

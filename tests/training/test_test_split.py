@@ -1,4 +1,4 @@
-"""The scores of a run on its test split: every line counts, and `vaswani evaluate` says the same of the same lines."""
+"""The test scores of a run count every line, and equal the scores of `vaswani evaluate` on the same lines."""
 
 import json
 
@@ -13,13 +13,13 @@ TRAINING = [
     ("seven eight", "sieben acht"),
     ("", "leer"),
 ] * 6
-# One beam, so that batches of other shapes have the same translations.
+# Use one beam, because with one beam the translations do not depend on the shapes of batches.
 OPTIONS = "--max_steps=2 --save_steps=2 --data.max_length=30 --num_beams=1 --learning_rate_factor=2"
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """The lines in files, and the overrides of a recipe that trains on them."""
+    """Write the lines to files, and return the options of a recipe that trains on the files."""
     monkeypatch.chdir(tmp_path)
     texts = {
         "train.en": [source for source, _ in TRAINING],
@@ -50,7 +50,7 @@ def test_a_test_set_is_scored_whole_as_evaluate_scores_it(run, files, test, capf
     assert (folder / "test_translations.txt").read_text(encoding="utf-8").split("\n") == lines
     assert len(lines) == len(SOURCES) + 1
     assert [bool(line) for line in lines[:4]] == [True, False, True, False]
-    # The line of 42 tokens is longer than the longest of the training, and translated in pieces.
+    # The line of 42 tokens is longer than every training sentence, and is translated in pieces.
     assert lines[5]
 
 

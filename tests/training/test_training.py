@@ -1,4 +1,4 @@
-"""Whole runs of tiny recipes: their files, the same twice, resumed bitwise equal, interrupted, refused."""
+"""Whole runs of tiny recipes: their files, repeated runs, resumed and interrupted runs, and refused recipes."""
 
 import os
 import signal

@@ -11,6 +11,8 @@ from vaswani_hf.checkpoint.locks import InUseError
 from vaswani_hf.training.callbacks import RunLogCallback
 from vaswani_hf.training.run import finish_run
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
 
 def contents(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

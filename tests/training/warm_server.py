@@ -1,4 +1,4 @@
-"""What a run loads and prepares on its way, done once in the server that forks the runs of the tests."""
+"""Loads and prepares the parts of a run once, in the server that forks the runs of the tests."""
 
 import gc
 import io
@@ -12,10 +12,11 @@ import vaswani_hf.translation.translator  # noqa: F401
 from vaswani_hf.evaluation.bleu import score_translations
 from vaswani_hf.training.results import plot_training_curve
 
-# No thread may begin here: nothing is computed by torch.
+# The server must not start threads, so compute nothing with torch.
 plot_training_curve([{"step": step, "loss": 1.0, "eval_loss": 1.0} for step in (1, 2)], io.BytesIO())
 score_translations(["a"], ["a"])
 conversion_mapping.get_checkpoint_conversion_mapping("vaswani")
-# A collection would copy all that is imported into the forked process.
+# Freeze all objects, because garbage collection in a forked process would copy the memory of the imported
+# modules.
 gc.collect()
 gc.freeze()

@@ -1,4 +1,4 @@
-"""`train ARGUMENTS` as one of several processes that train by DeepSpeed ZeRO-2 over gloo on a CPU."""
+"""Run `train ARGUMENTS` as one of several processes that train with DeepSpeed ZeRO-2 over gloo on a CPU."""
 
 import os
 import sys
@@ -15,12 +15,13 @@ from vaswani_hf.cli import main  # noqa: E402
 
 
 def train_on_cpu_as_on_accelerators() -> None:
-    """accelerate uses DeepSpeed with accelerators alone; DeepSpeed itself could use a CPU as well."""
+    """accelerate uses DeepSpeed only with accelerators, but DeepSpeed itself can use a CPU."""
     state = accelerate.state.PartialState
     state._prepare_backend = lambda self, *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
     state.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
     torch.accelerator.is_available = lambda: True
-    # Sums over shared memory, which DeepSpeed compiles for minutes at the first run; gloo sums as well.
+    # Do not build the sums over shared memory, because the compilation takes minutes and gloo can compute the
+    # sums.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 
 

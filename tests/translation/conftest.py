@@ -1,7 +1,4 @@
-"""What several files of this folder translate with."""
-
-import multiprocessing
-import sys
+"""Translators that several test files of this folder use."""
 
 import pytest
 import torch
@@ -11,7 +8,7 @@ from vaswani_hf.translation import Translator
 
 @pytest.fixture(scope="module")
 def babbler(copier):
-    """A translator of the same vocabulary that has learned nothing, so that its beams are of all lengths."""
+    """An untrained translator with the vocabulary of the copier; its beams have different lengths."""
     torch.manual_seed(0)
     model = type(copier.model)(copier.model.config).eval()
     with torch.no_grad():
@@ -20,11 +17,3 @@ def babbler(copier):
         # Its sentences end.
         model.lm_head.weight[2] += 0.5 * model.lm_head.weight.mean(0)
     return Translator(model, copier.source_tokenizer, copier.target_tokenizer)
-
-
-@pytest.fixture(scope="module")
-def quick_workers(python):
-    """Worker processes are forked from a Python that has imported the package."""
-    multiprocessing.set_executable(python)
-    yield
-    multiprocessing.set_executable(sys.executable)

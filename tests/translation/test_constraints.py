@@ -18,7 +18,9 @@ from vaswani_hf.model.translator_vaswani import (
 
 @pytest.fixture(scope="module")
 def gpt_like() -> PreTrainedTokenizerFast:
-    """Byte-level BPE as GPT-2's: a word behind a space is another token than at the beginning."""
+    """A byte-level BPE as in GPT-2: a word after a space is another token than the word at the beginning of a
+    text.
+    """
     vocab = {token: i for i, token in enumerate(["<pad>", "</s>", "a", "Ġ", "Ġa", "b", "ab", "Ġb", "Ġab"])}
     merges = [("Ġ", "a"), ("a", "b"), ("Ġ", "b"), ("Ġa", "b")]
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges))
@@ -91,7 +93,8 @@ def test_prefixes_are_padded_on_the_left(tiny_model):
 
 def test_translations_end_at_their_end_or_before_their_padding():
     assert without_padding([8, 9, 2, 1, 1], [2], 1) == [8, 9, 2]
-    # Cut off, and padded because other translations of the batch are longer.
+    # A translation that is cut off has no `</s>`, and padding follows if another translation of the batch is
+    # longer.
     assert without_padding([8, 9, 1, 1], [2], 1) == [8, 9]
     assert without_padding([8, 7, 2, 1], [2, 7], 1) == [8, 7]
 
@@ -103,11 +106,11 @@ def test_prefixes_and_phrases_are_in_the_translation(copier):
     for translation, prefix, of_line in zip(translations, prefixes, phrases, strict=True):
         assert translation.startswith(prefix or "")
         assert all(phrase in translation for phrase in of_line or [])
-    # A limit is that of the line, and not of the padding before its prefix.
+    # The length limit of a line does not count the padding before its prefix.
     limited, many = {"num_beams": 2, "max_length": 9}, "ja? eins nein zwei, drei!"
     together = copier.translate([lines[0], many], target_prefixes=["eins zwei, drei! nein", None], **limited)
     assert list(together)[1:] == list(copier.translate([many], **limited))
-    # Those of one line do not change another.
+    # The phrases of one line do not change the translation of another line.
     assert list(copier.translate([lines[1]], must_contain=[["Straße"]], num_beams=4)) == [translations[1]]
     with torch.no_grad():
         assert "Straße" not in next(copier.translate([lines[1]], num_beams=4))

@@ -11,11 +11,10 @@ from factories import tiny_tokenizer
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
-from vaswani_hf.model.inputs_vaswani import Request
-from vaswani_hf.model.translator_vaswani import TranslationOptions
+from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
 from vaswani_hf.translation import Translator
 
-pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install vaswani_hf[ctranslate2]")
+pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
 
 
 from vaswani_hf.convert.export import export
@@ -26,7 +25,7 @@ LINES = ["one two three", "", "five four", "three three two one", "two\u2028five
 
 @pytest.fixture(scope="module")
 def folders(tiny_config, tmp_path_factory):
-    """A checkpoint whose translations end and are not certain, and the folder that is exported from it."""
+    """A checkpoint whose translations end and are uncertain, and its export."""
     folder = tmp_path_factory.mktemp("engine")
     tokenizer = tiny_tokenizer(["one two three four five eins zwei drei vier fünf"] * 4, 300)
     torch.manual_seed(5)
@@ -77,7 +76,8 @@ def test_scores_words_and_alternatives_are_the_same(folders):
             assert b.confidence == pytest.approx(a.confidence, abs=1e-4)
             assert b.token_log_probs == pytest.approx(a.token_log_probs, abs=1e-4)
             assert [word.word for word in a.words] == [word.word for word in b.words]
-            # CTranslate2 aligns by one layer and we by two: as many pairs, not the same ones.
+            # CTranslate2 aligns with one layer and PyTorch with two layers, so compare only the numbers of
+            # aligned pairs.
             assert len(a.alignment.split()) == len(b.alignment.split())
 
 
@@ -105,7 +105,7 @@ def test_a_seed_draws_the_same_with_any_number_of_threads_and_from_any_window(fo
     assert drawn(3, 0, options) == whole
     assert drawn(2, 10, options) == whole[10:]
     assert drawn(1, 0, replace(options, seed=6)) != whole
-    # The largest seed asks CTranslate2 for one by chance.
+    # CTranslate2 would replace the largest seed by a random seed.
     largest = replace(options, seed=2**32 - 1 - 1)
     assert drawn(1, 0, largest) == drawn(1, 0, largest)
 
@@ -137,7 +137,7 @@ def cut(content):
 
 
 def edited(change):
-    """A change to the content of a JSON file."""
+    """Return a function that changes the content of a JSON file."""
 
     def edit(content):
         value = json.loads(content)

@@ -1,4 +1,4 @@
-"""Logits that are NaN or infinite: one sentence that names the text, wherever they come up; nobody else is blamed."""
+"""If logits are NaN or infinite, an error of one sentence names the text, and other texts are not affected."""
 
 import copy
 import json
@@ -16,7 +16,7 @@ from vaswani_hf.model import attention_vaswani
 from vaswani_hf.model.beam_search_vaswani import NotFiniteError
 from vaswani_hf.translation.translator import Translator
 
-# Only the second of three sentences has it.
+# Only the second of three sentences contains the damaged token.
 BROKEN_TOKEN = SOURCES[1][0]
 THREE = [SOURCES[2], SOURCES[1], SOURCES[4]]
 SEARCHES = {
@@ -39,13 +39,13 @@ SEARCHES = {
 
 @pytest.fixture(scope="module")
 def healthy(tiny_config):
-    """With a vocabulary of its own for the source; for tests that do not change it."""
+    """A model with a separate source vocabulary, which the tests do not change."""
     return translator(tiny_config, **OTHER_VOCABULARY)
 
 
 @pytest.fixture(scope="module")
 def broken(healthy):
-    """The same, but for a source token of which nothing is known any more."""
+    """The model `healthy` with a damaged embedding of one source token."""
     model = copy.deepcopy(healthy)
     model.get_encoder().embed_tokens.weight[BROKEN_TOKEN] = torch.nan
     return model
@@ -67,12 +67,12 @@ def test_every_search_names_the_broken_sentence_only(broken, options, as_on_a_gp
     with pytest.raises(NotFiniteError, match=message) as error:
         generated(broken, THREE, options)
     assert error.value.sentence == 1 and isinstance(error.value, ValueError)
-    # Its neighbours are translated, also those that are padded.
+    # The other sentences are translated, also with padding.
     generated(broken, [*THREE[:1], *THREE[2:], SOURCES[3]], options)
 
 
 def test_a_search_of_few_sentences_names_the_place_in_the_batch(broken):
-    # Those that end early have left long before: the number is that of the call.
+    # Sentences that end early are removed from the batch, but the error names the index in the call.
     model = copy.deepcopy(broken)
     own = model.logits
 
@@ -90,7 +90,7 @@ def test_a_search_of_few_sentences_names_the_place_in_the_batch(broken):
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 def test_one_bad_logit_is_enough_but_for_one_that_is_infinitely_low(healthy, options, value):
     model = copy.deepcopy(healthy)
-    # A class that no search would choose.
+    # Damage a class that no search would choose.
     model.lm_head.register_forward_hook(
         lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([0]), value)
     )

@@ -26,11 +26,12 @@ def in_hardware(set_bfloat16):
 
 @pytest.fixture
 def unstable(tiny_checkpoint) -> str:
-    """A model of random weights, whose near-ties bfloat16 breaks in other ways."""
+    """A model with random weights, whose nearly equal scores bfloat16 changes."""
     folder = tiny_checkpoint("unstable")
     model = VaswaniForSeq2SeqLM.from_pretrained(folder)
     with torch.no_grad():
-        # No other checkpoint has the same number, so that it depends on the tests before this one.
+        # Fix one value, because the fixture gives each checkpoint another value that depends on earlier
+        # tests.
         model.model.encoder.layers[0].fc1.bias[0] = 1.0
     model.save_pretrained(folder)
     return str(folder)
@@ -159,7 +160,7 @@ def test_nothing_and_empty_texts_decide_nothing(copier_checkpoint, in_hardware, 
     for texts in ([], ["", " "]):
         assert list(translator.translate(texts)) == ["" for _ in texts]
         assert translator.is_undecided
-    # The first window has no text.
+    # The first window contains only blank lines.
     assert list(translator.translate(["", " ", *TEXTS], window=2)) == ["", "", *TEXTS]
     assert (translator.is_undecided, translator.model.dtype, warnings) == (False, torch.bfloat16, [])
 
@@ -207,7 +208,7 @@ def test_one_decision_is_made_for_a_file(
 
     monkeypatch.setattr("vaswani_hf.translation.translator.choose_dtype", watched)
     options = ("translate", copier_checkpoint, "--input", sources, "--json")
-    # Several processes share a window.
+    # Use small windows, because several processes translate windows of this size.
     assert vaswani(*options, "--dtype", "bfloat16", "--output", tmp_path / "named", "--window", 2)[0] == 0
     lines = (tmp_path / "named").read_bytes().splitlines(keepends=True)
     output = tmp_path / "auto"

@@ -43,7 +43,7 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 def test_a_layer_multiplies_nearly_as_in_float32(kernel, bias):
     torch.manual_seed(0)
     layer = nn.Linear(96, 40, bias=bias)
-    # Rows of very different size, and one of zeros.
+    # Rows of very different sizes, and a row of zeros.
     states = torch.randn(5, 3, 96) * torch.tensor([1e-3, 1.0, 1e3]).view(1, 3, 1)
     states[2, 1] = 0
     with torch.inference_mode():
@@ -107,7 +107,7 @@ def test_a_quantized_model_translates_on_the_fast_way(in_int8, monkeypatch):
         layers = [module for module in model.modules() if type(module) is nn.Linear]
         assert len(layers) == 4 + 2 + 8 + 2 + 1
         assert all(isinstance(layer.weight, Int8Weight) for layer in layers)
-        # The embedding that the output projection was tied to is looked up as before.
+        # The tied embedding stays in float32.
         assert type(model.model.shared.weight) is nn.Parameter
         assert model.model.decoder.embed_tokens.weight is model.model.shared.weight
 
@@ -225,8 +225,8 @@ translator(["eins", "zwei"], batch_size=2, num_beams=2, max_new_tokens=20)
 """
 
 
-def test_torchao_is_imported_for_int8_only_and_ordinary_use_shows_nothing(copier_checkpoint):
-    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, copier_checkpoint]
+def test_torchao_is_imported_for_int8_only_and_ordinary_use_shows_nothing(copier_checkpoint, fresh_python):
+    command = [fresh_python, "-c", IN_A_FRESH_PROCESS, copier_checkpoint]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "['site-packages/other.py']\n"), done.stderr
     # transformers itself uses torch.jit. The source line of a warning follows the warning, indented.

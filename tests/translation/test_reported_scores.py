@@ -1,4 +1,4 @@
-"""The scores that translations have are those of the search, wherever its settings come from and whatever it was forced to."""
+"""Translations have the scores of the search, for settings from all sources and with forced tokens."""
 
 import copy
 import string
@@ -25,7 +25,7 @@ SCORED = {"return_dict_in_generate": True, "output_scores": True}
 
 
 def config_with(**fields):
-    """A generation config with fields of ours among them."""
+    """A generation config that contains fields of this package."""
     config = GenerationConfig()
     for name, value in fields.items():
         setattr(config, name, value)
@@ -59,7 +59,7 @@ CALLS = {
 
 
 def scores_of_the_search(translator, text, call):
-    """Of each translation, best first."""
+    """Return the scores of each translation, best first."""
     inputs = translator.source_tokenizer(text, return_tensors="pt")
     call = copy.deepcopy(call)
     if "generation_config" not in call and translator.model.generation_config.num_beams is None:
@@ -75,7 +75,7 @@ def test_scores_are_those_of_the_search(babbler, fields, call):
     translator = Translator(model, babbler.source_tokenizer, babbler.target_tokenizer)
     config = call.get("generation_config")
     if config is not None and config.num_beams is None and "num_beams" not in fields:
-        # Greedy search has no score of its own.
+        # Greedy search reports no score.
         call = {**call, "num_beams": 2}
     pipe = pipeline("translation", model=model, tokenizer=babbler.source_tokenizer, device="cpu")
     for text in TEXTS[:2]:
@@ -93,12 +93,12 @@ def test_scores_are_those_of_the_search(babbler, fields, call):
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("fields", CHECKPOINTS.values(), ids=CHECKPOINTS)
 def test_scores_of_given_translations_have_the_same_settings(copier, fields, call):
-    # It gives back what it gets, and ends by itself.
+    # The copier copies the text and ends the translation with `</s>`.
     model = copy.deepcopy(copier.model)
     model.generation_config.update(allow_custom_entries=True, **{**fields, "num_return_sequences": 1})
     translator = Translator(model, copier.source_tokenizer, copier.target_tokenizer)
     names = ("length_penalty", "length_penalty_type", "coverage_penalty", "generation_config")
-    # For scores by themselves None is what was not given.
+    # `score` treats None like a missing setting, so drop None.
     call = {name: value for name, value in call.items() if name in names and value is not None}
     searched = {**copy.deepcopy(call), "num_beams": 1, "max_new_tokens": 30, "num_return_sequences": 1}
     (translation,) = translator.translate([TEXTS[1]], **searched, return_scores=True)
@@ -149,7 +149,7 @@ FAMILIES = {
 def test_the_language_that_is_forced_does_not_count(make, fields, languages):
     torch.manual_seed(5)
     model, tokenizer = make()
-    # transformers 5 keeps these in the generation config only.
+    # transformers 5 reads these settings only from the generation config.
     for name, value in fields.items():
         setattr(model.generation_config, name, value)
     model.eval()
@@ -157,7 +157,7 @@ def test_the_language_that_is_forced_does_not_count(make, fields, languages):
     tokenizer.src_lang = source
     language = tokenizer.convert_tokens_to_ids(target)
     pipe = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
-    # Some end by themselves, some at the limit.
+    # Some translations end with `</s>`, and some at the limit.
     for penalty, limit in (
         (1.0, {"max_new_tokens": 4}),
         (0.0, {"max_length": 6}),

@@ -1,4 +1,4 @@
-"""Scores of given translations: those that the search reported, those of slow loops; confidences; alignments."""
+"""Scores of given translations equal the scores of the search and of slow loops; confidences and alignments."""
 
 import math
 import os
@@ -6,17 +6,23 @@ import random
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.data.tokenizer_training import train_tokenizer
 from vaswani_hf.model.generation_vaswani import token_log_probs
-from vaswani_hf.model.text_rules_vaswani import align_words, shift_alignment, target_word_indices, words_at
+from vaswani_hf.model.inputs_vaswani import TranslationOptions
+from vaswani_hf.model.text_rules_vaswani import (
+    align_words,
+    shift_alignment,
+    target_word_indices,
+    token_texts,
+    words_at,
+)
 from vaswani_hf.model.translator_vaswani import (
     Hypothesis,
     Segment,
     Translation,
-    TranslationOptions,
     Word,
     join_translations,
     without_padding,
@@ -27,7 +33,7 @@ TEXTS = ["eins zwei", "der Hund läuft über die Straße", "ja? nein"]
 
 
 def slow_log_probs(model, source: list[int], target: list[int]) -> list[float]:
-    """One token at a time, each from a forward pass of its own."""
+    """Score one token at a time, each with a separate forward pass."""
     read, log_probs = [0], []
     for token in target:
         logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([read])).logits[0, -1]
@@ -45,9 +51,24 @@ def test_token_log_probs_are_those_of_one_sentence_and_one_token_at_a_time(copie
         ids = tokenizer(target)["input_ids"]
         expected = slow_log_probs(copier.model, tokenizer(source)["input_ids"], ids)
         assert translation.token_log_probs == pytest.approx(expected, abs=1e-4)
-        assert translation.tokens == tokenizer.convert_ids_to_tokens(ids) and translation.tokens[-1] == "</s>"
+        assert translation.tokens == token_texts(ids, tokenizer) and translation.tokens[-1] == "</s>"
         assert translation.log_prob == pytest.approx(sum(expected), abs=1e-3)
         assert translation.confidence == pytest.approx(math.exp(sum(expected) / len(expected)), abs=1e-5)
+
+
+def test_tokens_are_text_and_bytes_of_divided_characters_are_escaped():
+    tokenizer = train_tokenizer(["zwölf zwölf Hund"] * 3, 275)
+    tokenizer.add_tokens([AddedToken("«Ö»", normalized=False)])
+    text = "zwölf 日 Hund\\n «Ö»"
+    ids = tokenizer(text)["input_ids"]
+    assert "ĠzwÃ¶lf" in tokenizer.convert_ids_to_tokens(ids)
+    tokens = token_texts(ids, tokenizer)
+    assert tokens == [" zwölf", " ", r"\xe6", r"\x97", r"\xa5", *tokens[5:-2], "«Ö»", "</s>"]
+    assert "".join(tokens[5:-2]) == " Hund\\n "
+    # The entries of other vocabularies are text already.
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "▁Ã¤": 1, "<0xC3>": 2}, unk_token="<unk>"))
+    words.decoder = decoders.Metaspace()
+    assert token_texts([1, 2], PreTrainedTokenizerFast(tokenizer_object=words)) == ["▁Ã¤", "<0xC3>"]
 
 
 SEARCHES = {
@@ -87,7 +108,7 @@ def test_scores_are_those_that_the_search_reported(copier, babbler, settings, pr
         options = TranslationOptions(return_scores=True, generate=settings)
         scores = [scored.score for (scored,) in translator._score_hypotheses(segments, hypotheses, options)]
         assert scores == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
-        # The same way through the translator, whose batches are in another order.
+        # The translator gives the same scores, although its batches have another order.
         options = {"target_prefixes": prefixes, **search}
         translated = list(translator.translate(TEXTS, **options))
         flat = [t.score for first in translated for t in (first, *first.alternatives)]
@@ -183,10 +204,7 @@ def test_forced_words_are_certain_and_do_not_count(copier):
     assert translation.text.startswith("größer. ")
     assert translation.words[0] == Word("größer.", 1.0)
     assert all(word.confidence < 1 for word in translation.words[1:])
-    rest = copier.target_tokenizer.decode(
-        copier.target_tokenizer.convert_tokens_to_ids(translation.tokens), skip_special_tokens=True
-    )
-    assert f"größer. {rest}" == translation.text
+    assert f"größer.{''.join(translation.tokens)}" == f"{translation.text}</s>"
 
 
 def test_a_copying_model_aligns_each_word_with_itself(copier, copied_words):
@@ -195,7 +213,7 @@ def test_a_copying_model_aligns_each_word_with_itself(copier, copied_words):
     copied = [t for t, text in zip(translations, texts, strict=True) if t.text == text]
     assert len(copied) >= 0.8 * len(texts)
     assert sum(t.alignment == "0-0 1-1 2-2 3-3" for t in copied) >= 0.9 * len(copied)
-    # Given translations are aligned as well.
+    # Given translations can be aligned, too.
     (given,) = copier.score(texts[:1], texts[:1], return_alignments=True)
     assert given.alignment == translations[0].alignment
 
@@ -208,7 +226,7 @@ def test_words_of_tokens_that_are_parts_of_characters(copier):
     source = segment.words
     words, target = target_word_indices(segment.token_ids, tokenizer)
     assert words == ["Łódź", "日本", "ö"]
-    # A byte each: white space belongs to the word behind it, and at the end to none.
+    # Each token is a byte; white space belongs to the next word, and at the end of a text to no word.
     letters = [0] * len("Łódź".encode()) + [1] + [1] * len("日本".encode()) + [2] + [2] * len("ö".encode())
     assert target == [0, 0, 0, *letters, -1, -1]
     assert source == target
@@ -217,7 +235,8 @@ def test_words_of_tokens_that_are_parts_of_characters(copier):
 def test_attention_becomes_pairs_of_words():
     attention = torch.tensor(
         [
-            # The end of the source, the last column, has no word; the most attended token of a word counts.
+            # The last column, `</s>` of the source, belongs to no word; the attention to a word is the
+            # maximum over its tokens.
             [0.25, 0.25, 0.30, 0.20, 0.9],
             [0.20, 0.20, 0.20, 0.10, 0.0],
             [0.50, 0.10, 0.10, 0.30, 0.0],
@@ -249,7 +268,7 @@ def test_parts_are_joined():
 
 
 def slow_word_indices(token_ids, tokenizer):
-    """As `target_word_indices`, but every beginning is decoded as a whole."""
+    """As `target_word_indices`, but decode every beginning of the text completely."""
     text, special = tokenizer.decode(token_ids, skip_special_tokens=True), set(tokenizer.all_special_ids)
     begun = [tokenizer.decode(token_ids[:i], skip_special_tokens=True) for i in range(len(token_ids))]
     starts = [len(os.path.commonprefix([text, beginning])) for beginning in begun]

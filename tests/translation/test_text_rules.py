@@ -13,7 +13,7 @@ from vaswani_hf.model.text_rules_vaswani import (
     split_sentences,
 )
 
-# Each with | where it is to be split.
+# Texts with a | at each expected boundary.
 SPLIT = [
     "Mr. Smith met Dr. Jones.|They left.",
     "Das ist z. B. Obst.|Es gibt z.B. Äpfel, d. h. Obst, u. a. Birnen.|Ende.",
@@ -78,14 +78,14 @@ def test_long_runs_take_no_square_of_their_length(run):
     text = "a" + run * 20_000 + "b"
     start = time.process_time()
     sentences, separators = split_sentences(text)
-    # With the square it is half a minute.
+    # With quadratic cost the split would take half a minute.
     assert time.process_time() - start < 3
     assert sum(map(len, sentences + separators)) == len(text)
 
 
 def test_translations_are_joined_as_the_text_was():
     assert join_sentences(["Eins.", "Zwei."], ["", "\n\n", " "]) == "Eins.\n\nZwei. "
-    # Out of Chinese there must be a space, into Japanese none.
+    # A space follows an English sentence, and no space follows a Japanese full stop.
     assert join_sentences(["Hello.", "(Good!)", "Bye"], ["", "", "", ""]) == "Hello. (Good!) Bye"
     assert join_sentences(["はい。", "「そう。」", "Bye", "?"], [""] * 5) == "はい。「そう。」Bye ?"
     assert join_sentences([], [" \n"]) == " \n"
@@ -136,7 +136,7 @@ def test_long_sentences_may_say_two_words_twice():
 
 
 def slow_repeats(symbols):
-    """The most repetitions in a row of any unit."""
+    """Return the largest number of repeats of a unit in a row."""
     most = 1
     for length in range(1, len(symbols) // 2 + 1):
         for start in range(len(symbols) - length):

@@ -1,4 +1,6 @@
-"""One translator, its model and its pipeline in many threads at once: every answer is the one that a thread alone gets."""
+"""If many threads use one translator, its model and its pipeline, every thread gets the results of a single
+thread.
+"""
 
 import itertools
 import random
@@ -16,7 +18,7 @@ TEXTS = ["eins zwei", "der Hund läuft über die", "ja? nein", "Mr. 3. Mai drei!
 
 
 def calls_of(translator, pipe, ensembled):
-    """Functions without arguments, of many kinds."""
+    """Return functions of many kinds without arguments."""
     model, tokenizer = translator.model, translator.source_tokenizer
     batches = [tokenizer(texts, return_tensors="pt", padding=True) for texts in (TEXTS[:2], TEXTS[2:])]
     config = GenerationConfig(num_beams=2, length_penalty=0.5, num_return_sequences=2)
@@ -51,7 +53,7 @@ def calls_of(translator, pipe, ensembled):
             translated(texts, num_return_sequences=2),
             translated(texts, split_sentences=True, return_alignments=True),
             translated(texts, by=ensembled, return_scores=True),
-            # Tokenizers keep in mind how they are to cut.
+            # Tokenizers store their truncation setting.
             translated(texts, tokenize={"truncation": True, "max_length": 4}),
             lambda texts=texts: [repr(found) for found in translator.score(texts, TEXTS[: len(texts)])],
             lambda texts=texts: list(map(repr, translator.score(texts, texts, coverage_penalty=0.7))),
@@ -106,7 +108,9 @@ def test_every_answer_is_the_one_alone(copier):
 @pytest.mark.parametrize("name", ["source_tokenizer", "target_tokenizer"])
 def test_a_tokenizer_is_left_as_it_was(copier, name):
     backend = getattr(copier, name).backend_tokenizer
-    before = backend.truncation, backend.padding
+    # An earlier test of this session may have called the tokenizer with truncation.
+    backend.no_truncation()
+    backend.no_padding()
     list(copier.translate(TEXTS, num_beams=1))
     list(copier.score(TEXTS, TEXTS))
-    assert (backend.truncation, backend.padding) == before
+    assert (backend.truncation, backend.padding) == (None, None)

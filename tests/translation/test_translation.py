@@ -3,7 +3,6 @@
 import copy
 import itertools
 import subprocess
-import sys
 from itertools import count, islice
 
 import pytest
@@ -15,14 +14,8 @@ from transformers import set_seed
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.evaluation.evaluate import evaluate, negative_log_likelihood, perplexity
-from vaswani_hf.model.inputs_vaswani import Request
-from vaswani_hf.model.translator_vaswani import (
-    Hypothesis,
-    PyTorchBackend,
-    TranslationOptions,
-    batches_by_length,
-    tags_of,
-)
+from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
+from vaswani_hf.model.translator_vaswani import Hypothesis, PyTorchBackend, batches_by_length, tags_of
 from vaswani_hf.translation import Translator
 
 TRAINING_LIBRARIES = "accelerate datasets evaluate matplotlib pyarrow sacrebleu tensorboard".split()
@@ -43,7 +36,7 @@ def translator(tiny_config):
     # A tied random model repeats its input token.
     config = tiny_config(vocab_size=len(tokenizer), tie_word_embeddings=False, **sizes)
     model = VaswaniForSeq2SeqLM(config).eval()
-    # The source decides more than in other random models, so that translations differ.
+    # Increase the influence of the source, so that translations of different texts differ.
     with torch.no_grad():
         model.model.decoder.layers[0].encoder_attn.out_proj.weight.mul_(10)
     return Translator(model, tokenizer, tokenizer)
@@ -70,7 +63,7 @@ def test_each_line_is_translated_as_if_it_were_alone_and_in_order(translator):
     for window, budget in ((1, 4096), (2, 20), (100, 50), (100, 4096)):
         found = translator.translate(LINES, window=window, tokens_per_batch=budget, **settings)
         assert list(found) == expected
-    # No more lines are read than the window holds.
+    # The translator reads only the lines of one window.
     lines = itertools.chain(LINES, count())
     assert list(islice(translator.translate(lines, window=2, **settings), 2)) == expected[:2]
     assert next(lines) == LINES[2]
@@ -104,7 +97,8 @@ def test_a_window_is_tokenised_in_one_call(translator, monkeypatch):
     monkeypatch.setattr(kind, "__call__", lambda self, *a, **k: calls.append(a) or encode(self, *a, **k))
     list(translator.translate(texts, split_sentences=True, max_new_tokens=2))
     list(translator.score(texts, texts[:-2] + texts[:2]))
-    # One call for the sentences to translate, one for the sources, one for the targets.
+    # The tokenizer is called once for the sentences to translate, once for the sources, and once for the
+    # targets.
     assert len(calls) == 3
 
 
@@ -116,7 +110,7 @@ def test_a_word_longer_than_a_piece_is_cut_as_well(translator):
 
 
 class LoopingBackend(PyTorchBackend):
-    """Says the same until it is told not to repeat itself."""
+    """A model that repeats one word unless `no_repeat_ngram_size` is set."""
 
     def search(self, segments, with_attention=False, **settings):
         self.calls.append(([segment.text for segment in segments], settings))
@@ -146,7 +140,7 @@ def test_loops_are_translated_once_more_and_nothing_else_is(looper):
 def test_the_guard_is_asked_for_and_knows_good_reasons(looper):
     repeated, guard = [" ".join(["eins"] * 9)], {"repetition_guard": True}
     assert list(looper.translate(["one"])) == repeated
-    # A repetition of the source, the prefix or a phrase may be repeated.
+    # A translation may repeat words that the source, the prefix or a phrase repeats.
     assert list(looper.translate(["one one one one one"], **guard)) == repeated
     assert list(looper.translate(["one"], target_prefixes=["eins " * 5], **guard)) == repeated
     assert list(looper.translate(["one"], must_contain=[["eins " * 5]], **guard)) == repeated
@@ -184,7 +178,7 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
     tagged = Translator(translator.model, tokenizer, tokenizer)
     lines = ["one two three. Four five one two three four. Two five."]
     lines.append(f" >>en<< {lines[0]}")
-    # Without tags they are split as ever, but a tag takes a place.
+    # A text with a tag is split like a text without a tag, but the tag is an additional token.
     options = TranslationOptions(split_sentences=True, return_alignments=True)
     (plain, _), (found, between) = tagged.layouts([Request(line) for line in lines], [1, 2], options)
     assert [segment.token_ids[0] for segment in found] == [tag_id] * len(found)
@@ -195,7 +189,7 @@ def test_the_direction_of_a_text_is_that_of_its_sentences_and_pieces(translator)
         for of in (plain, found)
     ]
     assert joined[0] == joined[1]
-    # The tag is a word of the text, once.
+    # The tag counts as one word of the text.
     words = [[word for segment in of for word in segment.words if word >= 0] for of in (plain, found)]
     assert words[1] == [0, *(word + 1 for word in words[0])]
     assert max(words[1]) == len(lines[1].split()) - 1
@@ -293,7 +287,7 @@ def test_what_is_no_text_or_does_not_fit_the_lines_is_named(translator, call, me
     with pytest.raises((TypeError, ValueError)) as raised:
         given.extend(call(translator))
     assert str(raised.value) == message
-    # Lines before it are not lost.
+    # The translations of earlier lines are returned before the error.
     if message.startswith("Line 2"):
         assert len(list(islice(call(translator), 1))) == 1
 
@@ -325,7 +319,7 @@ def test_a_bad_line_costs_no_other(translator):
 
 
 def test_a_line_that_the_search_refuses_costs_no_other(translator):
-    """Errors of a batch do not say which sentence is to blame."""
+    """A model whose errors do not name the bad sentence of a batch."""
     lines = ["one", "two", "three", "four", "five"]
     phrases = [None, None, ["eins " * 30], None, None]
     options = {"must_contain": phrases, "num_beams": 2, "max_new_tokens": 9}
@@ -340,14 +334,14 @@ def test_a_line_that_the_search_refuses_costs_no_other(translator):
 
 
 def test_line_breaks_are_translations_of_line_breaks_only(translator, monkeypatch):
-    """A model may say a line break; a line stays a line."""
+    """A model may write a line break, but the translation of a line stays one line."""
     ids = translator.target_tokenizer("one\ntwo")["input_ids"]
     monkeypatch.setattr(translator.model, "generate", lambda **given: torch.tensor([[0, *ids]]))
     assert list(translator.translate(["three"])) == ["one two"]
     assert list(translator.translate(["three\nfour"])) == ["one\ntwo"]
 
 
-def test_translating_needs_nothing_that_trains_or_evaluates(checkpoint, tmp_path):
+def test_translating_needs_nothing_that_trains_or_evaluates(checkpoint, tmp_path, fresh_python):
     (tmp_path / "in.txt").write_text("one\n", encoding="utf-8")
     text = str(tmp_path / "in.txt")
     code = f"""
@@ -361,7 +355,7 @@ from transformers import pipeline
 assert pipeline("translation", model={checkpoint!r}, device="cpu")("one", max_new_tokens=2)
 print("vaswani_hf.data.corpus" in sys.modules)
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = subprocess.run([fresh_python, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout.splitlines()[-1:]) == (0, ["False"]), result.stderr
 
 

@@ -1,4 +1,6 @@
-"""Phrases that other settings do not allow, prefixes of blank texts and text that is no Unicode, up to the command line."""
+"""Phrases that other settings forbid, prefixes of blank texts, and text that is not Unicode, also on the
+command line.
+"""
 
 import json
 import logging
@@ -10,7 +12,7 @@ from transformers import MarianConfig, MarianMTModel
 from vaswani_hf import TranslationPipeline
 from vaswani_hf.translation import Translator
 
-# A word may occur once, so that the third phrase cannot be there with the first two.
+# Each word may occur only once, so no translation can contain all three phrases.
 CIRCLE = ["der Hund", "Hund läuft", "läuft der"]
 ONCE = {"no_repeat_ngram_size": 1, "num_beams": 3}
 WARNING = (
@@ -30,7 +32,7 @@ def test_unmet_phrases_are_told(copier, caplog):
     assert [record.getMessage() for record in caplog.records] == [WARNING]
     assert [translation.unmet_phrases for translation in found] == [None, ["läuft der"], None]
     assert "ja?" in found[0].text and "der Hund läuft" in found[1].text
-    # The score is that of the model, and none of what does not exist.
+    # The score comes from the model, and not from a missing translation.
     assert all(-20 < translation.score < 0 and translation.tokens for translation in found)
     (scored,) = copier.score([lines[1]], [found[1].text])
     assert scored.log_prob == pytest.approx(found[1].log_prob, abs=1e-4)
@@ -46,7 +48,7 @@ def test_sentences_of_a_text_have_their_own_phrases(copier):
 
 
 def test_the_repetition_guard_keeps_phrases(copier):
-    # The guard would forbid what the phrase repeats.
+    # The repetition guard alone would forbid the repeated words of the phrase.
     options = {"num_beams": 2, "repetition_guard": True}
     (translation,) = copier.translate(["ja?"], must_contain=[["nein nein nein nein nein"]], **options)
     assert "nein nein nein nein nein" in translation

@@ -1,4 +1,4 @@
-"""Translating in several processes: order, bounded memory, the death of a process, errors that are sent."""
+"""Translation in several processes: the order, the memory, a killed process, and errors of processes."""
 
 import functools
 import os
@@ -9,6 +9,7 @@ from itertools import count, islice
 import pytest
 from worker_processes import is_worker, needs_proc, processes_of
 
+from vaswani_hf.translation import workers
 from vaswani_hf.translation.translator import Request, TranslationOptions, Translator
 from vaswani_hf.translation.workers import _picklable, translate_in_processes
 
@@ -30,27 +31,32 @@ def test_several_processes_give_the_same_in_order_with_bounded_memory(copier_che
     assert list(islice(translations, 30)) == [line.strip() for line in LINES] * 6
     assert len(read) <= 30 + 2 * 2 * 5 + 5
     # One of them dies.
-    workers = [pid for pid in processes_of(os.getpid()) if is_worker(pid)]
-    assert len(workers) == 2
-    os.kill(workers[0], signal.SIGKILL)
+    pids = [pid for pid in processes_of(os.getpid()) if is_worker(pid)]
+    assert len(pids) == 2
+    os.kill(pids[0], signal.SIGKILL)
     with pytest.raises(ChildProcessError) as raised:
         list(islice(translations, 100))
     assert str(raised.value) == (
         "A worker process has ended before the end of its work (exit code -9); if memory has run out, use fewer `--workers` or a "
         "smaller `--tokens_per_batch`."
     )
-    assert not any(map(is_worker, workers))
+    assert not any(map(is_worker, pids))
 
 
-def test_an_error_of_a_worker_comes_after_the_translations_before_it(copier_checkpoint):
+def test_an_error_of_a_worker_comes_after_the_translations_before_it(copier_checkpoint, monkeypatch):
     requests = iter([Request("ja?"), Request("nein", must_contain=("Hund " * 30,))])
     load = functools.partial(Translator.from_pretrained, copier_checkpoint, "cpu")
     options = TranslationOptions.of(num_beams=2, max_new_tokens=9)
     translations = translate_in_processes(load, requests, options, num_workers=2)
+    started = []
+    start = workers._start
+    monkeypatch.setattr(workers, "_start", lambda load, number: started.append(number) or start(load, number))
     assert next(translations) == "ja?"
     with pytest.raises(ValueError, match="`must_contain` has 'Hund Hund") as raised:
         next(translations)
     assert raised.value.line_number == 2
+    # All requests are in one window, so there is no work for a second process.
+    assert started == [1]
 
 
 class _TwoPartError(Exception):

@@ -57,8 +57,8 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
 
 
 def recipe_file(folder: Path) -> Path | None:
-    """The file with the recipe that a checkpoint was trained from, or None if the checkpoint has no such
-    file.
+    """Return the file with the recipe that a checkpoint was trained from, or None if the checkpoint has no
+    such file.
     """
     # The recipe of a numbered checkpoint is in the folder above. Resolve the path, because it may be a link
     # or ".".
@@ -73,10 +73,10 @@ def step_of(checkpoint: Path) -> int:
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """The validation scores in the log of the Trainer. The keys are optimizer steps, and higher scores are
-    better.
+    """Return the validation scores in the log of the Trainer. The keys are optimizer steps, and higher scores
+    are better.
 
-    `metric` is a score such as "bleu", or "loss"; the sign of the loss is changed. In a run with a moving
+    `metric` is a score such as "bleu", or "loss"; the loss is multiplied by -1. In a run with a moving
     average of the weights, a `metric` with the prefix "raw_" selects the score of the trained weights.
     """
     name = f"eval_{metric}"
@@ -85,7 +85,7 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The state of the Trainer in a numbered checkpoint."""
+    """Return the state of the Trainer in a numbered checkpoint."""
     try:
         return json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
     except ValueError:
@@ -95,7 +95,9 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
-    """The names of the weight files of a checkpoint. If the weights are split, the index file is included."""
+    """Return the names of the weight files of a checkpoint. If the weights are split, the index file is
+    included.
+    """
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
     place = f"{INDEX_FILE} of '{name or folder}'"

@@ -121,8 +121,8 @@ def sentence_of(error: BaseException) -> str:
 
 
 def has_token(text: str) -> bool:
-    """True if a text contains the access token of the user, or a word that looks like an access token of the
-    Hub.
+    """Return True if a text contains the access token of the user, or a word that looks like an access token
+    of the Hub.
     """
     return _without_tokens(text) != text
 
@@ -175,15 +175,18 @@ def _refusal(error: BaseException) -> str | None:
         return re.sub(r" \(Request ID: [^)]*\)|\nFor more information check: \S+", "", str(error))
     word = "dataset" if getattr(error, "repo_type", None) == "dataset" else "repository"
     name = getattr(error, "repo_id", None) or str(response.request.url)
-    has_authorization = response.request.headers.get("authorization") is not None
-    hidden = "this token may not read it" if has_authorization else "there is no token"
+    hidden = "there is no token"
+    remedy = "log in with `hf auth login` or set HF_TOKEN"
+    if response.request.headers.get("authorization") is not None:
+        hidden = "this token may not read it"
+        remedy = "use a token of a user who may read the " + word
     # For a read request, mention a local folder, because the command accepts a folder instead of a
     # repository.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (
         f"There is no {word} '{name}' on {constants.ENDPOINT}{folder}, or it is private and {hidden}; check "
-        "the name, or log in with `hf auth login` or set HF_TOKEN."
+        f"the name, or {remedy}."
     )
 
 
@@ -206,7 +209,7 @@ def _transfer_error(error: BaseException) -> str | None:
 
 
 def _comes_from(error: BaseException, *packages: str) -> bool:
-    """True if a frame of the traceback belongs to one of these packages."""
+    """Return True if a frame of the traceback belongs to one of these packages."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").startswith(packages) for frame, _ in frames)
 

@@ -22,6 +22,7 @@ from .files import (
     GENERATION_FILE,
     INDEX_FILE,
     RECIPE_FILE,
+    checkpoints_in,
     weight_files,
 )
 from .hub import HubError, explained, with_retries
@@ -32,6 +33,10 @@ _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
 # In the cache of the Hub, the name of a file is its hash: the sha1 of git for a small file, the sha256 for a
 # large file.
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+# The maximum number of checkpoints that an error lists.
+_MOST_LISTED = 10
 
 
 class Kind(NamedTuple):
@@ -53,8 +58,8 @@ KINDS = {
 def checkpoint_folder(
     name: str | os.PathLike, *, option: str = "model", revision: str | None = None, **hub_kwargs: Any
 ) -> Path:
-    """The folder of a checkpoint: a local folder, or the folder into which user/name[@revision] was
-    downloaded.
+    """Return the folder of a checkpoint, which is a local folder, or the folder into which
+    user/name[@revision] was downloaded.
 
     `option` is the name of the option in error messages. `hub_kwargs` are arguments of `snapshot_download`.
     """
@@ -67,7 +72,10 @@ def checkpoint_folder(
         )
     found = _REPOSITORY.fullmatch(str(name))
     if found is None:
-        raise ValueError(f"`{option}` must be a checkpoint folder or user/name on the Hub, but is '{name}'.")
+        raise ValueError(
+            f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder '{name}'"
+            f"{_nearest_folder(Path(name))}; check the name."
+        )
     repo_id = found.group(1)
     files = [*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE]
     hub_kwargs |= {"revision": found.group(2) or revision, "allow_patterns": files}
@@ -192,13 +200,30 @@ def check_config(
             "folder of its own."
         )
     if not path.is_file():
-        raise ValueError(f"'{name}' holds no checkpoint: it has no config.json.")
+        _refuse_unfinished_run(folder, name)
+        raise ValueError(
+            f"'{name}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again."
+        )
     try:
         model_type = json.loads(path.read_text(encoding="utf-8"))["model_type"]
     except (ValueError, TypeError, KeyError):
         raise ValueError(f"The config.json of '{name}' must name its `model_type`, but is damaged.") from None
     _check_kind(model_type, name, kinds, needed)
     return model_type
+
+
+def _refuse_unfinished_run(folder: Path, name: str | os.PathLike) -> None:
+    """Raise a ValueError that lists the numbered checkpoints of a folder, if the folder has such checkpoints."""
+    checkpoints = [checkpoint.name for checkpoint in checkpoints_in(folder)]
+    if not checkpoints:
+        return
+    listed = ", ".join(checkpoints[-_MOST_LISTED:])
+    if len(checkpoints) > _MOST_LISTED:
+        listed = f"{len(checkpoints) - _MOST_LISTED:,} older ones, {listed}"
+    raise ValueError(
+        f"'{name}' holds no finished model, only checkpoints of a run ({listed}); name a checkpoint, such as "
+        f"'{Path(name) / checkpoints[-1]}', or finish the run with `vaswani train` and `--resume true`."
+    )
 
 
 def _check_kind(model_type: Any, name: str | os.PathLike, kinds: tuple[str, ...], needed: str) -> None:
@@ -220,7 +245,10 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
         if file == INDEX_FILE:
             continue
         if not (folder / file).is_file():
-            raise ValueError(f"'{name}' holds no whole checkpoint: it has no {file}.")
+            _refuse_unfinished_run(folder, name)
+            raise ValueError(
+                f"'{name}' holds no whole checkpoint: it has no {file}; copy or download the file again."
+            )
         try:
             # Open the file, because opening compares the length in the header with the length of the file.
             with safe_open(folder / file, "pt"):

@@ -1,12 +1,12 @@
-"""Locks, so that only one process at a time writes into the folder of a run or to an output.
+"""Provides locks, so that only one process at a time writes into the folder of a run or to an output.
 
 The operating system holds a lock on an open lock file. The operating system releases the lock when the
-process ends, even if the process is killed. Therefore no stale lock remains. The text of the lock file names
-the process that holds the lock. The lock file is deleted when the lock is released.
+process ends, even if the process is killed. Therefore a killed process leaves no stale lock. The text of the
+lock file names the process that holds the lock. The lock file is deleted when the lock is released.
 
-The lock file of a run is `.lock` in the output folder of the run. Therefore the lock is still valid if the
-folder is renamed or if another path leads to the folder. The lock file of an output is `.NAME.lock` in the
-same folder as the output, because the output may not exist yet.
+The lock file of a run is `.lock` in the output folder of the run. Because the lock file is inside the folder,
+the lock is still valid if the folder is renamed or if another path leads to the folder. The lock file of an
+output is `.NAME.lock` in the same folder as the output, because the output may not exist yet.
 """
 
 import contextlib
@@ -18,8 +18,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-
-from filelock import lock_descriptor
 
 LOCK_FILE = ".lock"
 # Try for this number of seconds, because another process may hold the lock only briefly: to check whether the
@@ -100,7 +98,7 @@ def _close_folder(folder: Path, descriptor: int, process: int) -> None:
 
 
 def is_replaced(folder: Path) -> bool:
-    """True if this process has locked a run folder, but the path no longer leads to the locked folder."""
+    """Return True if this process has locked a run folder, but the path no longer leads to the locked folder."""
     descriptor = _RUN_FOLDERS.get(os.path.abspath(folder))
     if descriptor is None:
         return False
@@ -149,6 +147,9 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
 
 def _acquire(path: Path, sentence: str) -> int | None:
     """Open and lock a lock file. Return None if the file system has no locks or the folder is not writable."""
+    # Import here, because the import is slow and the command line checks for locks only if an output exists.
+    from filelock import lock_descriptor
+
     # Open the lock file for reading first, because a file that is open for writing prevents a read-only
     # remount of the disk. On NFS, open the lock file for writing, because NFS locks only files that are open
     # for writing.

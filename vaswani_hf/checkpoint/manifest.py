@@ -1,6 +1,6 @@
 """The manifest of a checkpoint records the size and the hash of each file, and a hash of the manifest itself.
 
-The manifest is written after all other files. Therefore a checkpoint that has a manifest is complete.
+The manifest is written after all other files, so a checkpoint that has a manifest is complete.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ def metadata_of(folder: Path) -> dict[str, Any]:
 
 
 def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | None:
-    """The first fault that `faults_of` finds in a checkpoint, or None if the checkpoint has no fault."""
+    """Return the first fault that `faults_of` finds in a checkpoint, or None if the checkpoint has no fault."""
     return next(iter(faults_of(folder, names).values()), None)
 
 

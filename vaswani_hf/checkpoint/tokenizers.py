@@ -48,12 +48,12 @@ def load_tokenizers(
 
 
 def direction_tag(language: str) -> str:
-    """The tag before a source text that selects the target language, in the format of OPUS-MT."""
+    """Return the tag before a source text that selects the target language, in the format of OPUS-MT."""
     return f">>{language}<<"
 
 
 def is_tree_tokenizer(tokenizer: Any) -> bool:
-    """True for the target tokenizer of a parser."""
+    """Return True for the target tokenizer of a parser."""
     return bool(getattr(tokenizer, "init_kwargs", {}).get(TREE_MARK, False))
 
 

@@ -1,81 +1,133 @@
-"""The `vaswani` command: the table of all subcommands, and the code that parses the command line and runs a
-subcommand.
+"""The `vaswani` command: the table of all subcommands, and the function that runs a subcommand.
 
 Each subcommand has a file in this folder. The file of a subcommand defines the class of the options and the
-function `run`. Slow parts of the package are imported inside functions, so that `vaswani --help` is fast.
+function `run`. `vaswani --help` imports no file of a subcommand, and a subcommand imports torch and
+transformers only after it has checked its options, because these imports take seconds.
 """
 
-import argparse
-import logging
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
-from types import NoneType
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from pydantic.fields import FieldInfo
+if TYPE_CHECKING:
+    from .options import Options
 
-from ..checkpoint.hub import explain, sentence_of
-from ..model.configuration_vaswani import nearest_name
-from ..user_code import run_user_code
-from . import average, distill, evaluate, export, parse, plan, push, score, train, translate
-from .options import CodeOptions, Options, command_line_settings
+Implementation = tuple[type["Options"], Callable[[Any], None]]
 
 
-@dataclass(frozen=True)
-class Command:
-    """The help text, the class of the options, and the function that runs the command."""
+def _recipes() -> Implementation:
+    from . import recipes
+
+    return recipes.RecipesOptions, recipes.run
+
+
+def _init() -> Implementation:
+    from . import init
+
+    return init.InitOptions, init.run
+
+
+def _train() -> Implementation:
+    from . import train
+
+    return train.RecipeOptions, train.run
+
+
+def _ablate() -> Implementation:
+    from . import ablate
+
+    return ablate.AblateOptions, ablate.run
+
+
+def _plan() -> Implementation:
+    from . import plan
+
+    return plan.PlanOptions, plan.run
+
+
+def _distill() -> Implementation:
+    from . import distill
+
+    return distill.DistillOptions, distill.run
+
+
+def _evaluate() -> Implementation:
+    from . import evaluate
+
+    return evaluate.EvaluateOptions, evaluate.run
+
+
+def _translate() -> Implementation:
+    from . import translate
+
+    return translate.TranslateOptions, translate.run
+
+
+def _parse() -> Implementation:
+    from . import parse
+
+    return parse.ParseOptions, parse.run
+
+
+def _score() -> Implementation:
+    from . import score
+
+    return score.ScoreOptions, score.run
+
+
+def _export() -> Implementation:
+    from . import export
+
+    return export.ExportOptions, export.run
+
+
+def _average() -> Implementation:
+    from . import average
+
+    return average.AverageOptions, average.run
+
+
+def _push() -> Implementation:
+    from . import push
+
+    return push.PushOptions, push.run
+
+
+class Command(NamedTuple):
+    """The help text of a command, and a function that imports the class of the options and the function `run`."""
 
     help: str
-    options: type[Options]
-    run: Callable[[Any], None]
-
-    @property
-    def has_recipe_keys(self) -> bool:
-        """True if the command accepts the keys of a recipe as additional options."""
-        return "overrides" in self.options.model_fields
+    load: Callable[[], Implementation]
 
 
 COMMANDS = {
-    "train": Command("train a model from a recipe", train.RecipeOptions, train.run),
+    "recipes": Command("list the recipes of the package; `vaswani train NAME` runs a recipe", _recipes),
+    "init": Command("write a recipe that fits files of sentence pairs", _init),
+    "train": Command("train a model from a recipe", _train),
+    "ablate": Command(
+        "train variations of one recipe with several seeds, and compare their validation scores", _ablate
+    ),
     "plan": Command(
         "estimate the cost of a recipe (parameters, FLOPs, memory, tokens, hours) without reading the data",
-        plan.PlanOptions,
-        plan.run,
+        _plan,
     ),
     "distill": Command(
         "translate the training sources with a teacher model, to get training pairs for a student model",
-        distill.DistillOptions,
-        distill.run,
+        _distill,
     ),
     "evaluate": Command(
         "score a model or a file of translations on a test set, or compare several models and files",
-        evaluate.EvaluateOptions,
-        evaluate.run,
+        _evaluate,
     ),
-    "translate": Command(
-        "translate standard input, a file or --text", translate.TranslateOptions, translate.run
-    ),
-    "parse": Command(
-        "write the constituency tree of each sentence as one line of brackets",
-        parse.ParseOptions,
-        parse.run,
-    ),
-    "score": Command("compute the log-probabilities of given translations", score.ScoreOptions, score.run),
+    "translate": Command("translate standard input, a file or --text", _translate),
+    "parse": Command("write the constituency tree of each sentence as one line of brackets", _parse),
+    "score": Command("compute the log-probabilities of given translations", _score),
     "export": Command(
-        "convert a checkpoint for another library, and compare the outputs of both models",
-        export.ExportOptions,
-        export.run,
+        "convert a checkpoint for another library, and compare the outputs of both models", _export
     ),
-    "average": Command(
-        "write the mean of the weights of several checkpoints", average.AverageOptions, average.run
-    ),
-    "push": Command(
-        "upload a checkpoint to the Hub, and verify the uploaded files", push.PushOptions, push.run
-    ),
+    "average": Command("write the mean of the weights of several checkpoints", _average),
+    "push": Command("upload a checkpoint to the Hub, and verify the uploaded files", _push),
 }
 
 
@@ -85,14 +137,22 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if not words or words[0] not in COMMANDS:
         _list_commands(words)
-    command = COMMANDS[words[0]]
-    values = _values_of_words(words[0], command, words[1:])
+    name = words[0]
+    options_class, run = COMMANDS[name].load()
+    from .arguments import parse_words
+
+    values = parse_words(name, options_class, words[1:])
     try:
-        _hide_short_bars()
-        options = command.options.of_command_line(values)
-        if isinstance(options, CodeOptions) and options.code is not None:
-            run_user_code(options.code, "--code")
-        command.run(options)
+        options = options_class.of_command_line(values)
+    except ValueError as error:
+        print(f"vaswani: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        return _report(error, _discard_lost_output())
+    try:
+        _prepare_libraries()
+        _run_user_code(options)
+        run(options)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -107,139 +167,34 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _run_user_code(options: "Options") -> None:
+    """Execute the file of the option `--code`, if the command has this option."""
+    from ..user_code import run_user_code
+    from .options import CodeOptions
+
+    if isinstance(options, CodeOptions) and options.code is not None:
+        run_user_code(options.code, "--code")
+
+
 def _list_commands(words: list[str]) -> NoReturn:
-    """Print the help or an error that names all commands, and end the process."""
-    parser = CommandParser(prog="vaswani", description="Train, evaluate and use translation models.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, command in COMMANDS.items():
-        commands.add_parser(name, help=command.help)
-    parser.parse_args(words)
-    parser.error("the first word must be a command")
+    """Print the help or an error about the first word, and end the process."""
+    if words in (["-h"], ["--help"]):
+        print("usage: vaswani COMMAND ...\n\nTrain, evaluate and use translation models.\n\ncommands:")
+        width = max(map(len, COMMANDS)) + 2
+        for name, command in COMMANDS.items():
+            print(f"  {name:{width}}{command.help}")
+        print("\nvaswani COMMAND --help shows the options of a command.")
+        sys.exit(0)
+    # Import here, because only an error needs the module.
+    import difflib
 
-
-def _values_of_words(name: str, command: Command, words: list[str]) -> dict[str, Any]:
-    """Parse the words of a command line. The keys of the result are the field names of the options."""
-    keys = "Any other key of the recipe can follow as --key value." if command.has_recipe_keys else None
-    # Abbreviations are not allowed, because an abbreviated option could be a key of the recipe.
-    parser = CommandParser(prog=f"vaswani {name}", epilog=keys, allow_abbrev=not command.has_recipe_keys)
-    add_options(parser, command.options)
-    known, unknown = parser.parse_known_args(normalised(words, command.options))
-    values = vars(known)
-    if command.has_recipe_keys:
-        values["overrides"] = unknown
-    elif unknown:
-        parser.refuse(unknown)
-    return values
-
-
-class CommandParser(argparse.ArgumentParser):
-    """An argparse parser that reports an error in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print one sentence and end the process. argparse itself would print all options first."""
-        self.exit(2, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
-
-    def refuse(self, words: Sequence[str]) -> NoReturn:
-        """End the process with an error. The error names the unknown option and the most similar known
-        option.
-        """
-        option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
-        if option is None:
-            self.error(f"there is no argument {words[0]!r} to take")
-        known = re.findall(r"--[\w-]+", self.format_help())
-        self.error(f"there is no option {option}; the nearest one is {nearest_name(option, known)}")
-
-
-def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None:
-    """Add one argument to the parser for each field of the class `options`.
-
-    If an option is missing on the command line, the parsed result has no attribute for this option.
-    """
-    for name, field in options.command_line().items():
-        is_positional = command_line_settings(field).get("positional")
-        kind = type_of_field(field)
-        argument: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help_of(field).replace("%", "%%")}
-        argument |= {"type": _reader_of(kind), "metavar": values_of(field)}
-        if get_origin(kind) is list:
-            argument["nargs"] = "+"
-        elif kind is bool:
-            argument |= {"nargs": "?", "const": True}
-        elif is_positional and not field.is_required():
-            argument["nargs"] = "?"
-        if is_positional:
-            parser.add_argument(name, **argument)
-        else:
-            parser.add_argument(option_of(name, field), dest=name, required=field.is_required(), **argument)
-
-
-def option_of(name: str, field: FieldInfo) -> str:
-    """The name of a field on the command line, such as `--num_beams`. The name of a positional argument has
-    no hyphens.
-    """
-    settings = command_line_settings(field)
-    return name if settings.get("positional") else f"--{settings.get('option', name)}"
-
-
-def type_of_field(field: FieldInfo) -> Any:
-    """Return the type that the values of a field have, without None."""
-    if isinstance(field.annotation, type) or get_origin(field.annotation) in (Literal, list):
-        return field.annotation
-    (kind,) = [kind for kind in get_args(field.annotation) if kind is not NoneType]
-    return kind
-
-
-def values_of(field: FieldInfo) -> str | None:
-    """Return the placeholder that the help shows for the value of a field."""
-    kind = type_of_field(field)
-    if get_origin(kind) is Literal:
-        return "{" + ",".join(get_args(kind)) + "}"
-    return "true|false" if kind is bool else command_line_settings(field).get("metavar")
-
-
-def _help_of(field: FieldInfo) -> str:
-    """The help text of a field on one line, followed by the default value in parentheses."""
-    words = " ".join((field.description or "").split())
-    if field.is_required() or field.default in (None, False, []) or f"({field.default}" in words:
-        return words
-    return f"{words} ({field.default})"
-
-
-def _reader_of(kind: Any) -> Callable[[str], Any]:
-    """Return a function that converts a word of the command line to a value of the type `kind`.
-
-    If a number is expected, a word that is not a number stays text, and `Settings` reports the error.
-    """
-
-    def read(text: str) -> Any:
-        if kind is bool:
-            if text.lower() not in ("true", "false"):
-                raise argparse.ArgumentTypeError(f"must be true or false, but is {text!r}")
-            return text.lower() == "true"
-        if kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                return text
-        return text
-
-    return read
-
-
-def normalised(words: Sequence[str], options: type[Options]) -> list[str]:
-    """Replace `--some-name` by `--some_name`, and replace a boolean option without a value, such as `--json`,
-    by `--json=true`.
-    """
-    fields = options.command_line().items()
-    switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}
-    found = []
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        if word.startswith("--"):
-            name, sign, value = word.partition("=")
-            word = "--" + name[2:].replace("-", "_") + sign + value
-            if word in switches and following.lower() not in ("true", "false"):
-                word += "=true"
-        found.append(word)
-    return found
+    message = "the first word must be a command"
+    if words:
+        message = f"there is no command {words[0]!r}"
+        similar = difflib.get_close_matches(words[0], COMMANDS, n=1)
+        message += f"; the most similar command is {similar[0]}" if similar else ""
+    print(f"vaswani: {message}; see vaswani --help", file=sys.stderr)
+    sys.exit(2)
 
 
 def _open_closed_streams() -> None:
@@ -273,10 +228,11 @@ def _discard_lost_output() -> bool:
     return False
 
 
-def _hide_short_bars() -> None:
-    """Hide the progress bars of loading and saving models. Keep the progress bars of data preparation and of
-    the Hub.
+def _prepare_libraries() -> None:
+    """Register the models and tasks of this package with transformers. Hide the progress bars of loading and
+    saving models. Keep the progress bars of data preparation and of the Hub.
     """
+    from .. import registration  # noqa: F401, I001  (registers when imported, and must be imported first)
     from huggingface_hub import constants
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
@@ -291,6 +247,10 @@ def _report(error: Exception, is_output_lost: bool) -> int:
     """Print the error in one sentence to stderr. VASWANI_TRACEBACK=1 adds the traceback. Return the exit
     code.
     """
+    import logging
+
+    from ..checkpoint.hub import explain, sentence_of
+
     if os.environ.get("VASWANI_TRACEBACK") == "1":
         logging.getLogger("vaswani_hf").error("traceback", exc_info=error)
     message = sentence_of(error)

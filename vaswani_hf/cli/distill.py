@@ -14,21 +14,19 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sized
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from ..checkpoint.files import recipe_file
-from ..checkpoint.loading import checkpoint_folder
-from ..checkpoint.tokenizers import direction_tag
 from ..data.lines import parse_json
-from ..model.inputs_vaswani import Request
-from ..model.translator_vaswani import Translation, TranslationOptions
-from ..translation.ctranslate2_files import CTranslate2Files
+from ..model.inputs_vaswani import Request, TranslationOptions
 from .lines import CountedRequests, json_line, report_bad_lines, translate_remaining, with_progress
 from .options import SEARCH, EngineOptions, check_different, on_command_line, translation_options
 from .output import check_output, output_file
 from .train import RecipeOptions
+
+if TYPE_CHECKING:
+    from ..model.translator_vaswani import Translation
 
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
 # The output file begins with these bytes. `--resume` checks these first bytes, to recognise a file that
@@ -70,6 +68,7 @@ class DistillOptions(_SearchFields, EngineOptions, RecipeOptions):
 def run(options: DistillOptions) -> None:
     """Write the sentence pairs to the output, and print how many pairs were written."""
     from ..data.corpus import call_naming_split
+    from ..data.held_out import hold_out
     from ..recipe.loading import load_recipe
     from ..tasks import TASKS
 
@@ -91,6 +90,9 @@ def run(options: DistillOptions) -> None:
         pairs: Any = call_naming_split(
             "train", task.load_split, _without_unused_corpora(data), "train", recipe.seed
         )
+        if data.held_out_sizes:
+            # The student must not learn translations of the sources on which it is scored.
+            pairs = hold_out(pairs, data.held_out_sizes)["train"]
         file.keep(size)
         header = {} if size else {"distillation": _record(options, chosen, data.dataset_revision)}
         counts = Counter[str]()
@@ -165,7 +167,11 @@ def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> st
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
     """The direction tag that one teacher needs. Raise an error if the teacher translates other languages."""
+    from ..checkpoint.files import recipe_file
+    from ..checkpoint.loading import checkpoint_folder
+    from ..checkpoint.tokenizers import direction_tag
     from ..recipe.loading import readable_record
+    from ..translation.ctranslate2_files import CTranslate2Files
 
     if engine == "ctranslate2":
         folder = Path(teacher)
@@ -229,6 +235,13 @@ def _without_unused_corpora(data: Any) -> Any:
     """
     if not data.train_weights:
         return data
+    if data.held_out_sizes:
+        # The held-out pairs depend on all corpora, so the unused corpora cannot be left out.
+        keys = " and ".join(f"`data.{split}_size`" for split in data.held_out_sizes)
+        raise ValueError(
+            f"`vaswani distill` does not accept `data.train_weights` together with {keys}; leave "
+            "`data.train_weights` out."
+        )
     kept: dict[str, Any] = {}
     for name in ("train_source", "train_target", "train_pairs"):
         if paths := data.listed(name):
@@ -278,7 +291,7 @@ def _translated(
         )
 
 
-def _targets(pair: dict[str, str], translation: str | Translation, keep_references: bool) -> list[str]:
+def _targets(pair: dict[str, str], translation: "str | Translation", keep_references: bool) -> list[str]:
     """Return the targets of a training pair, without duplicates and empty targets. A skipped sentence has no
     target.
     """

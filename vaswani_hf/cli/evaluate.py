@@ -10,11 +10,9 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from ..checkpoint.files import recipe_file
-from ..checkpoint.hub import HubError
-from ..checkpoint.loading import check_config, checkpoint_folder
 from ..data.lines import read_lines, refuse_blank
 from ..evaluation.comet import CometError, check_comet, comet_scores
+from ..settings.base import as_yaml
 from .lines import check_equally_many
 from .options import (
     SEARCH,
@@ -44,6 +42,8 @@ _WITH_TREES = (
 )
 # These options have no effect if a file with translations or trees is scored, because no model runs.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
+# The options whose default values come from the section `evaluation` of the checkpoint's recipe.
+_SCORING = ("tokenize", "lowercase")
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
 
 
@@ -74,10 +74,11 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     significance tests of sacreBLEU, and scores by source length"""
     picture: str | None = None
     """a new .png file with the comparison: BLEU by source length"""
-    tokenize: str = "13a"
-    """the tokenizer of sacreBLEU: 13a, intl, char, none, …"""
-    lowercase: bool = False
-    """ignore upper and lower case in BLEU and chrF"""
+    tokenize: str | None = None
+    """the tokenizer of sacreBLEU: 13a, intl, char, none, …; by default the tokenizer in the recipe of the
+    checkpoint, or 13a"""
+    lowercase: bool | None = None
+    """ignore upper and lower case in BLEU and chrF; by default as in the recipe of the checkpoint, or false"""
     split_compounds: bool = False
     """split words at hyphens before BLEU is computed, as in the published scores for WMT 2014 English-German;
     the score is not comparable with the scores of sacreBLEU"""
@@ -101,8 +102,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """The arguments of `score_translations`."""
-        return {name: getattr(self, name) for name in ("tokenize", "lowercase", "split_compounds")}
+        """The given options that are settings of a recipe."""
+        return {name: value for name, value in self.given().items() if name in _SCORING}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -282,12 +283,15 @@ def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
 
 def _evaluate_translations(options: EvaluateOptions, source: str, reference: str) -> None:
     """Print the scores of one system, or the comparison of several systems."""
+    from ..checkpoint.files import recipe_file
     from ..evaluation.bleu import check_tokenizer
     from ..evaluation.comparison import check_comparable, comparison_as_text, comparison_picture
+    from ..recipe.loading import readable_record
 
     # Fail at once if standard output is closed.
     standard_output()
-    check_tokenizer(options.tokenize)
+    if options.tokenize is not None:
+        check_tokenizer(options.tokenize)
     if options.comet is not None:
         check_comet(options.comet)
     sources = list(read_lines(source))
@@ -302,9 +306,16 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     for name in filter(_is_file, options.systems):
         finished[name] = _stripped_lines(name)
         check_equally_many("lines", source, len(sources), name, len(finished[name]))
+    # The recorded recipes of the checkpoints.
+    records: dict[str, Any] = {}
     models = [name for name in options.systems if name not in finished]
-    for name in models if options.compare else []:
-        _check_checkpoint(name)
+    for name in models:
+        record = readable_record(recipe_file(_checkpoint(name)))
+        if record is not None:
+            records[name] = record
+    of_recipes = _scoring_of_recipes(options, records)
+    if "tokenize" in of_recipes:
+        check_tokenizer(of_recipes["tokenize"], "evaluation.tokenize")
     if options.comet is not None and models:
         # Score one sentence with COMET first, because an error of COMET should end the command before a model
         # translates for hours.
@@ -317,13 +328,16 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
             picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
         failure: CometError | None = None
         if options.compare:
-            scores, failure = _compare(options, sources, references, finished)
+            scores, failure = _compare(options, sources, references, finished, of_recipes)
             as_text: AsText = comparison_as_text
         else:
-            scores, translations, as_text = _score_one(options, sources, references, finished)
+            record = records.get(options.systems[0])
+            scores, translations, as_text = _score_one(options, sources, references, finished, record)
             comet, failure = _comet(options, {"": translations}, sources, references)
             if comet is not None:
                 scores |= {"comet": statistics.fmean(comet[""]), "comet_model": options.comet}
+        if of_recipes and "bleu_signature" in scores:
+            scores["recipe_note"] = _recipe_note(of_recipes, records)
         try:
             # Print the scores before the files are written, because writing a file can fail, for example on a
             # full disk.
@@ -343,6 +357,7 @@ def _compare(
     sources: list[str],
     references: list[str],
     finished: dict[str, list[str]],
+    of_recipes: dict[str, Any],
 ) -> tuple[dict[str, Any], CometError | None]:
     """The comparison of all systems, and the error if COMET has failed."""
     from ..evaluation.comparison import compare_systems
@@ -360,7 +375,10 @@ def _compare(
         translations[name] = translate_test_set(translator, sources, name, **settings)
         del translator
     comet, failure = _comet(options, translations, sources, references)
-    scores = compare_systems(translations, sources, references, comet, **options.scoring)
+    scoring = of_recipes | options.scoring
+    scores = compare_systems(
+        translations, sources, references, comet, **scoring, split_compounds=options.split_compounds
+    )
     if comet is not None:
         scores["comet_model"] = options.comet
     return scores, failure
@@ -371,42 +389,76 @@ def _score_one(
     sources: list[str],
     references: list[str],
     finished: dict[str, list[str]],
+    record: Any | None,
 ) -> tuple[dict[str, Any], list[str], AsText]:
     """The scores of one system, the translations of the system, and a function that formats the scores as
     text.
 
-    The task of the checkpoint determines the metrics.
+    The task of the checkpoint determines the metrics. A file of outputs is scored as translations, because a
+    file does not name its task.
     """
     from ..evaluation.bleu import score_translations
     from ..evaluation.evaluate import translate_and_measure
-    from ..recipe.loading import readable_record
     from ..tasks import TASKS
     from ..translation.translator import Translator
 
     (name,) = options.systems
-    record = None
-    translator = None
-    if name not in finished:
-        translator = Translator.from_pretrained(name, options.device, **options.precision)
-        # `--split_compounds` always means BLEU, even if the task of the checkpoint has other metrics.
-        if not options.split_compounds:
-            record = readable_record(recipe_file(Path(translator.model.name_or_path)))
-    task = TASKS["translation" if record is None else record.task]
-    given: dict[str, Any] = {
-        key: getattr(options, key) for key in ("tokenize", "lowercase") if key in options.model_fields_set
-    }
-    settings = task.evaluation_settings.load(given, "--")
-    if translator is None:
+    if name in finished:
         translations = finished[name]
         measured: dict[str, Any] = {"sentences": len(sources)}
     else:
+        translator = Translator.from_pretrained(name, options.device, **options.precision)
         measured = translate_and_measure(translator, sources, references, **options.translation_settings())
         translations = measured.pop("translations")
+    task = TASKS["translation" if record is None else record.task]
+    evaluation: Any = task.evaluation_settings() if record is None else record.evaluation
+    evaluation = evaluation.replace(**options.scoring)
     if options.split_compounds:
-        scores: dict[str, Any] = score_translations(translations, references, **options.scoring)
+        # `--split_compounds` always means BLEU, even if the task of the checkpoint has other metrics.
+        task = TASKS["translation"]
+        scores: dict[str, Any] = score_translations(
+            translations,
+            references,
+            tokenize=evaluation.tokenize,
+            lowercase=evaluation.lowercase,
+            split_compounds=True,
+        )
     else:
-        scores = task.score_outputs(translations, references, settings)
+        scores = task.score_outputs(translations, references, evaluation)
     return scores | measured, translations, functools.partial(scores_as_text, task.metrics)
+
+
+def _scoring_of_recipes(options: EvaluateOptions, records: dict[str, Any]) -> dict[str, Any]:
+    """The values of `tokenize` and `lowercase` that the recipes of the checkpoints set and the user does not.
+
+    All systems are scored alike. Therefore recipes with different values are an error.
+    """
+    scoring = {}
+    for key in _SCORING:
+        if key in options.scoring:
+            continue
+        values = {}
+        for name, record in records.items():
+            if hasattr(record.evaluation, key):
+                values[name] = getattr(record.evaluation, key)
+        if len(set(values.values())) > 1:
+            of_systems = ", ".join(f"{as_yaml(value)} for {name}" for name, value in values.items())
+            raise ValueError(
+                f"`--{key}` must be given, because `evaluation.{key}` differs between the recipes of the "
+                f"systems ({of_systems}), and all systems must be scored alike."
+            )
+        if values:
+            scoring[key] = next(iter(values.values()))
+    return scoring
+
+
+def _recipe_note(of_recipes: dict[str, Any], records: dict[str, Any]) -> str:
+    """A sentence about the settings that come from the recipes of the checkpoints."""
+    settings = " and ".join(
+        f"`{key}: {value if key == 'tokenize' else as_yaml(value)}`" for key, value in of_recipes.items()
+    )
+    options = " and ".join(f"`--{key}`" for key in of_recipes)
+    return f"The scores use {settings} from the recipe of {' and '.join(records)}; {options} would override the recipe."
 
 
 def _is_file(system: str) -> bool:
@@ -418,16 +470,22 @@ def _stripped_lines(path: str) -> list[str]:
     return [line.strip() for line in read_lines(path)]
 
 
-def _check_checkpoint(name: str) -> None:
-    """Raise an error if `name` is not a checkpoint, before the other systems begin to translate.
+def _checkpoint(name: str) -> Path:
+    """The folder of a checkpoint. Raise an error if `name` is not a checkpoint, before another system begins
+    to translate.
 
     If `name` is a repository on the Hub, this function downloads the checkpoint.
     """
+    from ..checkpoint.hub import HubError
+    from ..checkpoint.loading import check_config, checkpoint_folder
+
     if Path(name).is_dir():
         check_config(Path(name), name)
-        return
+        return Path(name)
     try:
-        check_config(checkpoint_folder(name), name)
+        folder = checkpoint_folder(name)
+        check_config(folder, name)
+        return folder
     except (ValueError, HubError) as error:
         raise ValueError(
             f"'{name}' is not a file of translations, and loading it as a checkpoint fails: {error}"
@@ -465,6 +523,7 @@ def scores_as_text(titles: dict[str, str], results: dict[str, Any]) -> str:
         lines.append(f"{results['sentences']:,} sentences {speed}")
     else:
         lines.append(f"{results['sentences']:,} sentences")
-    if "bleu_note" in results:
-        lines.append(results["bleu_note"])
+    for note in ("recipe_note", "bleu_note"):
+        if note in results:
+            lines.append(results[note])
     return "\n".join(lines)

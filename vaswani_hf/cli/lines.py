@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
 
 from ..data.lines import read_lines, read_raw_lines
-from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, has_text
-from ..model.translator_vaswani import Translation, TranslationOptions
-from ..translation.workers import translate_in_processes
+from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, TranslationOptions, has_text
 from .options import WorkerOptions
+
+if TYPE_CHECKING:
+    from ..model.translator_vaswani import Translation
 
 # The maximum number of skipped lines that are reported one by one. Further skipped lines are only counted.
 MOST_WARNINGS = 20
@@ -51,6 +52,9 @@ def translate_remaining(
 ) -> Generator[Any, None, None]:
     """Yield the translations of all requests after the first `done` requests.
 
+    If the remaining requests fit into one window, this process translates them, because starting worker
+    processes would take longer than the translation.
+
     Close the generator to end the worker processes.
     """
     window = options.window
@@ -60,20 +64,33 @@ def translate_remaining(
     # which tokens are drawn. A resumed run begins at the start of a window, because the rounding errors of a
     # batch depend on all sentences of the batch.
     begin = done - done % window
+    translator = None
     if work.workers == 1 or work.dtype == "auto":
         translator = load()
         # Choose the dtype from the first requests of the input, even in a resumed run, so that all processes
         # and runs use the same dtype.
         requests = translator.after_choosing_dtype(requests, options)
-        load = functools.partial(load, dtype=translator.model.dtype) if work.workers > 1 else load
     options = replace(options, window=window)
-    remaining = islice(requests, begin, None)
-    if work.workers == 1:
-        translations = translator.translate_requests(remaining, options, begin + 1)
-    else:
+    remaining: Iterator[Any] = islice(requests, begin, None)
+    starts_processes = False
+    translations: Any
+    if work.workers > 1:
+        # Read more than one window, to find out whether there is work for several processes.
+        first = list(islice(remaining, window + 1))
+        remaining = chain(first, remaining)
+        starts_processes = len(first) > window
+    translations: Any
+    if starts_processes:
+        from ..translation.workers import translate_in_processes
+
+        if translator is not None:
+            load = functools.partial(load, dtype=translator.model.dtype)
         translations = translate_in_processes(
             load, remaining, options, num_workers=work.workers, first_line=begin + 1
         )
+    else:
+        translator = translator or load()
+        translations = translator.translate_requests(remaining, options, begin + 1)
     with closing(translations):
         yield from islice(translations, done - begin, None)
 
@@ -180,7 +197,7 @@ def json_line(record: dict[str, Any]) -> bytes:
     return json.dumps(record, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n"
 
 
-def translation_as_json(translation: str | Translation) -> bytes:
+def translation_as_json(translation: "str | Translation") -> bytes:
     """Format a translation as a line of JSON, without token ids and without fields whose value is None."""
     record = {"text": translation} if isinstance(translation, str) else asdict(translation)
     return json_line(_rounded(record))

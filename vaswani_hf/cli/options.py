@@ -16,9 +16,7 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from ..model.generation_vaswani import SearchSettings
-from ..model.inputs_vaswani import type_of
-from ..model.translator_vaswani import TranslationOptions
+from ..model.inputs_vaswani import SearchSettings, TranslationOptions, check_sampling, type_of
 from ..settings.base import Settings
 
 # The fields of `SearchSettings` and `TranslationOptions` that are options on the command line.
@@ -62,7 +60,8 @@ def on_command_line(default: Any = ..., **settings: Any) -> Any:
     """Declare a field with settings for the command line.
 
     `positional=True` makes a positional argument. `metavar` is the placeholder for the value in the help.
-    `hidden=True` means that the field is not an option on the command line. `option` is the name of the
+    `hidden=True` means that the field is not an option on the command line. `action` is an action of argparse
+    that runs while the words are parsed. `option` is the name of the
     option if it differs from the field name, for example `json` for the field `as_json`, because a field
     `json` would hide a method of pydantic.
     """
@@ -97,8 +96,9 @@ class _TranslationBase(Options):
     model_config = ConfigDict(use_attribute_docstrings=False)
 
     @model_validator(mode="after")
-    def _check_number_of_translations(self) -> Self:
+    def _check_search(self) -> Self:
         settings = self.translation_settings()
+        check_sampling(settings, "--")
         num_beams = settings.get("num_beams")
         num_translations = settings.get("num_return_sequences")
         if num_beams and num_translations and num_translations > num_beams and not settings.get("do_sample"):
@@ -167,8 +167,7 @@ class ComputingOptions(DeviceOptions):
     """The device, the dtype and the quantization of a model that translates or parses."""
 
     quantization: Literal["int8"] | None = None
-    """int8: use int8 weights in matrix multiplications, only on the CPU; needs `pip install vaswani_hf[int8]`
-    """
+    """int8: use int8 weights in matrix multiplications, only on the CPU; needs the library torchao"""
 
     @property
     def precision(self) -> dict[str, Any]:

@@ -13,11 +13,15 @@ class PlanOptions(RecipeOptions):
     """The options of `vaswani plan`."""
 
     hardware: str | None = None
-    """estimate the hours on eight GPUs of this model: K80, K40, M40 or P100, for which the paper gives the
-    speed"""
+    """estimate the hours on one GPU of this model: H200, H100, A100, L40S, L4, A10, RTX4090, V100 or T4; or on
+    eight GPUs of the paper: K80, K40, M40 or P100"""
     tokens_per_second: float | None = None
     """estimate the hours at this measured speed in target tokens per second; the training log shows the speed
     """
+    measure: bool = False
+    """measure training steps on this machine for ten seconds, and estimate the hours at this speed"""
+    price_per_hour: float | None = Field(None, gt=0)
+    """the price of one hour of the hardware, in any currency; the plan prints the price of the run"""
     mean_length: int | None = Field(None, ge=1)
     """the mean sentence length in tokens that the estimate assumes; 32 by default"""
     as_json: bool = on_command_line(False, option="json")
@@ -25,10 +29,21 @@ class PlanOptions(RecipeOptions):
 
     @model_validator(mode="after")
     def _check_rate(self) -> Self:
-        if self.hardware is not None and self.tokens_per_second is not None:
+        given = {
+            "--hardware": self.hardware is not None,
+            "--tokens_per_second": self.tokens_per_second is not None,
+            "--measure": self.measure,
+        }
+        names = [f"`{name}`" for name, is_given in given.items() if is_given]
+        if len(names) > 1:
             raise ValueError(
-                "`--hardware` and `--tokens_per_second` must not both be given, because each of them sets "
-                "the training speed; leave out `--hardware` or `--tokens_per_second`."
+                f"{' and '.join(names)} must not be given together, because each of them sets the training speed; keep "
+                "only one of them."
+            )
+        if self.price_per_hour is not None and not names:
+            raise ValueError(
+                f"`--price_per_hour` is {self.price_per_hour:g}, but the price needs a training speed; give `--hardware`, "
+                "`--measure` or `--tokens_per_second`."
             )
         return self
 
@@ -47,6 +62,8 @@ def run(options: PlanOptions) -> None:
         recipe.training,
         hardware=options.hardware,
         tokens_per_second=options.tokens_per_second,
+        measure=options.measure,
+        price_per_hour=options.price_per_hour,
         mean_length=options.mean_length,
     )
     print(json.dumps(plan, indent=2) if options.as_json else plan_as_text(plan))

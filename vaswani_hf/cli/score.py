@@ -1,13 +1,12 @@
 """`vaswani score`: computes the log-probabilities of given translations."""
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
 from ..data.lines import decode_line, read_raw_lines
 from ..model.inputs_vaswani import InvalidInput, try_parse
-from ..model.translator_vaswani import Translation
 from .lines import check_equally_many, count_lines, report_bad_lines, translation_as_json, with_progress
 from .options import (
     SCORING,
@@ -18,6 +17,9 @@ from .options import (
     translation_options,
 )
 from .output import check_output, standard_output
+
+if TYPE_CHECKING:
+    from ..model.translator_vaswani import Translation
 
 _ScoringFields: Any = translation_options(*SCORING, "on_error")
 
@@ -67,7 +69,7 @@ def _texts(path: str) -> Iterator[str | InvalidInput]:
         yield try_parse(decode_line, line, number, path)
 
 
-def _as_columns(translation: Translation) -> bytes:
+def _as_columns(translation: "Translation") -> bytes:
     if translation.error:
         return b"\n"
     tokens = " ".join(f"{log_prob:.6f}" for log_prob in translation.token_log_probs or ())

@@ -2,26 +2,52 @@
 
 import sys
 from contextlib import redirect_stderr
+from typing import Self
 
+from pydantic import model_validator
+
+from ..packaged import find_recipe, similar_recipes
 from .options import Options, on_command_line
+from .recipe_keys import PrintKeys
 
 
 class RecipeOptions(Options):
     """A recipe, and options that replace values of keys in the recipe."""
 
     recipe: str = on_command_line(positional=True)
-    """a YAML file, such as configuration/numbers.yaml"""
+    """a YAML file, or the name of a recipe that `vaswani recipes` lists, such as numbers"""
+    help_keys: bool = on_command_line(False, action=PrintKeys)
+    """print all keys of a recipe with type, default, unit, range and meaning, and end"""
+    help_key: str | None = on_command_line(None, action=PrintKeys, metavar="KEY")
+    """print one key of a recipe, such as training.warmup_steps or warmup_steps, and end"""
     overrides: list[str] = on_command_line([], hidden=True)
     """options of the form `--key value`, each for a key of the recipe"""
+
+    @model_validator(mode="after")
+    def _check_recipe(self) -> Self:
+        if not find_recipe(self.recipe).exists():
+            similar = similar_recipes(self.recipe)
+            hint = "`vaswani recipes` lists all recipes of the package"
+            if similar:
+                hint = f"the package has recipes with the names {', '.join(similar)}"
+            raise ValueError(
+                f"`recipe` must be an existing file or the name of a recipe, but is {self.recipe}; {hint}."
+            )
+        return self
 
 
 def run(options: RecipeOptions) -> None:
     """Load the recipe and train."""
+    import datasets
+
     from ..recipe.loading import load_recipe
     from ..training.processes import PipeSafeStream, Processes
     from ..training.run import train
     from ..user_code import run_user_code
 
+    if sys.stderr is None or not sys.stderr.isatty():
+        # The run prints log lines at intervals in place of progress bars.
+        datasets.disable_progress_bars()
     # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
     # the main process.
     processes = Processes()

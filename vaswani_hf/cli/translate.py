@@ -1,17 +1,15 @@
 """`vaswani translate`: translates standard input, a file or `--text`, and writes text or JSON lines."""
 
-import functools
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
-from transformers import TextStreamer
 
 from ..data.lines import decode_line, parse_json, read_raw_lines, refuse_lone_surrogates, strip_line_ends
-from ..model.inputs_vaswani import InvalidInput, Request, try_parse, unwrap
-from ..model.translator_vaswani import Translation, TranslationOptions, results_of_lines
+from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, try_parse
 from .lines import (
     CountedRequests,
     count_lines,
@@ -30,6 +28,9 @@ from .options import (
     translation_options,
 )
 from .output import LineOutput, check_output, output_file, standard_input, standard_output
+
+if TYPE_CHECKING:
+    from ..model.translator_vaswani import Translation
 
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 _TranslationFields: Any = translation_options()
@@ -137,7 +138,10 @@ def run(options: TranslateOptions) -> None:
     load = options.translator_loader(options.model_name, options.ensemble)
     chosen = settings_of(options, return_alignments=options.writes_json)
     if options.stream:
-        _stream(load(), options, chosen, read)
+        from .stream import stream_translations
+
+        requests = CountedRequests(_requests(options, read))
+        stream_translations(load(), requests, chosen, options.place)
     else:
         translate_texts(options, load, chosen, read, "translating")
 
@@ -163,6 +167,9 @@ def translate_texts(
     options: TextOptions, load: Callable[..., Any], chosen: TranslationOptions, read: ReadRequest, work: str
 ) -> None:
     """Translate or parse the input. `load` loads the translator, and `read` converts a line to a request."""
+    if is_typed_by_user(options.text, options.input):
+        # Start no worker processes, because they would wait for each other's lines.
+        options = options.replace(workers=1)
     skips = chosen.on_error == "skip"
     requests = CountedRequests(_requests(options, read))
     with (
@@ -188,6 +195,11 @@ def _requests(options: TextOptions, read: ReadRequest) -> Iterator[Request | Inv
     if options.text is not None:
         yield Request(options.text)
         return
+    if is_typed_by_user(options.text, options.input):
+        keys = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
+        print(
+            f"vaswani waits for texts: type one text per line, and end the input with {keys}", file=sys.stderr
+        )
     lines = strip_line_ends(standard_input()) if options.input is None else read_raw_lines(options.input)
     for number, line in enumerate(lines, 1):
         yield try_parse(read, line, number, options.place)
@@ -223,7 +235,7 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
     return Request(row["text"], prefix, tuple(phrases))
 
 
-def _as_line(translation: str | Translation, options: TextOptions) -> bytes:
+def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
     line = translation if isinstance(translation, str) else translation.text
     # Replace line breaks, because the text of a JSON line may have line breaks but the output must have one
     # line for each input line.
@@ -280,46 +292,3 @@ def _check_form(path: str, as_json: bool) -> None:
         raise ValueError(
             f"{path} contains {form}; continue the file {remedy} `--json`, or give another name."
         )
-
-
-class _TerminalStreamer(TextStreamer):
-    """Shows each word as soon as the word is complete. Writes no line break at the end of a translation."""
-
-    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        _show(text.replace("\n", " "))
-
-
-def _show(text: str) -> None:
-    standard_output().write(text.encode("utf-8", errors="replace"))
-
-
-def _stream(
-    translator: Any, options: TranslateOptions, chosen: TranslationOptions, read: ReadRequest
-) -> None:
-    """Print greedy translations word by word during the search."""
-    show = functools.partial(_stream_one, translator, chosen)
-    requests = CountedRequests(_requests(options, read))
-    remaining = translator.after_choosing_dtype(requests, replace(chosen, window=1))
-    lines = (
-        line
-        for number, request in enumerate(remaining, 1)
-        for line in results_of_lines([request], number, show, lambda shown: shown, chosen.on_error)
-    )
-    for _ in report_bad_lines(lines, options.place, 0, requests):
-        _show("\n")
-
-
-def _stream_one(
-    translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
-) -> str:
-    """Translate one request, and show the words of the translation during the search."""
-    streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
-    layouts = translator.layouts([unwrap(request)], [number], chosen)
-    if chosen.seed is not None:
-        translator.backend.seed(chosen.seed + number)
-    ((segments, separators),) = layouts
-    _show(separators[0])
-    for segment, separator in zip(segments, separators[1:], strict=True):
-        translator.backend.search([segment], streamer=streamer, **{**chosen.generate, "num_beams": 1})
-        _show(separator)
-    return ""

@@ -1,5 +1,5 @@
-"""Converts a checkpoint to CTranslate2. Uses CTranslate2's own converter and adds a loader for
-`VaswaniConfig` to it.
+"""Converts a checkpoint to CTranslate2. Uses CTranslate2's own converter, and adds a loader for
+`VaswaniConfig` to the converter.
 
 Importing this file registers the loader, so that `ctranslate2.converters.TransformersConverter` converts
 Vaswani checkpoints. Differences between the CTranslate2 model and the checkpoint:
@@ -147,7 +147,7 @@ def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
 
 
 def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
-    """The start token of the decoder: from the generation config, or else from the config of the model."""
+    """Return the start token of the decoder from the generation config, or else from the config of the model."""
     starts = (decoder_start_token_id(config) for config in (model.generation_config, model.config))
     return next((token_id for token_id in starts if token_id is not None), 0)
 

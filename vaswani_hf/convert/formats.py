@@ -3,7 +3,7 @@ export.
 
 This file and the files that define formats do not import libraries that only one format needs.
 
-Dimensions in shapes: B batch, S source length, T target length.
+In shapes, B is the batch size, S the source length and T the target length.
 """
 
 import inspect
@@ -127,7 +127,7 @@ class Format:
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Three random sentence pairs of different lengths. Each call returns the same sentence pairs.
+    """Return three random sentence pairs of different lengths. Each call returns the same sentence pairs.
 
     The keys are `input_ids` and `attention_mask` [B, S], `decoder_input_ids` and `decoder_attention_mask` [B,
     T], all int64.

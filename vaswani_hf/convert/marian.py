@@ -23,7 +23,7 @@ from transformers.utils import logging
 
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
-from ..model.generation_vaswani import ADDED_SETTINGS
+from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
@@ -118,7 +118,7 @@ def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
 
 
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """The weights under the names that MarianMT uses, with the D features in the order of MarianMT."""
+    """Return the weights under the names that MarianMT uses, with the D features in the order of MarianMT."""
     config = model.config
     first_half = torch.arange(0, config.d_model, 2, device=model.device)
     halves = torch.cat((first_half, first_half + 1))
@@ -147,10 +147,10 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
     """Exclude the padding class: give the padding class a very low bias, and set its row of the output
     projection to zero if nothing else uses this row.
 
-    If the embeddings are tied, the row is also the embedding of `<pad>`. Usually the row can be zero, because
-    no position attends to padding. If the decoder starts from `<pad>`, as in Marian's own models, the row is
-    kept. In this case, the logit of the padding class is not exactly the bias, but the probability is still
-    0.
+    If the embeddings are tied, the row is also the embedding of `<pad>`. Usually the row of `<pad>` can be
+    zero, because no position attends to padding. If the decoder starts from `<pad>`, as in Marian's own
+    models, the row is kept. If the row is kept, the logit of the padding class is not exactly the bias, but
+    the probability is still 0.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"

@@ -106,7 +106,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """For each graph, the module to trace and the inputs for the trace."""
+    """Return for each graph the module to trace and the inputs for the trace."""
     batch = {
         name: tensor[:_TRACED_SENTENCES, :_TRACED_LENGTH]
         for name, tensor in sample_batch(model.config).items()

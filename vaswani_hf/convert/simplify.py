@@ -76,8 +76,8 @@ def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
 
 
 def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
-    """The number of rows of a position table that is long enough for the longest input and every output that
-    the generation config allows.
+    """Return the number of rows of a position table that is long enough for the longest input and every
+    output that the generation config allows.
 
     The table has at least 1,074 rows. A learned table keeps its number of rows.
     """

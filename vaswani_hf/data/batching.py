@@ -11,8 +11,8 @@ The trainer connects these classes in its method `get_train_dataloader`. You nee
 understand the flow: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py
 (reading memory-mapped files).
 
-Legend of shapes: N pairs of the corpus, B pairs of a batch, S source length and T target length of a batch, L
-length of a sentence, all lengths in tokens.
+In shapes, N is the number of pairs of the corpus, B the number of pairs of a batch, S the source length of a
+batch, T the target length of a batch and L the length of a sentence; all lengths are in tokens.
 """
 
 import bisect
@@ -32,7 +32,7 @@ from .bpe_dropout import BpeDropout
 from .columns import CORPUS_COLUMN, Column, kept_rows
 from .memory import mapped_files
 
-# 1. Which pairs form a batch
+# 1. The choice of pairs
 
 
 class _Packing(NamedTuple):
@@ -195,8 +195,8 @@ def _batch_bounds(
     """Fill one batch after the other with length buckets. A bucket is (number of pairs, source length, target
     length).
 
-    The first `num_smaller` batches have `budgets` for source and target tokens, the remaining batches have
-    `larger_budgets`.
+    The first `num_smaller` batches have the budgets `budgets` for source and target tokens. The remaining
+    batches have `larger_budgets`.
     """
     starts = [np.zeros(1, np.int64)]
     position = rows = longest_source = longest_target = number = 0
@@ -271,7 +271,7 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
             seen = 0
 
 
-# 3. The tensors of a batch
+# 3. Tensors
 
 
 class PairRows(torch.utils.data.Dataset):
@@ -331,7 +331,7 @@ class PairCollator:
     """Pads the pairs of a batch into tensors.
 
     With BPE-dropout the text of a pair is encoded again. The random generator is seeded with `seed` and with
-    the epoch, the index and the copy of the pair, so that the encoding of the pair does not depend on an
+    the epoch, the index and the copy of the pair. Therefore the encoding of the pair does not depend on an
     interruption or on the number of data workers. BPE-dropout increases the number of tokens, but the budgets
     count the tokens without BPE-dropout.
     """

@@ -1,6 +1,6 @@
 """BPE-dropout: a trained byte-level BPE splits texts at random (Provilkov et al. 2020, Algorithm 1).
 
-Legend of shapes: L length of a sentence in tokens, `</s>` included.
+In shapes, L is the length of a sentence in tokens, `</s>` included.
 """
 
 import itertools
@@ -57,7 +57,7 @@ class BpeDropout:
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
     def encode(self, text: str, rng: Random) -> list[int]:
-        """The token ids [L] of one random split of a sentence, with `</s>` at the end."""
+        """Return the token ids [L] of one random split of a sentence, with `</s>` at the end."""
         token_ids = []
         for part in filter(None, self._tag_pattern.split(text)):
             if part in self._tags:
@@ -82,8 +82,8 @@ class BpeDropout:
                 return pieces
 
     def _possible_merges(self, pieces: tuple[str, ...]) -> list[int]:
-        """The positions of pieces that can be merged with the next piece, sorted by the order of merges in
-        BPE.
+        """Return the positions of pieces that can be merged with the next piece, sorted by the order of
+        merges in BPE.
         """
         positions = self._merges_of.get(pieces)
         if positions is not None:
@@ -102,6 +102,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # The decoded text of an incomplete character also has the length 1, because its bytes are decoded into
-    # one replacement character.
+    # The decoded text of an incomplete character has the length 1, too, because incomplete bytes are decoded
+    # into one replacement character.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

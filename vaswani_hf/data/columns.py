@@ -3,7 +3,7 @@
 This module is faster than `datasets`, because `datasets` reads rows one by one after `select` and converts
 each token into a Python integer.
 
-Legend of shapes: N pairs of the corpus, B pairs of a batch.
+In shapes, N is the number of pairs of the corpus and B the number of pairs of a batch.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ CORPUS_COLUMN = "corpus"
 
 
 def kept_rows(pairs: Dataset) -> np.ndarray:
-    """The rows of the Arrow table that belong to a dataset, in the order of the dataset, [N] int64."""
+    """Return the rows of the Arrow table that belong to a dataset, in the order of the dataset, [N] int64."""
     # `select` does not change the table, but stores the numbers of the selected rows in `_indices`.
     if pairs._indices is None:
         return np.arange(len(pairs))
@@ -26,7 +26,7 @@ def kept_rows(pairs: Dataset) -> np.ndarray:
 
 
 def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """The source lengths and the target lengths of encoded pairs, [N] int64 each, in tokens."""
+    """Return the source lengths and the target lengths of encoded pairs, [N] int64 each, in tokens."""
     rows = kept_rows(pairs)
     source = pairs.data.column("source_length").to_numpy()[rows].astype(np.int64)
     target = pairs.data.column("target_length").to_numpy()[rows].astype(np.int64)
@@ -34,7 +34,7 @@ def pair_lengths(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pair_corpora(pairs: Dataset) -> np.ndarray:
-    """The number of the training corpus of each encoded pair, [N] int64."""
+    """Return the number of the training corpus of each encoded pair, [N] int64."""
     return pairs.data.column(CORPUS_COLUMN).to_numpy()[kept_rows(pairs)].astype(np.int64)
 
 
@@ -69,7 +69,9 @@ class Column:
         return cells
 
     def lists(self, rows: np.ndarray) -> Iterator[pyarrow.Array]:
-        """The token id lists of [N] rows in the order of `rows`. Each yielded Arrow array has many lists."""
+        """Yield the token id lists of [N] rows in the order of `rows`. Each yielded Arrow array has many
+        lists.
+        """
         numbers, positions = self._positions(rows)
         cuts = np.flatnonzero(np.diff(numbers)) + 1
         for run in np.split(np.arange(len(rows)), cuts):

@@ -10,7 +10,7 @@ A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). You nee
 understand the flow: pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast
 encoding), corpus_cache.py (the digest of a corpus), weighted_corpora.py, memory.py.
 
-Legend of shapes: N pairs of a batch of text.
+In shapes, N is the number of pairs of a batch of text.
 """
 
 import itertools
@@ -38,6 +38,7 @@ from .batching import PairCollator
 from .columns import CORPUS_COLUMN, pair_corpora, pair_lengths
 from .corpus_cache import CACHE_REMEDY, cached_digest, corpus_digest
 from .dataset_hub import open_dataset
+from .held_out import hold_out
 from .memory import mapped_files
 from .pair_files import SIDES, Files, existing_files, pair_of_row, read_pairs
 from .text_encoder import SerializedTokenizer, serialize_tokenizer, text_encoder
@@ -52,9 +53,9 @@ ID_FEATURES = {
 }
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
-# per token. Without this limit a line of 100,000 equal characters would become few and very long tokens. The
-# line would not exceed `max_length` tokens, and the vocabulary would contain the very long tokens instead of
-# words.
+# per token. Without this limit a line of 100,000 equal characters would become few and very long tokens. Such
+# a line would not exceed `max_length` tokens, and the vocabulary would contain the very long tokens of the
+# line instead of words.
 CHARACTERS_PER_TOKEN = 16
 
 
@@ -63,7 +64,8 @@ CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True)
 class PairSource:
-    """The source of pairs: `source_file` and `target_file`, or `text_file`, or `pairs_file`, or `dataset`.
+    """The source of pairs; give `source_file` and `target_file`, or `text_file`, or `pairs_file`, or
+    `dataset`.
 
     The value of a field for files is a path, a shell pattern, or a list of paths and patterns. `source_file`
     and `target_file` need equally many files.
@@ -131,7 +133,8 @@ def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
     try:
         return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
     except DatasetGenerationError as error:
-        # Raise the cause of the error. Only the cause names the file and the line.
+        # Raise the cause of the error, because the message of the cause names the file and the line, but the
+        # message of the error names neither.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 
@@ -207,16 +210,16 @@ def load_splits(
 ) -> dict[str, Any]:
     """Load the texts of the training, validation and test split. The text of a missing split is None.
 
-    `check_split` checks each split that is not a stream.
+    `data.validation_size` and `data.test_size` take these splits out of the training split. `check_split`
+    checks each split that is not a stream.
     """
-
-    def load_checked(split: str) -> Dataset | IterableDataset | None:
-        pairs = load_split(data, split, seed)
+    texts = {split: call_naming_split(split, load_split, data, split, seed) for split in SPLITS}
+    if data.held_out_sizes:
+        texts |= hold_out(texts["train"], data.held_out_sizes)
+    for split, pairs in texts.items():
         if isinstance(pairs, Dataset):
-            check_split(pairs, data, split)
-        return pairs
-
-    return {split: call_naming_split(split, load_checked, split) for split in SPLITS}
+            call_naming_split(split, check_split, pairs, data, split)
+    return texts
 
 
 def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -231,9 +234,11 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """Return the name of a split for messages: its files, or its dataset and its key, or its toy corpus."""
+    """Return the name of a split for messages: its files, its size, its dataset and key, or its toy corpus."""
     if files := data.files(split):
         return " and ".join(files)
+    if split in data.held_out_sizes:
+        return f"`data.{split}_size: {data.held_out_sizes[split]}`"
     if dataset := getattr(data, "dataset", None):
         return f"'{dataset}', `{split}_split` {getattr(data, f'{split}_split')},"
     return f"`data.corpus: {data.corpus}`"
@@ -268,7 +273,7 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
 
 
 def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
-    """True if a side of a pair has more than `CHARACTERS_PER_TOKEN * max_length` characters.
+    """Return True if a side of a pair has more than `CHARACTERS_PER_TOKEN * max_length` characters.
 
     The tokenizer and the model are not trained on a pair with too many characters.
     """
@@ -328,8 +333,8 @@ def prepare_pairs(
     """Clean and encode pairs. Return the kept pairs as token ids, and the counts of kept and dropped pairs.
 
     If `target_tokenizer` is None, each text is also its own target. A dataset is encoded once, into the cache
-    of `datasets`. A stream is encoded while it is read. The counts of a stream rise while the stream is read,
-    and only in the process that reads the stream.
+    of `datasets`. A stream is encoded while it is read. While a stream is read, its counts rise in the
+    process that reads the stream, and in no other process.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(

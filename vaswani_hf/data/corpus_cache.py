@@ -55,7 +55,7 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
 
 
 def cached_digest(pairs: Dataset) -> dict[str, Any]:
-    """The `corpus_digest` of encoded pairs, computed once and then read from the cache."""
+    """Return the `corpus_digest` of encoded pairs, computed once and then read from the cache."""
     cache = cache_folder(pairs)
     if cache is None:
         return corpus_digest(pairs)
@@ -73,13 +73,13 @@ def cached_digest(pairs: Dataset) -> dict[str, Any]:
 
 
 def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
-    """The folder in which `datasets` keeps a dataset; None for a stream or for pairs in memory."""
+    """Return the folder in which `datasets` keeps a dataset; None for a stream or for pairs in memory."""
     files = getattr(pairs, "cache_files", [])
     return Path(files[0]["filename"]).parent if files else None
 
 
 def cache_key(pairs: Dataset, options: Any) -> str:
-    """A hash of the sizes and modification times of the files of a dataset, and of `options`."""
+    """Return a hash of the sizes and modification times of the files of a dataset, and of `options`."""
     files = [file["filename"] for file in pairs.cache_files]
     stamps = [(file, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
     text = json.dumps([__version__, len(pairs), stamps, options], sort_keys=True)

@@ -22,7 +22,7 @@ if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
 
 
 def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
-    """The section `data` with the commit of its dataset, and with the licence in the dataset card.
+    """Return the section `data` with the commit of its dataset, and with the licence in the dataset card.
 
     If the recipe states a licence, that licence is kept. `earlier` is the section that the run to be resumed
     has recorded. The commit in `earlier` is kept, unless the recipe names another dataset or another commit.
@@ -101,5 +101,5 @@ def open_dataset(
 
 
 def _is_commit(revision: str | None) -> bool:
-    """True if a revision is the full hash of a commit, not a shortened hash, a branch or a tag."""
+    """Return True if a revision is the full hash of a commit, not a shortened hash, a branch or a tag."""
     return re.fullmatch("[0-9a-f]{40}", revision or "") is not None

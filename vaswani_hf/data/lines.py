@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Half of a surrogate pair. JSON can contain a single half. Python also turns each byte of the command line
-# that is not UTF-8 into a single half.
+# Half of a surrogate pair. JSON can contain a single half. Python also represents each byte of the command
+# line that is not UTF-8 by half of a surrogate pair.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -17,7 +17,7 @@ _MALLOC_OPTIONS = {-3: 2**25, -1: 2**31 - 1, -2: 2**26}
 
 
 def _c_function(name: str) -> Any:
-    """A function of the C library of Linux; None on other systems."""
+    """Return a function of the C library of Linux; None on other systems."""
     return getattr(ctypes.CDLL(None), name, None) if os.path.exists("/proc/self/statm") else None
 
 

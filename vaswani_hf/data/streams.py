@@ -78,8 +78,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         self._window = {name: state[name] for name in self._window}
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        # Each process draws one batch for every process and yields one of these batches, so that all
-        # processes have the same state.
+        # Each process draws one batch for every process and yields one of these batches, because all
+        # processes must have the same state.
         for batches in zip(*[self._sequence()] * self._num_processes, strict=False):
             self._position += self._num_processes
             yield batches[self._process_index]
@@ -92,8 +92,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # If a resumed run continues an epoch, this epoch may have no pairs left. Do not report an empty
-            # stream then.
+            # If a resumed run continues an epoch, this epoch may have no pairs left, so do not report an
+            # empty stream.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True
@@ -111,8 +111,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
             start = None
 
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        """The windows of an epoch from the position `start` on, each with the position at which the window
-        begins.
+        """Yield the windows of an epoch from the position `start` on, each with the position at which the
+        window begins.
         """
         source_tokens, target_tokens = self._budgets
         # Count in integers, because the rounding error of a sum of fractions would depend on the batch at
@@ -175,7 +175,7 @@ class ShuffledShards:
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}
 
     def epoch(self, epoch: int, place: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-        """The pairs of an epoch, from its beginning or from a position `place` that `state_dict` has
+        """Yield the pairs of an epoch, from its beginning or from a position `place` that `state_dict` has
         returned.
         """
         order = np.random.default_rng([self._seed, epoch]).permutation(self._pairs.num_shards).tolist()

@@ -63,7 +63,7 @@ class TextEncoder:
         self._ids_of: dict[str, bytes] = {}
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
-        """The token ids of texts without white space at their ends, as lists of int32."""
+        """Return the token ids of texts without white space at their ends, as lists of int32."""
         words_of = []
         others = []
         for row, text in enumerate(texts):
@@ -103,7 +103,9 @@ def _as_bytes(ids: list[int]) -> bytes:
 
 
 def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
-    """True if a normalizer, given as JSON, adds a space before the text and treats words independently."""
+    """Return True if a normalizer, given as JSON, adds a space before the text and treats words
+    independently.
+    """
     steps = (normalizer or {}).get("normalizers", [])
     return (
         bool(steps)
@@ -124,6 +126,8 @@ def _separates_words(token: dict[str, Any]) -> bool:
 
 
 def _splits_before_spaces(pre_tokenizer: dict[str, Any] | None) -> bool:
-    """True if a pre-tokenizer, given as JSON, splits texts as the pre-tokenizer of `train_tokenizer` does."""
+    """Return True if a pre-tokenizer, given as JSON, splits texts as the pre-tokenizer of `train_tokenizer`
+    does.
+    """
     parts = pre_tokenizer or {}
     return parts.get("type") == "ByteLevel" and not parts["add_prefix_space"] and parts["use_regex"]

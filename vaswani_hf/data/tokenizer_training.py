@@ -183,7 +183,9 @@ def training_texts(
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Evenly spaced batches of a dataset, or the first batches of a stream: `TRAINING_PAIRS` pairs at most."""
+    """Yield evenly spaced batches of a dataset, or the first batches of a stream, `TRAINING_PAIRS` pairs at
+    most.
+    """
     if isinstance(pairs, IterableDataset):
         # Copy the stream, because a stream and all streams derived from the stream share one position.
         yield from copy.deepcopy(pairs).take(TRAINING_PAIRS).iter(batch_size=_BATCH_SIZE)
@@ -333,7 +335,7 @@ def _merges_of_bytes(symbols: str) -> Iterator[tuple[str, str]]:
 
 
 def _as_byte_symbols(text: str) -> str:
-    """The text in the alphabet of byte-level BPE, which has one character per byte."""
+    """Return the text in the alphabet of byte-level BPE, which has one character per byte."""
     return _BYTES.pre_tokenize_str(text)[0][0]
 
 

@@ -1,9 +1,9 @@
 """Generates two toy corpora, so that the quick recipes need no download.
 
 `number_pairs` generates numbers in English words and in German words. Each English number has exactly one
-correct translation. German writes a number as one word with the ones before the tens: "four hundred and
-seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". A model must therefore learn to join
-words and to change their order.
+correct translation. German writes a number as one word, in which the ones stand before the tens: "four
+hundred and seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". A model must therefore
+learn to join words and to change their order.
 
 `grammar_trees` generates English sentences with their constituency trees from a small grammar. Each sentence
 has exactly one correct tree, because its words decide the attachment of each phrase:
@@ -280,10 +280,10 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     """Draw random numbers of one split. A pair has the English words as `source` and the German word as
     `target`.
 
-    Each draw first chooses a shape and then a number of this shape. The shape of a number is two numbers of
-    digits: 0 to 3 digits for its thousands, and 0 to 3 digits for its remainder below 1000. All shapes have
-    equal probability. A uniform draw from all numbers would give few short numbers, because 90 % of all
-    numbers have six digits.
+    Each draw first chooses a shape and then a number of this shape. The shape of a number consists of two
+    counts of digits: 0 to 3 digits for its thousands, and 0 to 3 digits for its remainder below 1000. All
+    shapes have equal probability. A uniform draw from all numbers would give few short numbers, because 90 %
+    of all numbers have six digits.
 
     The split of a number does not depend on the seed: "validation" and "test" have about 5 % of the numbers
     each, "train" has the remaining numbers and all numbers below 100. Only "train" repeats numbers, and a
@@ -308,7 +308,8 @@ def _split_of_number(number: int) -> str:
 
 
 def _split_of(text: str) -> str:
-    # Use SHA-256, because it gives the same split in every Python version. `hash` may give different splits.
+    # Use SHA-256, because SHA-256 gives the same split in every Python version, and the function `hash` does
+    # not.
     part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 20
     return {0: "test", 1: "validation"}.get(part, "train")
 
@@ -348,7 +349,7 @@ def _numbers_of_shape(
 
 
 def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterator[int]:
-    """All numbers of a shape once, in random order.
+    """Yield all numbers of a shape once, in random order.
 
     The algorithm is a Fisher-Yates shuffle that stores only the numbers that were moved. The first number
     therefore takes the same time for 810,000 numbers as for ten numbers.
@@ -363,7 +364,7 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 
 
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
-    """Trees of random sentences of one split. All sentences are different.
+    """Generate trees of random sentences that belong to one split. All sentences are different.
 
     The split of a sentence does not depend on the seed: "validation" and "test" have about 5 % of the
     sentences each, "train" has the remaining sentences. A smaller `num_trees` gives the first trees of the
@@ -432,7 +433,7 @@ def _read_rules() -> dict[str, list[list[str]]]:
 
 @functools.cache
 def _read_lexicon() -> dict[str, list[tuple[str, str]]]:
-    """The words of each symbol, each with its part of speech."""
+    """Return the words of each symbol, each with its part of speech."""
     lexicon: dict[str, list[tuple[str, str]]] = {}
     for line in filter(None, _LEXICON.splitlines()):
         symbol, tag, *words = line.split()

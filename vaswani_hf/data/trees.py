@@ -116,7 +116,7 @@ def tree_from_symbols(
 
 
 def _is_constituent(symbols: Sequence[str]) -> bool:
-    """True if the last symbol closes the bracket that the first symbol opens, and no bracket is empty."""
+    """Return True if the last symbol closes the bracket that the first symbol opens, and no bracket is empty."""
     depth = 0
     previous = None
     for symbol in symbols:
@@ -166,7 +166,7 @@ def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
 
 
 def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterator[Tree]:
-    """The trees of a block of lines. `first_line` is the line number of the first line of the block."""
+    """Yield the trees of a block of lines. `first_line` is the line number of the first line of the block."""
 
     def refuse(position: int, fault: str) -> None:
         line = first_line + block.count("\n", 0, position)
@@ -205,7 +205,7 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
 
 
 def _fault_of(token: re.Match[str], *, is_inside: bool) -> str | None:
-    """The error of a token inside or outside a tree; None if the token is correct."""
+    """Return the error of a token inside or outside a tree; None if the token is correct."""
     if token["empty"]:
         label = "".join(token["empty"].split())
         return f"the bracket `{label}` has no word in it; write (TAG word), or remove the bracket"
@@ -270,7 +270,7 @@ def treebank_files(names: list[str]) -> list[str]:
 
 
 def _files_of(path: str) -> list[str]:
-    """The `.mrg` files of a folder, or the file itself; empty if neither exists."""
+    """Return the `.mrg` files of a folder, or the file itself; empty if neither exists."""
     if os.path.isdir(path):
         return sorted(str(file) for file in Path(path).rglob("*") if file.name.endswith((".mrg", ".mrg.gz")))
     return [path] if os.path.isfile(path) else []

@@ -1,6 +1,6 @@
 """Weighted training corpora: the choice of pairs from each corpus for each epoch.
 
-Legend of shapes: N pairs of all corpora, P places of an epoch.
+In shapes, N is the number of pairs of all corpora and P the number of places of an epoch.
 """
 
 import numpy as np
@@ -57,7 +57,7 @@ class WeightedPairs:
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
     def of_epoch(self, epoch: int) -> np.ndarray:
-        """The number of the pair in each place, [P] int64.
+        """Return the number of the pair in each place, [P] int64.
 
         If an epoch contains pair `n` several times, its copies have the numbers `n`, `n + N`, `n + 2N`, and
         so on.

@@ -9,17 +9,23 @@ from typing import Any
 
 import datasets
 import evaluate
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
-# $2}g'. The script matches bytes. This pattern also matches bytes, because matching characters gives another
-# result if two hyphens surround a single non-ASCII letter.
+# $2}g'. The script matches bytes. Match bytes here, too, because matching characters gives another result if
+# two hyphens surround a single non-ASCII letter.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
     "published scores of WMT 2014 English-German; compare it only with tokenized, compound-split scores "
     "such as the paper's 27.3 and 28.4."
+)
+
+SHORT_TEXTS_NOTE = (
+    "BLEU is 0 because BLEU counts sequences of 4 tokens, and no translation has 4 tokens. For such short "
+    "texts use exact match and chrF, or count characters: `--tokenize char` on the command line, "
+    '`tokenize="char"` in Python.'
 )
 
 
@@ -87,7 +93,7 @@ def score_translations(
 
     BLEU (Papineni et al. 2002) is computed by sacreBLEU (Post 2018), which expects detokenized text. chrF
     (Popović 2015) is chrF2 with character 6-grams. Each prediction has one reference text, or a list of
-    several reference texts.
+    several reference texts. The entry `bleu_note` explains a BLEU that is easily misread.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
@@ -104,9 +110,17 @@ def score_translations(
         "bleu_signature": str(bleu.get_signature()),
         "chrf_signature": str(chrf.get_signature()),
     }
-    if split_compounds:
-        scores["bleu_note"] = SPLIT_COMPOUNDS_NOTE
+    notes = [SPLIT_COMPOUNDS_NOTE] if split_compounds else []
+    if has_no_sequence(bleu_score):
+        notes.append(SHORT_TEXTS_NOTE)
+    if notes:
+        scores["bleu_note"] = " ".join(notes)
     return scores
+
+
+def has_no_sequence(score: BLEUScore) -> bool:
+    """True if BLEU is 0 because all translations are shorter than the longest token sequences that BLEU counts."""
+    return score.score == 0 and score.totals[-1] == 0
 
 
 def exact_match_by(

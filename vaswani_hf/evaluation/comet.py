@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 COMMAND = "comet-score"
 
 
@@ -59,6 +57,8 @@ def comet_scores(
         files = [str(folder / f"system{number}") for number in range(len(systems))]
         for file, translations in zip(files, systems.values(), strict=True):
             _write(Path(file), translations)
+        import torch
+
         num_gpus = 1 if torch.cuda.is_available() and not (device or "").startswith("cpu") else 0
         texts = ["-s", str(folder / "source"), "-r", str(folder / "reference"), "-t", *files]
         options = [

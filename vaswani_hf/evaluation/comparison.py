@@ -11,7 +11,7 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest, Result
 
-from .bleu import SPLIT_COMPOUNDS_NOTE, corpus_metrics
+from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, has_no_sequence
 
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
@@ -121,7 +121,11 @@ def compare_systems(
         for bucket, indices in zip(lengths, buckets.values(), strict=True):
             _add_comet(bucket["systems"], comet, indices)
     shape = {"baseline": baseline, "sentences": len(sources), "systems": rows, "lengths": lengths}
-    return {**shape, **signatures, "notes": _notes(rows, len(sources), split_compounds)}
+    notes = _notes(rows, len(sources), split_compounds)
+    for name, texts in systems.items():
+        if has_no_sequence(metrics["bleu"].corpus_score(list(texts), [references])):
+            notes.append(f"{name}: {SHORT_TEXTS_NOTE}")
+    return {**shape, **signatures, "notes": notes}
 
 
 def _test(
@@ -219,6 +223,8 @@ def comparison_as_text(results: Mapping[str, Any]) -> str:
             lines.append(results[f"{key}_signature"])
         blocks.append("\n".join(lines))
     blocks += [_length_table(results, key) for key in keys]
+    if "recipe_note" in results:
+        blocks.append(results["recipe_note"])
     return "\n\n".join([*blocks, *results["notes"]])
 
 

@@ -24,7 +24,8 @@ logger = logging.get_logger(__name__)
 def negative_log_likelihood(
     model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]
 ) -> tuple[float, int]:
-    """The total negative log-likelihood of all labels in the batches, in nats, and the number of labels.
+    """Return the total negative log-likelihood of all labels in the batches, in nats, and the number of
+    labels.
 
     Label smoothing is not applied. The model is switched to eval mode, and switched back at the end.
     """
@@ -40,8 +41,8 @@ def negative_log_likelihood(
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss): the perplexity per token for a loss in nats per token. Infinity if the value is too large
-    for a float.
+    """Return exp(loss), the perplexity per token for a loss in nats per token; infinity if exp(loss) is too
+    large for a float.
     """
     return math.exp(loss) if loss < 700 else math.inf
 

@@ -10,13 +10,13 @@ The config field `attention_window` restricts self-attention to r neighbouring t
 fields `attention_score` and `cross_attention_score` select the function that computes a score from the query
 q and the key k of a head:
 
-- "scaled_dot": q k / sqrt(d_k), Section 3.2.1, Eq. (1) of the paper.
+- "scaled_dot": q k / sqrt(d_k), as in Equation 1 of the paper (Section 3.2.1).
 - "dot": q k, Luong et al. 2015 (arXiv 1508.04025), Section 3.1.
 - "dot_mean": q k / d_k, the mean over the features, Yang et al. 2022 (arXiv 2203.03466), Definition 4.1.
 - "general": q W k with a matrix W per head, Luong et al. 2015, Section 3.1.
 - "additive_linear": w_q q + w_k k with two vectors per head, Veličković et al. 2018 (arXiv 1710.10903),
-  Eq. (3) without its LeakyReLU. The term w_q q is equal for all keys, so the softmax over the keys cancels
-  this term. Therefore the attention weights do not depend on the query.
+  Equation 3 without its LeakyReLU. The term w_q q is equal for all keys, so the softmax over the keys cancels
+  this term. Therefore the attention weights of "additive_linear" do not depend on the query.
 - "additive": v tanh(W q + U k) with two matrices and a vector per head, Bahdanau et al. 2015 (arXiv
   1409.0473), A.1.2.
 
@@ -27,10 +27,10 @@ queries and keys whose features have variance 1 give scores with a variance of a
 
 This file travels with every checkpoint because the models compute attention with the code of this file.
 
-Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). Letters of shapes: B
-batch, S source length (or number of keys), T target length (or number of queries), H heads, D model width, K
-key width of a head. In the search, N is the number of sentences and M the number of tokens in the tree of
-tokens.
+Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). In shapes, B is the batch
+size, S the source length (or the number of keys), T the target length (or the number of queries), H the
+number of heads, D the model width and K the key width of a head. In the search, N is the number of sentences
+and M the number of tokens in the tree of tokens.
 """
 
 # transformers declares wider types for caches and masks than this file uses.
@@ -79,7 +79,7 @@ _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Class decorator: a fast path may replace these methods, unless a subclass overrides them."""
+    """Return a class decorator. A fast path may replace `methods` unless a subclass overrides them."""
 
     def register(kind: type) -> type:
         _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
@@ -89,7 +89,7 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """True if a fast path may replace these methods: no method is overridden, hooked or compiled."""
+    """Return True if a fast path may replace `methods`: no method is overridden, hooked or compiled."""
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
             return False
@@ -105,18 +105,20 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
 
 
 def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
-    """True if the modules are instances of the class `kind` itself, not of a subclass, and not hooked."""
+    """Return True if each module is an instance of `kind` itself (not of a subclass) and has no hooks."""
     return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """True where a key is at most `window` positions from a query and the mask `own` permits the pair."""
+    """Return True where the distance of key and query is at most `window` and the mask `own` permits the
+    pair.
+    """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A mask to add to attention scores: 0 where `visible` is True, else the lowest finite number."""
+    """Return a mask to add to attention scores: 0 where `visible` is True, else the lowest finite number."""
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
@@ -125,15 +127,17 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class Blocks:
     """The mask of restricted attention for a sequence that is divided into N blocks of W queries.
 
-    Each block attends only to the C keys in the windows of its queries. Therefore the cost of attention is
-    linear in the length of the sequence.
+    Each block attends only to the C keys in the windows of its queries. With blocks, the cost of attention is
+    therefore linear in the length of the sequence.
     """
 
     mask: torch.Tensor  # [B * N, 1, W, C] bool
     num_before: int  # the number of keys before the first query of a block
 
     def to(self, *args, **kwargs) -> "Blocks":
-        """Copy the mask to another device. A model that is split between devices needs copies."""
+        """Copy the mask to another device. A model that is split between devices needs a copy of the mask on
+        each device.
+        """
         return Blocks(self.mask.to(*args, **kwargs), self.num_before)
 
     def attended(
@@ -177,11 +181,12 @@ def window_mask(
     cache: Cache | None,
     is_recorded: bool,
 ) -> Any:
-    """The mask for attention with a window: `Blocks`, a bool tensor [B or 1, 1, T, S], or [B, S] for flash.
+    """Return the mask for attention with a window, as `Blocks`, as a bool tensor [B or 1, 1, T, S], or as [B,
+    S] for flash.
 
     Attention computes the queries, and the keys that follow the cached keys, from `states` [B, T, D].
     `attention_mask` [B, S] is nonzero for real tokens. Padding does not count as a neighbouring token. Flash
-    kernels need no mask if there is no padding.
+    kernels need no mask if there is no padding. With `is_recorded` the mask is for eager attention.
     """
     length = states.shape[1]
     past = 0
@@ -191,7 +196,7 @@ def window_mask(
         past = cache.get_seq_length(attention.layer_idx)
         num_keys, first_key = cache.get_mask_sizes(length, attention.layer_idx)
     real = None if attention_mask is None else attention_mask.bool()  # [B, S]
-    if "flash" in attention.implementation:
+    if "flash" in attention.implementation and not is_recorded:
         if real is None or bool(real.all()):
             return None
         return real[:, first_key : first_key + num_keys]
@@ -216,7 +221,7 @@ def _width_of_block(attention: Any) -> int:
 
 
 def _num_near(attention: Any) -> int:
-    """The number of keys in the window of a query, without the query's own token."""
+    """Return the number of keys in the window of a query, without the query's own token."""
     return attention.window if attention.is_causal else 2 * attention.window
 
 
@@ -248,7 +253,7 @@ def _visible_pairs(
 
 
 def needs_sync(tensor: torch.Tensor) -> bool:
-    """True if reading a value of the tensor forces a synchronisation with its device."""
+    """Return True if reading a value of the tensor forces a synchronisation with its device."""
     return tensor.device.type in QUEUING_DEVICES
 
 
@@ -299,7 +304,7 @@ class AttentionRecorder:
 
 
 def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | None = None) -> torch.Tensor:
-    """The attention mask [B, S] bool of `input_ids` [B, S]: False for padding.
+    """Return the attention mask [B, S] bool of `input_ids` [B, S], which is False for padding.
 
     If `<pad>` and `</s>` have the same id, pass `shared_with="end"`: the first padding id after a token then
     counts as `</s>`. If `<pad>` and the decoder's start token have the same id, pass `shared_with="start"`:
@@ -320,7 +325,8 @@ def positions_of(
     past_length: torch.Tensor | int = 0,
     is_causal: bool = False,
 ) -> torch.Tensor:
-    """Positions [B or 1, T] that count real tokens only. The first real token has position 0.
+    """Compute positions [B or 1, T] of tokens; padding tokens are not counted. The first real token has
+    position 0.
 
     `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. With `is_causal`
     the mask may also be a causal mask [B, 1, T, S], as for a static cache. If `attention_mask` is None, or is
@@ -344,17 +350,22 @@ def attention_masks(
     encoder_hidden_states: torch.Tensor | None = None,
     is_recorded: bool = False,
 ) -> list[Any]:
-    """The masks for all attention layers of a stack. The masks hide padding, and in a decoder later tokens.
+    """Return the masks for all attention layers of a stack. The masks hide padding. In a decoder the masks
+    also hide later tokens.
 
     Each mask has the form that the attention implementation of the layer needs. Queries come from
     `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
     tokens. With `encoder_hidden_states` the masks are for cross-attention. `encoder_hidden_states` are [B, S,
-    D], or [B/K, S, D] if K beams share a source. An `attention_mask` [B, 1, T, S] is used unchanged.
+    D], or [B/K, S, D] if K beams share a source. An `attention_mask` [B, 1, T, S] is used unchanged. With
+    `is_recorded` the masks are for eager attention, because only eager attention returns its weights.
     """
     own_cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
         own_cache = past_key_values.self_attention_cache
-    is_plain = all(one.implementation in ("eager", "sdpa") and one.local_mask is None for one in attentions)
+    implementations = ["eager" if is_recorded else attention.implementation for attention in attentions]
+    is_plain = {"eager", "sdpa"}.issuperset(implementations) and all(
+        attention.local_mask is None for attention in attentions
+    )
     if (
         past_key_values is None
         and is_plain
@@ -371,8 +382,7 @@ def attention_masks(
     )
     made: dict[Any, Any] = {}
     masks = []
-    for attention in attentions:
-        implementation = attention.implementation
+    for attention, implementation in zip(attentions, implementations, strict=True):
         if implementation == "flex_attention" and shares_sources:
             # Use sdpa, because flex attention does not support several beams that share a source.
             implementation = "sdpa"
@@ -411,7 +421,7 @@ def _transformers_mask(
     own_cache: Cache | None,
     encoder_hidden_states: torch.Tensor | None,
 ) -> Any:
-    """The mask that transformers creates for an attention implementation, restricted by `local_mask`."""
+    """Return the mask that transformers creates for an attention implementation, restricted by `local_mask`."""
     config = attention.config
     if implementation != config._attn_implementation:
         config = copy.copy(config)
@@ -447,7 +457,8 @@ def tree_masks(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    """For each self-attention layer of the decoder, the additive mask [N, 1, T, M] over the tree of tokens.
+    """Return for each self-attention layer of the decoder the additive mask [N, 1, T, M] over the tree of
+    tokens.
 
     `mask` [N, T, M] hides the tokens of other beams. `query_positions` are [N, T or 1], and `key_positions`
     are [N, M].
@@ -475,7 +486,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(scores(Q, K)) V (Section 3.2.1, Eq. (1)): values [B, T, H, d_v], weights [B, H, T, S]."""
+    """Compute softmax(scores(Q, K)) V (Equation 1), [B, T, H, d_v], and the weights [B, H, T, S]."""
     weights = module.weights(query, key, attention_mask).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
@@ -542,9 +553,9 @@ class VaswaniAttention(nn.Module):
     def weights(
         self, query: torch.Tensor, key: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """The softmax [B, H, T, S] of the masked scores, in float32 or float64. Each row adds up to 1.
+        """Return the softmax [B, H, T, S] of the masked scores, in float32 or float64. Each row adds up to 1.
 
-        The mask is bool or additive, [B, S] or broadcastable to [B, H, T, S].
+        The mask is boolean or additive. The shape of the mask is [B, S], or broadcasts to [B, H, T, S].
         """
         scores = self.scores(query, key)  # [B, H, T, S]
         if attention_mask is not None:
@@ -585,17 +596,19 @@ class VaswaniAttention(nn.Module):
         value: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         recorder: AttentionRecorder | None = None,
+        output_attentions: bool | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] or None.
 
-        If beams share a source, keys [B, H, S, K] and values [B, H, S, d_v] have one row for each source, and
+        With `output_attentions` the attention is eager, because fused kernels return no weights. If beams
+        share a source, keys [B, H, S, K] and values [B, H, S, d_v] have one row for each source, and
         queries [B, H, T, K] have one row for each beam.
         """
         # Use `shape`, because `len` would fix the batch size in an exported graph.
         num_rows = query.shape[0]
         length = query.shape[2]
-        implementation = self.implementation
+        implementation = "eager" if output_attentions else self.implementation
         if key.shape[0] != num_rows:
             if implementation == "flex_attention":
                 implementation = "sdpa"
@@ -664,7 +677,9 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """`attend` with PyTorch's fused kernel. Requires `supports_fused_kernel` and an additive mask."""
+        """Compute the values of `attend` with PyTorch's fused kernel. Requires `supports_fused_kernel` and an
+        additive mask.
+        """
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
         ).transpose(1, 2)
@@ -697,7 +712,7 @@ class VaswaniAttention(nn.Module):
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """Split weights with one row for the K beams of each sentence into weights [B, H, T, S] with B rows."""
+    """Give each of the B beams its own row [B, H, T, S], if the beams of a sentence share one row."""
     if weights.shape[0] == num_rows:
         return weights
     return weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
@@ -712,7 +727,7 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """For each parameter: the number of values per head, and 1 / variance of the initial values."""
+        """Return for each parameter the number of values per head and 1 / (variance of initial values)."""
         raise NotImplementedError
 
     def init_scores(self) -> None:
@@ -814,11 +829,11 @@ def register_attention(name: str, attention_class: type[VaswaniAttention]) -> No
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
-    """The class for the score function that a config sets for self-attention or cross-attention."""
+    """Return the class for the score function that a config sets for self-attention or cross-attention."""
     name = config.score_of(is_cross)
     return _BUILT_IN[name] if name in _BUILT_IN else ATTENTIONS.classes[name]
 
 
 def can_be_fused(kind: type[VaswaniAttention]) -> bool:
-    """True if a fused kernel can compute the scores of an attention class."""
+    """Return True if a fused kernel can compute the scores of an attention class."""
     return {kind.scores, kind.weights} <= _FAST_PATH_METHODS

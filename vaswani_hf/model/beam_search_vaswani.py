@@ -1,15 +1,17 @@
 """Beam search (Section 6.1) for a batch of sentences: all beams of all sentences take a step together.
 
-`SearchTask.run` prepares a search, and `BeamSearch.run` runs it. Each step does the following:
+`SearchTask.run` prepares a search, and `BeamSearch.run` runs the search. Each step of the search has four
+parts:
 
 1. A decoder of decoding_vaswani reads the last token of each beam and returns logits (`TreeAttentionDecoder`
    on the fast path).
 2. The candidate selection chooses the best continuations of the beams: at least twice as many continuations
    as beams.
 3. Candidates that end with `</s>` or reach their limit become finished translations, if they are among the K
-   best candidates. The best candidates that have not ended become the beams of the next step.
-4. A sentence is closed if the stopping rule decides that the search of the sentence ends. The search removes
-   closed sentences from the batch.
+   best candidates. Of the candidates that have not ended, the best candidates become the beams of the next
+   step.
+4. If the stopping rule ends the search for a sentence, the sentence is closed. Closed sentences are removed
+   from the batch.
 
 The search follows the rules of transformers. This package adds the length penalty that the paper uses (Wu et
 al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al., a length limit for each sentence,
@@ -20,9 +22,9 @@ rule.
 
 This file travels with every checkpoint because `generate` searches with the code of this file.
 
-Letters of shapes: B sentences at the start, N sentences that are still searched, K beams, C candidates, R
-results per sentence, T tokens so far including the prompt, P prompt length, S source length, V target
-vocabulary.
+In shapes, B is the number of sentences at the start, N the number of sentences that are still searched, K the
+number of beams, C of candidates, R of results per sentence and T of tokens so far including the prompt. P is
+the prompt length, S the source length and V the size of the target vocabulary.
 """
 
 import math
@@ -44,7 +46,8 @@ from transformers.generation import (
 from .attention_vaswani import needs_sync
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
 
-# The score of a missing candidate or translation, as in transformers. Real scores are far above NEG_INF / 2.
+# The score of a missing candidate or translation, as in transformers. The scores of real candidates are far
+# above NEG_INF / 2.
 NEG_INF = -1e9
 
 # The stopping criteria of transformers that the search replaces by its own checks.
@@ -99,7 +102,7 @@ class Scorer(Protocol):
     def __call__(
         self, log_probs: torch.Tensor, length: Any, coverage: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The scores [...] of translations, from their summed log-probabilities [...] (nats).
+        """Return the scores [...] of translations, from their summed log-probabilities [...] (nats).
 
         `length` is the number of new tokens of a translation, including `</s>`. `coverage` [...] is the
         result of `coverage_score`, or None without a coverage penalty.
@@ -127,7 +130,7 @@ class SearchStrategies:
     Args:
         ensemble (Sequence): Further models. The probabilities of all models are averaged.
         must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
-            translation must contain. Cannot be combined with `candidates` or `stopping_rule`.
+            translation must contain. `must_contain` cannot be combined with `candidates` or `stopping_rule`.
         warns_of_unmet (bool): True to warn about phrases of `must_contain` that a translation lacks.
         candidates (CandidateSelection, optional): Chooses the candidates of each step; by default
             `best_candidates`, or `drawn_candidates` if `do_sample` is set.
@@ -199,8 +202,8 @@ class SearchTask:
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # The search may read values from the device one step late, unless a superfluous step would have an
-        # effect: recorded outputs, random numbers or calls of custom parts.
+        # The search may read values from the device one step late, unless an extra step would have side
+        # effects (recorded outputs, random numbers or calls of custom parts).
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
@@ -230,7 +233,7 @@ class SearchTask:
         return search
 
     def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
-        """The fast decoder if the model and the settings permit it, else the general decoder."""
+        """Return the fast decoder if the model and the settings permit it, else the general decoder."""
         in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
         # Models of other classes lack the attribute `supports_fast_path`.
         if in_rows or not getattr(model, "supports_fast_path", False):
@@ -257,8 +260,8 @@ class BeamSearch:
             by default all rows.
         excluded: The id of the padding token, because no translation contains padding; None if padding is
             permitted.
-        reader: Delays reading from the device by one step; None on a CPU, or if a superfluous step would have
-            an effect.
+        reader: Delays reading from the device by one step; None on a CPU, or if an extra step would have side
+            effects.
         transformers_compatible: If True, keep all sentences to the end, and record the outputs that
             `generate` of transformers returns.
     """
@@ -407,7 +410,8 @@ class BeamSearch:
     ) -> tuple[bool, int]:
         """Read whether a candidate has ended, and the number of open sentences. Synchronises with the device.
 
-        No other method of a step synchronises. With a `reader`, both values are from the previous step.
+        No other method that belongs to a step waits for the device. With a `reader`, the two numbers of
+        `_read_step_numbers` are from the previous step.
         """
         trees = [
             decoder.tree
@@ -436,8 +440,8 @@ class BeamSearch:
         return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The log-probabilities after the logits processors [N, K or 1, V], and one unprocessed value per
-        row [N, K or 1] for the NaN check.
+        """Return the log-probabilities after the logits processors [N, K or 1, V], and one unprocessed value
+        per row [N, K or 1] for the NaN check.
 
         The values to check are the log-probabilities of a single class before processing. A single class is
         enough, because all log-probabilities of a row are NaN if one logit of the row is NaN or +inf, or if
@@ -469,7 +473,7 @@ class BeamSearch:
         return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
     def _from_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows [B * K, ...] as values [N, K, ...]: the inverse of `_to_rows`."""
+        """Return the rows [B * K, ...] as values [N, K, ...]: the inverse of `_to_rows`."""
         return rows.unflatten(0, (len(self.limits), -1))[self.sentences]
 
     def _process(self, log_probs: torch.Tensor) -> torch.Tensor:
@@ -495,7 +499,7 @@ class BeamSearch:
         return torch.cat(parts, dim=1)
 
     def _extend_paths(self, candidates: Candidates) -> torch.Tensor:
-        """The paths [N, C, T + 1, 1 or 2] of the candidates, in the format of `self.paths`."""
+        """Return the paths [N, C, T + 1, 1 or 2] of the candidates, in the format of `self.paths`."""
         new = candidates.tokens.unsqueeze(2)  # [N, C, 1]
         if self.transformers_compatible:
             rows = candidates.parents + self.sentences.unsqueeze(1) * self.num_beams
@@ -577,7 +581,8 @@ class BeamSearch:
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Remove closed sentences, and keep `num_staying` sentences.
 
-        With a `reader`, `num_staying` is one step old. Therefore some of the kept sentences may be closed.
+        With a `reader`, `num_staying` was counted at the previous step, so some of the kept sentences may be
+        closed.
         """
         staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         for decoder in self.decoders:
@@ -590,7 +595,8 @@ class BeamSearch:
         self.is_improvable = self.is_improvable.index_select(0, staying)
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The best R translations of each sentence: tokens [B * R, T], scores [B * R], beam indices or None.
+        """Return the best R translations of each sentence: tokens [B * R, T], scores [B * R], beam indices or
+        None.
 
         The beam indices [B * R, T - P] are the `beam_indices` of transformers. If a translation is missing,
         padding follows the prompt, and the score is -inf.
@@ -605,12 +611,12 @@ class BeamSearch:
         return sequences, self.finished_scores[:, kept].flatten().masked_fill(is_missing, -math.inf), rows
 
     def without_translation(self) -> list[int]:
-        """The indices of the sentences for which the search found no translation."""
+        """Return the indices of the sentences for which the search found no translation."""
         return (self.finished_lengths[:, 0] == 0).nonzero().flatten().tolist()
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """True if processors or criteria run code of the user that may need the rows of closed sentences."""
+    """Return True if processors or criteria run code of the user that may need the rows of closed sentences."""
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
     own = {"transformers", __name__.partition(".")[0]}
@@ -618,7 +624,7 @@ def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool
 
 
 def padding_token(config: GenerationConfig) -> int:
-    """The id of the token that fills finished rows, as in transformers."""
+    """Return the id of the token that fills finished rows, as in transformers."""
     pad = config._pad_token_tensor
     eos = config._eos_token_tensor
     if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
@@ -669,13 +675,14 @@ class DeferredReader:
 
 
 def length_penalty(length: Any, config: GenerationConfig) -> Any:
-    """((5 + length) / 6)^alpha for the type "gnmt" (Wu et al. 2016, Eq. 14), else length^alpha."""
+    """Return ((5 + length) / 6)^alpha for "gnmt" (Wu et al. 2016, Equation 14), otherwise length^alpha."""
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return ((5 + length) / 6 if is_gnmt else length) ** config.length_penalty
 
 
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """The sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Eq. 14), without a weight.
+    """The sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Equation 14), without a
+    weight.
 
     `coverage` [..., S] is the attention that each source token receives, summed over all target tokens.
     """
@@ -685,7 +692,7 @@ def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> 
 
 
 class PenaltyScorer(Scorer):
-    """The default scorer: length penalty and weighted coverage (Wu et al. 2016, Eq. 14)."""
+    """The default scorer: length penalty and weighted coverage (Wu et al. 2016, Equation 14)."""
 
     def __init__(self, config: GenerationConfig):
         self.config = config
@@ -713,8 +720,8 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # `worst` is NEG_INF if fewer than `num_counted` translations are finished. In this case every further
-        # translation improves the results.
+        # `worst` is NEG_INF if fewer than `num_counted` translations are finished. With too few finished
+        # translations, every further translation improves the results.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:
@@ -727,12 +734,12 @@ class EarlyStopping(StoppingRule):
 
 
 def has_exact_bound(config: GenerationConfig) -> bool:
-    """True if the stopping rule must consider all possible lengths of a longer translation.
+    """Return True if the stopping rule must consider all possible lengths of a longer translation.
 
     transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,
-    transformers compares scores at the current length. A comparison at the current length is exact only for
-    scores that are not divided by a length. With the length penalty of Wu et al., this package considers all
-    possible lengths for `early_stopping=False`, too.
+    transformers compares scores at the current length. A comparison at the current length is exact only if
+    scores are not divided by a length penalty. With the length penalty of Wu et al., this package considers
+    all possible lengths for `early_stopping=False`, too.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
@@ -744,7 +751,8 @@ def best_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates
 
 
 def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """The best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the beams.
+    """Return the best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the
+    beams.
 
     Missing candidates have the score NEG_INF. If the vocabulary is large, the classes are divided into
     chunks, and only the chunks with the highest maxima are sorted. Chunks halve the time of the selection and
@@ -783,7 +791,7 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """The divisor of `num_classes` nearest to sqrt(num_classes); 1 if no divisor is near this root."""
+    """Return the divisor of `num_classes` nearest to sqrt(num_classes); 1 if no divisor is near this root."""
     root = math.isqrt(num_classes)
     if root <= 16:
         return 1
@@ -859,7 +867,7 @@ _FORBIDDING = (
 
 
 def forbidding_settings(config: GenerationConfig) -> str:
-    """The names and values of the settings that forbid tokens, as words for an error message."""
+    """Return the names and values of the settings that forbid tokens, as words for an error message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
         # Do not name `min_length`, because transformers has derived `min_length` from `min_new_tokens`.

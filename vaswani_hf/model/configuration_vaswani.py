@@ -21,6 +21,7 @@ from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import is_torch_available, logging
 
 from .extension_vaswani import ATTENTIONS, ENTRY, POSITION_ENCODINGS, Registry, save_user_code
+from .inputs_vaswani import is_int, is_number, nearest_name
 
 logger = logging.get_logger(__name__)
 
@@ -56,13 +57,8 @@ from .pipeline_vaswani import TranslationPipeline
 TARGET_FOLDER = "target_tokenizer"
 
 
-def nearest_name(name: Any, known: Iterable[str]) -> str:
-    """The name in `known` (at least one) with the most similar spelling."""
-    return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
-
-
 def eos_token_ids(config: Any) -> list[int]:
-    """The ids of `</s>` as a list; `eos_token_id` of any config may be one id, a list or None."""
+    """Return the ids of `</s>` as a list; `eos_token_id` of any config may be one id, a list or None."""
     eos = config.eos_token_id
     if eos is None:
         return []
@@ -70,19 +66,9 @@ def eos_token_ids(config: Any) -> list[int]:
 
 
 def decoder_start_token_id(config: Any) -> int | None:
-    """The id of the decoder's start token in any config: `decoder_start_token_id`, else `bos_token_id`."""
+    """Return `decoder_start_token_id` of any config, or else `bos_token_id`."""
     start = config.decoder_start_token_id
     return config.bos_token_id if start is None else start
-
-
-def is_number(value: Any, least: float = 0) -> bool:
-    """True for a finite int or float (not a bool) of at least `least`."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
-
-
-def is_int(value: Any, least: int = 0) -> bool:
-    """True for an int (not a bool) of at least `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _are_ints(value: Any, may_be_none: bool = False) -> bool:
@@ -121,7 +107,7 @@ _A_RATE = (lambda value: is_number(value) and value < 1, "a number from 0 up to,
 _A_SWITCH = (lambda value: isinstance(value, bool), "True or False")
 _A_TOKEN_OR_NONE = (_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
 # For each field a test, and the words that follow "must be" in the error message.
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "vocab_size": _A_SIZE,
     "decoder_vocab_size": _A_SIZE_OR_NONE,
     "d_model": _A_SIZE,
@@ -210,7 +196,7 @@ class VaswaniConfig(PreTrainedConfig):
             because the paper has no dropout of attention weights.
         activation_dropout (float): Dropout rate after the activation. Differs from the paper if above 0,
             because the paper has no dropout after the activation.
-        activation_function (str): Activation of the feed-forward networks (Section 3.3, Eq. (2)).
+        activation_function (str): Activation of the feed-forward networks (Section 3.3, Equation 2).
         norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
             Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack; differs from the paper because
             deep stacks train more stably with "pre".
@@ -226,23 +212,24 @@ class VaswaniConfig(PreTrainedConfig):
             (Section 3.4).
         tie_word_embeddings (bool): True if output projection and target embedding are one matrix (Section
             3.4).
-        attention_score (str): The score function of a query and a key. The paper has "scaled_dot" (Section
-            3.2.1, Eq. (1)). "dot", "dot_mean", "general", "additive_linear" and "additive" differ from the
-            paper (see attention_vaswani), and names that `register_attention` has added differ, too.
+        attention_score (str): The score function of a query and a key. The paper has "scaled_dot"
+            (Equation 1). "dot", "dot_mean", "general", "additive_linear" and "additive" differ from the paper
+            (see attention_vaswani), and names that `register_attention` has added differ, too.
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
         attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
             encoder to r tokens on each side of a token, in the decoder to the r tokens before a token.
-            Section 4 of the paper only mentions this restriction. None means no restriction. For n tokens of
-            width d, time and memory are O(r n d), and the maximum path length between two tokens is O(n/r)
-            layers. A list contains r or None for each layer. A list either applies to both stacks, or
-            contains the values of the encoder layers followed by the values of the decoder layers.
+            The paper mentions restricted self-attention in Section 4, but does not use restricted
+            self-attention. None means no restriction. For n tokens of width d, time and memory are O(r n d),
+            and the maximum path length between two tokens is O(n/r) layers. A list contains r or None for
+            each layer. A list either applies to both stacks, or contains the values of the encoder layers
+            followed by the values of the decoder layers.
         attention_bias (bool): True for biases in the projections of attention. The projections of the paper
             have no biases.
         initializer_range (float, optional): Standard deviation for an initialisation as in GPT-2; by default
             weights are initialised as in tensor2tensor.
         label_smoothing (float): Probability e that label smoothing takes from the reference token in training
-            (Section 5.4). The paper has 0.1. The default is 0, so that `loss` is the plain cross-entropy.
+            (Section 5.4). The paper has 0.1. With the default 0 the loss is the plain cross-entropy.
         label_smoothing_form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in
             tensor2tensor. "torch": e/V for every class, plus 1-e for the reference, as in PyTorch.
         use_cache (bool): Cache keys and values while decoding.
@@ -316,8 +303,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     def __setattr__(self, name: str, value: Any) -> None:
         field = self.attribute_map.get(name, name)
-        if field in _RULES:
-            is_possible, words = _RULES[field]
+        if field in FIELD_RULES:
+            is_possible, words = FIELD_RULES[field]
             if not is_possible(value):
                 remedy = _remedy(field, value)
                 raise ValueError(f"`{name}` must be {words}, but is {value!r}{remedy}.")
@@ -346,6 +333,16 @@ class VaswaniConfig(PreTrainedConfig):
             self.d_v = self.d_v or self.d_model // heads
         super().__post_init__(**kwargs)
         self.validate_architecture()
+
+    @property
+    def output_attentions(self) -> bool:
+        """True if each call of a model returns attention weights. Such calls use eager attention."""
+        return self._output_attentions
+
+    @output_attentions.setter
+    def output_attentions(self, value: bool) -> None:
+        # transformers refuses True unless all calls use eager attention.
+        self._output_attentions = value
 
     def validate_architecture(self) -> None:
         """Check the combination of all fields. Each model checks its config again.
@@ -391,11 +388,11 @@ class VaswaniConfig(PreTrainedConfig):
             )
 
     def score_of(self, is_cross: bool) -> str:
-        """The score function of cross-attention if `is_cross`, else of self-attention."""
+        """Return the score function of cross-attention if `is_cross`, else of self-attention."""
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
-        """The window of each layer of the decoder (`is_causal`) or of the encoder; None for no window."""
+        """Return the window of each layer of the decoder (`is_causal`) or of the encoder; None for no window."""
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
         if not isinstance(windows, (list, tuple)):
@@ -446,6 +443,9 @@ class VaswaniConfig(PreTrainedConfig):
         If the config uses classes of users, the files that define these classes are saved, too.
         """
         saved = copy.copy(self)
+        # transformers refuses to save `output_attentions=True` with fused attention. The file does not
+        # contain the attention implementation.
+        saved._attn_implementation = None
         saved.auto_map = self.auto_classes()
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
@@ -588,9 +588,9 @@ def _field_names(cls: type[VaswaniConfig]) -> set[str]:
 
 
 def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
-    """The names that are not fields of a config class, each with an error message."""
+    """Return the names that are not fields of a config class, each with an error message."""
     known = _field_names(cls) | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
-    candidates = sorted([*_RULES, *cls.attribute_map, *cls.added_fields])
+    candidates = sorted([*FIELD_RULES, *cls.attribute_map, *cls.added_fields])
     return {
         name: f"`{name}` is no field of {cls.__name__}; the nearest field is `{nearest_name(name, candidates)}`."
         for name in names

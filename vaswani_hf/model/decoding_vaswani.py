@@ -10,8 +10,9 @@ Both decoders return the same logits. `SearchTask` of beam_search_vaswani choose
 
 This file travels with every checkpoint because `generate` decodes with the code of this file.
 
-Letters of shapes: B sentences at the start, N sentences that are still searched, K beams, P prompt length, S
-source length, M tokens in the tree, H heads, D model width, V target vocabulary.
+In shapes, B is the number of sentences at the start, N the number of sentences that are still searched, K the
+number of beams, P the prompt length, S the source length, M the number of tokens in the tree, H the number of
+heads, D the model width and V the size of the target vocabulary.
 """
 
 import math
@@ -119,7 +120,7 @@ class TreeKVCache:
     def is_nearly_full(self) -> bool:
         """True if the reserved memory has space for only one more step.
 
-        The search then counts the tokens that belong to a beam.
+        When the memory is nearly full, the search counts the tokens that belong to a beam.
         """
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
@@ -129,7 +130,8 @@ class TreeKVCache:
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # The number of tokens that belong to a beam is one step old, so add one new token for each beam.
+        # The counted number of tokens that belong to a beam is from the previous step, so add one new token
+        # for each beam.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
@@ -165,17 +167,17 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """The chosen entries along a dimension, or the first `length` entries if none are chosen."""
+    """Return the chosen entries along a dimension, or the first `length` entries if none are chosen."""
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
 
 def _linear_step(module: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The computation of a linear layer, without the overhead of calling a module."""
+    """Compute a linear layer, without the overhead of calling a module."""
     return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
 
 
 def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The computation of a layer normalization, without the overhead of calling a module."""
+    """Compute a layer normalization, without the overhead of calling a module."""
     return partial(
         torch.layer_norm,
         normalized_shape=module.normalized_shape,
@@ -355,7 +357,7 @@ class TreeAttentionDecoder:
     def _run(
         self, input_ids: torch.Tensor, positions: torch.Tensor, masks: list[Any]
     ) -> tuple[torch.Tensor, Any]:
-        """The output [N, T, D] of the decoder for tokens [N, T], and the attention [N, T, S] or None.
+        """Return the output [N, T, D] of the decoder for tokens [N, T], and the attention [N, T, S] or None.
 
         The results equal the results of `VaswaniDecoder.forward`. The tokens are added to the tree.
         """
@@ -481,7 +483,7 @@ class RowDecoder:
         return weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
 
     def _logits_of_call(self, outputs: Any) -> torch.Tensor:
-        """The logits [N, K, V] for the next token. Records the other outputs of the call."""
+        """The logits [N, K, V] for the next token. Also record the attentions and hidden states of the call."""
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=self.is_pair
         )
@@ -508,7 +510,7 @@ class RowDecoder:
         own_cache.reorder_cache((parents + first).flatten())
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with these indices [N']. Requires a dynamic cache or no cache."""
+        """Keep only the sentences with these indices [N']. `select` requires a dynamic cache or no cache."""
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
@@ -529,7 +531,7 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """The cache that `generate` returns, reordered by `parents` [B, K]; None without a cache."""
+        """Return the cache that `generate` returns, reordered by `parents` [B, K]; None without a cache."""
         self._reorder(parents)
         cache = self.model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):

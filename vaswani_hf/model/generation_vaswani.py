@@ -2,21 +2,22 @@
 
 `VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence.
 This package runs beam search and plain greedy search: transformers calls `SearchMethod` in place of its own
-search, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. transformers runs sampling, greedy
-search with a streamer, logits processors, stopping criteria or `return_dict_in_generate`, and all other
-decoding methods.
+search, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. All other decoding methods run in
+transformers, such as sampling, and greedy search with a streamer, logits processors, stopping criteria or
+`return_dict_in_generate`.
 
 This package adds the following settings to the settings of transformers. Each added setting may be an
 argument of `generate` or a field of `generation_config`:
 
-- `length_penalty_type`: "power" (or None) divides scores by length^length_penalty. "gnmt" divides scores by
-  ((5 + length) / 6)^length_penalty (Wu et al. 2016, Eq. 14), as the paper does (Section 6.1).
+- `length_penalty_type` selects the length penalty: with "power" (or None) scores are divided by
+  length^length_penalty. With `length_penalty_type="gnmt"` scores are divided by ((5 + length) /
+  6)^length_penalty (Wu et al. 2016, Equation 14), as in the paper (Section 6.1).
 - `max_length_a`, `max_length_b`: the translation of n source tokens has at most `max_length_a * n +
   max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only one of `max_length_a`
   and `max_length_b` is given, the missing number is 0. If no length limit is given, `max_length_a` is 1 and
-  `max_length_b` is 50 (Section 6.1: "input length + 50"). A given `max_length` or `max_new_tokens` applies in
-  addition.
-- `coverage_penalty`: the weight of the coverage in beam search (Wu et al. 2016, Eq. 14).
+  `max_length_b` is 50 ("input length + 50" in Section 6.1). A given `max_length` or `max_new_tokens` applies
+  in addition.
+- `coverage_penalty` is the weight of the coverage in beam search (Wu et al. 2016, Equation 14).
 
 Further arguments of `generate`:
 
@@ -25,20 +26,21 @@ Further arguments of `generate`:
   If the search finds no translation with all phrases, `generate` returns the best translation with as many
   phrases as possible. A warning names the missing phrases. The field `unmet_phrases` of the outputs contains
   the missing phrases of each sequence.
-- `warn_of_unmet_phrases`: False to suppress the warning about missing phrases.
+- `warn_of_unmet_phrases=False` suppresses the warning about missing phrases.
 - `search`: a `SearchStrategies` of beam_search_vaswani with custom parts of the search: candidate selection,
   scorer and stopping rule.
 
 This file travels with every checkpoint because the models inherit `generate` from this file.
 
-Letters of shapes: B sentences, K beams, R translations of a sentence, P prompt length, S source length, T
-target length, N decoder layers, D model width, V target vocabulary.
+In shapes, B is the number of sentences, K the number of beams, R the number of translations of a sentence, P
+the prompt length, S the source length, T the target length, N the number of decoder layers, D the model width
+and V the size of the target vocabulary.
 """
 
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -68,7 +70,7 @@ from .beam_search_vaswani import (
     forbidding_settings,
 )
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
-from .inputs_vaswani import check_options, option, value_of
+from .inputs_vaswani import ADDED_SETTINGS, validate_search_fields, value_of
 from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, warn_of_unmet_phrases
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
@@ -86,87 +88,9 @@ _INPUTS_OF_BEAMS = {
 _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
-@dataclass(frozen=True)
-class SearchSettings:
-    """The settings of `generate` that the command line, the model cards and CTranslate2 support.
-
-    `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
-    value of the checkpoint's generation config, else the default of the field.
-
-    Example:
-        >>> SearchSettings(num_beams=4).length_penalty
-        1.0
-    """
-
-    num_beams: int = option(
-        1, "number of beams; by default the checkpoint's, or 4 if the checkpoint sets none", least=1
-    )
-    num_return_sequences: int = option(
-        1, "number of translations of each text (1); several translations are printed as JSON lines", least=1
-    )
-    early_stopping: bool | str = option(
-        False,
-        "when the beam search stops: True as soon as `num_beams` translations have finished",
-        choices=(False, True, "never"),
-        command_line=False,
-    )
-    length_penalty: float = option(
-        1.0, "exponent of the length penalty of beam search; by default the checkpoint's"
-    )
-    length_penalty_type: str | None = option(
-        None,
-        "form of the length penalty: gnmt, ((5 + length) / 6)^exponent, or power, length^exponent; by default the "
-        "checkpoint's",
-        choices=("gnmt", "power"),
-    )
-    coverage_penalty: float | None = option(
-        None, "weight of the coverage penalty of beam search; by default the checkpoint's", least=0
-    )
-    max_new_tokens: int | None = option(
-        None, "maximum number of tokens of a translation; by default the checkpoint's", least=1
-    )
-    max_length: int | None = option(
-        None,
-        "maximum number of tokens of a translation, including the decoder's start token",
-        least=1,
-        command_line=False,
-    )
-    max_length_a: float | None = option(
-        None, "maximum number of tokens of a translation per source token; `max_length_b` is added", least=0
-    )
-    max_length_b: float | None = option(
-        None, "number of tokens added to `max_length_a` times the source length", least=0, whole=True
-    )
-    no_repeat_ngram_size: int = option(
-        0, "no sequence of this number of tokens occurs twice in a translation", least=0
-    )
-    do_sample: bool = option(False, "sample translations at random instead of searching for the best")
-    temperature: float = option(
-        1.0, "temperature of sampling: above 1 gives more varied translations, below 1 less varied", above=0
-    )
-    top_k: int = option(50, "sample from this number of most probable tokens", least=0)
-    top_p: float = option(
-        1.0, "sample from the most probable tokens whose probabilities sum to this", above=0, most=1
-    )
-
-
-# The default of each setting by its name.
-DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
-# The settings that this package adds to those of transformers.
-ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
-# The settings that the score of a translation depends on.
-SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
-_SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
-
-
-def validate_search_fields(settings: Any) -> None:
-    """Check settings in a dict or a config. Sampling settings are checked only with `do_sample`."""
-    ignored = () if value_of(settings, "do_sample") else _SAMPLING_SETTINGS
-    check_options(settings, SearchSettings, ignored)
-
-
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """The value of a setting: from the call, else from the call's config, else from the checkpoint's config.
+    """Return the value of a setting from the call, else from the call's config, else from the checkpoint's
+    config.
 
     A None in the call counts as a value.
     """
@@ -326,7 +250,7 @@ class VaswaniGeneration(GenerationMixin):
     def _settings(
         self, generation_config: Any, kwargs: dict[str, Any]
     ) -> tuple[GenerationConfig, dict[str, Any]]:
-        """The complete settings of a call, and the inputs of the model."""
+        """Return the complete settings of a call, and the inputs of the model."""
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         given = (kwargs, generation_config, self.generation_config)
         for settings in given:
@@ -339,6 +263,8 @@ class VaswaniGeneration(GenerationMixin):
             if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
+        if "output_attentions" not in kwargs:
+            config.output_attentions = config.output_attentions or self.config.output_attentions
         config.length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
         validate_search_fields(config)
         return config, model_kwargs
@@ -669,7 +595,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     sequences, scores, rows = search.results()
     if not config.return_dict_in_generate:
         return sequences.clone()
-    # With `return_dict_in_generate` the decoder is always a `RowDecoder`.
+    # The decoder is a `RowDecoder`, because `return_dict_in_generate` is set.
     decoder: Any = search.decoders[0]
     outputs = {
         "sequences": sequences,
@@ -700,7 +626,7 @@ def is_filled(value: Any) -> bool:
 
 
 def max_tokens_by_source(config: Any, source_length: int) -> int | None:
-    """The number of new tokens that `max_length_a` and `max_length_b` permit; None if both are None."""
+    """Return the number of new tokens that `max_length_a` and `max_length_b` permit; None if both are None."""
     a = getattr(config, "max_length_a", None)
     b = getattr(config, "max_length_b", None)
     if a is None and b is None:
@@ -778,7 +704,7 @@ def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -
 
 
 def _vocabulary(model: Any) -> dict[str, Any]:
-    """The config fields that must be equal in all models of an ensemble."""
+    """Return the config fields that must be equal in all models of an ensemble."""
     config = model.config
     shared = {
         "vocab_size": config.vocab_size,
@@ -792,14 +718,14 @@ def _vocabulary(model: Any) -> dict[str, Any]:
 
 
 def _max_positions(model: Any) -> int:
-    """The number of positions of a model; `sys.maxsize` if the number is not limited."""
+    """Return the number of positions of a model; `sys.maxsize` if the number is not limited."""
     if getattr(model.config, "position_embedding", None) == "sinusoidal":
         return sys.maxsize
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 
 def _inputs_of_member(model: Any, source_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs of a further model of an ensemble."""
+    """Return the inputs of a further model of an ensemble."""
     names = ("attention_mask", "decoder_attention_mask", "use_cache")
     kwargs = {name: model_kwargs[name] for name in names if name in model_kwargs}
     encoder_outputs = model.get_encoder()(
@@ -816,7 +742,8 @@ def token_log_probs(
     labels: torch.Tensor,
     num_layers: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The log-probabilities [B, T] float32 (nats) of given labels [B, T], for the scores of translations.
+    """Return the log-probabilities [B, T] float32 (nats) of given labels [B, T], for the scores of
+    translations.
 
     The models must be in eval mode. The probabilities of the models are averaged. The result is NaN where
     logits are NaN or infinite. If `num_layers` N is not 0, the second result is the cross-attention [B, N, T,
@@ -827,7 +754,8 @@ def token_log_probs(
         if num_layers and model.config.model_type != "vaswani":
             raise ValueError(
                 "Word alignments and coverage must be left out for a model of type "
-                f"{model.config.model_type!r}; only Vaswani models record the attention for them."
+                f"{model.config.model_type!r}; only Vaswani models record the attention that alignments and"
+                " coverage need."
             )
         arguments = {**inputs, "decoder_input_ids": decoder_input_ids, "use_cache": False}
         if num_layers:
@@ -876,7 +804,7 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Two bool tensors [B * R]: the rows that have no possible next token, and the rows to mark."""
+        """Return two bool tensors [B * R], the rows that have no possible next token, and the rows to mark."""
         raise NotImplementedError
 
     def error(self, sentence: int) -> Exception:

@@ -1,7 +1,7 @@
 """Validation of user input: option fields, texts, and lines of texts.
 
-Options. The options of a call are the fields of a dataclass: `TranslationOptions` of translator_vaswani and
-`SearchSettings` of generation_vaswani. Each field has a type, a default and metadata:
+Options. The options of a call are the fields of two dataclasses: `TranslationOptions` has the options of a
+translation, and `SearchSettings` has the settings of `generate`. Each field has a type, a default and metadata:
 
 - `help`: one sentence for the command line and the manual;
 - `least`, `above`, `most`: the range of a number; `whole`: True if a float must be a whole number;
@@ -14,22 +14,39 @@ pipeline read the same fields. To add an option, add a field and the code that u
 Lines. A `Request` is a text with the constraints of its translation. An `InvalidInput` stands for a line that
 cannot become a request.
 
+This file imports neither torch nor transformers, because the command `vaswani` reads its arguments with this
+file before it imports the two libraries.
+
 This file travels with every checkpoint because the search and the translator validate their input with the
 code of this file.
 """
 
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from itertools import repeat, zip_longest
 from types import NoneType
 from typing import Any, TypeVar, get_args
 
-from .configuration_vaswani import is_int, is_number
-
 T = TypeVar("T")
 
 # The error types that reading, tokenizing or translating a bad line may raise.
 LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
+
+
+def nearest_name(name: Any, known: Iterable[str]) -> str:
+    """Return the name in `known` (at least one) with the most similar spelling."""
+    return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
+
+
+def is_number(value: Any, least: float = 0) -> bool:
+    """Return True for a finite int or float (not a bool) of at least `least`."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < float("inf")
+
+
+def is_int(value: Any, least: int = 0) -> bool:
+    """Return True for an int (not a bool) of at least `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def option(
@@ -70,6 +87,26 @@ def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[st
         value = value_of(values, declared.name)
         if value is not None and not _is_possible(value, declared):
             raise ValueError(f"`{declared.name}` must be {_permitted_values(declared)}, but is {value!r}.")
+
+
+# These settings of the search have no effect without `do_sample`.
+SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
+
+
+def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse a sampling setting in a call that does not ask for sampling.
+
+    transformers ignores such a setting. A config may have such settings, because a checkpoint may recommend
+    them to users who sample. `prefix` is written before the names of the settings, such as "--".
+    """
+    if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
+        return
+    for name in SAMPLING_SETTINGS:
+        if settings.get(name) is not None:
+            raise ValueError(
+                f"`{prefix}{name}` is a setting of sampling and must come with `{prefix}do_sample`; set "
+                f"`{prefix}do_sample`, or leave `{prefix}{name}` out."
+            )
 
 
 def value_of(settings: Any, name: str) -> Any:
@@ -122,6 +159,165 @@ def _permitted_values(declared: Field) -> str:
         end = "" if limits["most"] is None else f" and at most {limits['most']}"
         return f"{noun} above {limits['above']}{end}"
     return "a finite number"
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """The settings of `generate` that the command line, the model cards and CTranslate2 support.
+
+    `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
+    value of the checkpoint's generation config, else the default of the field.
+
+    Example:
+        >>> SearchSettings(num_beams=4).length_penalty
+        1.0
+    """
+
+    num_beams: int = option(
+        1, "number of beams; by default the checkpoint's, or 4 if the checkpoint sets none", least=1
+    )
+    num_return_sequences: int = option(
+        1, "number of translations of each text (1); several translations are printed as JSON lines", least=1
+    )
+    early_stopping: bool | str = option(
+        False,
+        "when the beam search stops: True as soon as `num_beams` translations have finished",
+        choices=(False, True, "never"),
+        command_line=False,
+    )
+    length_penalty: float = option(
+        1.0, "exponent of the length penalty of beam search; by default the checkpoint's"
+    )
+    length_penalty_type: str | None = option(
+        None,
+        "form of the length penalty: gnmt, ((5 + length) / 6)^exponent, or power, length^exponent; by default the "
+        "checkpoint's",
+        choices=("gnmt", "power"),
+    )
+    coverage_penalty: float | None = option(
+        None, "weight of the coverage penalty of beam search; by default the checkpoint's", least=0
+    )
+    max_new_tokens: int | None = option(
+        None, "maximum number of tokens of a translation; by default the checkpoint's", least=1
+    )
+    max_length: int | None = option(
+        None,
+        "maximum number of tokens of a translation, including the decoder's start token",
+        least=1,
+        command_line=False,
+    )
+    max_length_a: float | None = option(
+        None, "maximum number of tokens of a translation per source token; `max_length_b` is added", least=0
+    )
+    max_length_b: float | None = option(
+        None, "number of tokens added to `max_length_a` times the source length", least=0, whole=True
+    )
+    no_repeat_ngram_size: int = option(
+        0, "no sequence of this number of tokens occurs twice in a translation", least=0
+    )
+    do_sample: bool = option(False, "sample translations at random instead of searching for the best")
+    temperature: float = option(
+        1.0, "temperature of sampling: above 1 gives more varied translations, below 1 less varied", above=0
+    )
+    top_k: int = option(50, "sample from this number of most probable tokens", least=0)
+    top_p: float = option(
+        1.0, "sample from the most probable tokens whose probabilities sum to this", above=0, most=1
+    )
+
+
+# The default of each setting by its name.
+DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
+# The settings that this package adds to those of transformers.
+ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
+# The settings that the score of a translation depends on.
+SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
+
+
+def validate_search_fields(settings: Any) -> None:
+    """Check settings in a dict or a config. Sampling settings are checked only with `do_sample`."""
+    ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
+    check_options(settings, SearchSettings, ignored)
+
+
+@dataclass(frozen=True)
+class TranslationOptions:
+    """The options of a translation: the keyword arguments of `translate`, of the pipeline and of the command.
+
+    The field `generate` contains the arguments of `model.generate`, such as `num_beams`. `of` puts every
+    argument that is not a field of the class into `generate`. The `help` of each field explains the field.
+
+    Raises:
+        ValueError: If an option or a setting of the search has an impossible value.
+
+    Example:
+        >>> options = TranslationOptions.of(split_sentences=True, num_beams=2)
+        >>> options.split_sentences, options.generate
+        (True, {'num_beams': 2})
+    """
+
+    window: int = option(
+        1000,
+        "lines that are read before their translation begins (1000; 1 if the input is a terminal)",
+        least=1,
+    )
+    tokens_per_batch: int = option(4096, "source positions per batch, padding included (4096)", least=1)
+    batch_size: int | None = option(
+        None, "texts per batch; as many as `tokens_per_batch` allows by default", least=1, command_line=False
+    )
+    split_sentences: bool = option(False, "translate long texts sentence by sentence (false)")
+    repetition_guard: bool = option(
+        False,
+        "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
+    )
+    on_error: str = option(
+        "fail",
+        "skip: report a bad line, write an empty translation (or the `error`, in JSON) and continue; exit code 1 if "
+        "all lines are bad",
+        choices=("fail", "skip"),
+    )
+    seed: int | None = option(
+        None, "seed of sampling; the same seed draws the same translations", least=0, most=2**32 - 1
+    )
+    return_scores: bool = option(
+        False, "return score, tokens, words and confidences with each translation", command_line=False
+    )
+    return_alignments: bool = option(
+        False, "return the word alignment of each translation", command_line=False
+    )
+    warn_of_limit: bool = option(
+        False,
+        "warn if a source has more than 90 % as many tokens as its translation may have",
+        command_line=False,
+    )
+    tokenize: dict[str, Any] = option(
+        factory=dict, help="arguments of the source tokenizer, such as `src_lang`", command_line=False
+    )
+    decode: dict[str, Any] = option(
+        factory=lambda: {"clean_up_tokenization_spaces": False},
+        help="arguments of the target tokenizer's `decode`",
+        command_line=False,
+    )
+    generate: dict[str, Any] = option(factory=dict, help="arguments of `generate`", command_line=False)
+
+    def __post_init__(self):
+        check_options(vars(self), type(self))
+        check_sampling(self.generate)
+        validate_search_fields(self.generate)
+        validate_search_fields(self.generate.get("generation_config"))
+
+    @classmethod
+    def of(cls, **options: Any) -> "TranslationOptions":
+        """Create options from the arguments of a call. An argument that is not a field becomes an entry of
+        `generate`.
+        """
+        names = {field.name for field in fields(cls)} - {"generate"}
+        own = {name: options.pop(name) for name in names & options.keys()}
+        return cls(**own, generate=options)
+
+    @property
+    def is_scored(self) -> bool:
+        """True if translations contain scores."""
+        return self.return_scores or self.return_alignments
 
 
 @dataclass(frozen=True)
@@ -222,7 +418,7 @@ def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
 
 
 def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[Any, Any]]:
-    """The pairs of a source and a target. Raises an error if the numbers of sources and targets differ."""
+    """Yield pairs of a source and a target. Raises an error if the numbers of sources and targets differ."""
     missing = object()
     for number, pair in enumerate(zip_longest(sources, targets, fillvalue=missing), 1):
         if missing in pair:

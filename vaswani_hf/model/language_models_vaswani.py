@@ -4,18 +4,19 @@
 masked tokens, as BERT does (Devlin et al. 2019, arXiv 1810.04805). A language model uses the layers, the
 attention and the loss of the encoder-decoder. `VaswaniForCausalLM` also uses the search of the
 encoder-decoder.
-Differs from the paper: the paper describes no model with a single stack.
+Differs from the paper, because the paper describes no model with a single stack.
 
 This file travels with every checkpoint of a language model because it defines the model.
 
-Letters of shapes: B batch, T tokens of a text, P prompt length, D model width, V vocabulary.
+In shapes, B is the batch size, T the number of tokens of a text, P the prompt length, D the model width and V
+the size of the vocabulary.
 """
 
 # transformers declares wider types for caches, outputs and sub-modules than this file uses.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
 import sys
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import nn
@@ -50,8 +51,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
     model_type = "vaswani_stack"
     # The name of the stack, and the names of its models for `auto_map`.
-    _stack = "decoder"
-    _code = {}  # type: ignore[var-annotated]
+    stack: ClassVar[str] = "decoder"
+    code: ClassVar[dict[str, str]] = {}
     is_encoder_decoder: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -63,30 +64,32 @@ class VaswaniStackConfig(VaswaniConfig):
             return
         super().__setattr__(name, value)
         stack, _, part = self.attribute_map.get(name, name).partition("_")
-        if stack == self._stack and part in _OF_EACH_STACK:
+        if stack == self.stack and part in _OF_EACH_STACK:
             super().__setattr__(f"{self._other_stack}_{part}", value)
 
     @property
     def _other_stack(self) -> str:
-        return "encoder" if self._stack == "decoder" else "decoder"
+        return "encoder" if self.stack == "decoder" else "decoder"
 
     def __post_init__(self, **kwargs):
         for alias in self.attribute_map.keys() & kwargs.keys():
             setattr(self, alias, kwargs.pop(alias))
         for part in _OF_EACH_STACK:
-            setattr(self, f"{self._stack}_{part}", getattr(self, f"{self._stack}_{part}"))
+            setattr(self, f"{self.stack}_{part}", getattr(self, f"{self.stack}_{part}"))
         self.decoder_vocab_size = self.vocab_size
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Error messages name fields of this model's stack."""
+        """Check the combination of all fields. Error messages name only the fields of the stack that the
+        model has.
+        """
         try:
             super().validate_architecture()
         except ValueError as error:
-            raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self._stack}_")) from None
+            raise ValueError(str(error).replace(f"{self._other_stack}_", f"{self.stack}_")) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as a dict for JSON, without the fields of the other stack."""
+        """Return the fields as a dict for JSON, without the fields of the other stack."""
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
         others |= {"decoder_vocab_size", "decoder_start_token_id", "cross_attention_score", *_OF_TWO_STACKS}
         return {name: value for name, value in super().to_dict().items() if name not in others}
@@ -108,15 +111,15 @@ class VaswaniStackConfig(VaswaniConfig):
         for name in VaswaniConfig().to_dict():
             if hasattr(config, name) and name not in unused and not name.startswith("_"):
                 fields[name] = getattr(config, name)
-        fields["vocab_size"] = config.decoder_vocab_size if cls._stack == "decoder" else config.vocab_size
+        fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
             # Keep only the windows of this stack, because the list may have entries for the layers of both
             # stacks.
-            fields["attention_window"] = config.windows_of(is_causal=cls._stack == "decoder")
+            fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
         return cls(**fields)
 
     def auto_classes(self) -> dict[str, str]:
-        return {auto: f"{_FILE}.{name}" for auto, name in self._code.items()}
+        return {auto: f"{_FILE}.{name}" for auto, name in self.code.items()}
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
@@ -129,8 +132,8 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
     """
 
     model_type = "vaswani_decoder"
-    _stack = "decoder"
-    _code = {
+    stack: ClassVar[str] = "decoder"
+    code: ClassVar[dict[str, str]] = {
         "AutoConfig": "VaswaniDecoderConfig",
         "AutoModel": "VaswaniDecoderModel",
         "AutoModelForCausalLM": "VaswaniForCausalLM",
@@ -152,8 +155,8 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
     """
 
     model_type = "vaswani_encoder"
-    _stack = "encoder"
-    _code = {
+    stack: ClassVar[str] = "encoder"
+    code: ClassVar[dict[str, str]] = {
         "AutoConfig": "VaswaniEncoderConfig",
         "AutoModel": "VaswaniEncoderModel",
         "AutoModelForMaskedLM": "VaswaniForMaskedLM",
@@ -310,8 +313,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 
         The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. The prompts may also be
         `inputs_embeds`; in this case the search of transformers is used. All other arguments are arguments of
-        `VaswaniForSeq2SeqLM.generate`. The default limit is 20 new tokens. The limit is lower if the table of
-        learned positions has fewer positions left.
+        `VaswaniForSeq2SeqLM.generate`. The default limit is 20 new tokens. The limit is lower than 20 if the
+        table of learned positions has fewer positions left.
 
         Raises:
             ValueError: If a setting has an impossible value, logits are not finite, or an argument needs a
@@ -334,7 +337,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         # tokens.
         if config.num_beams > 1 and getattr(config, "length_penalty_type", None) == "gnmt":
             raise ValueError(
-                '`length_penalty_type` "gnmt" needs a prompt of tokens, but is given with `inputs_embeds`.'
+                '`length_penalty_type="gnmt"` needs a prompt of tokens, but the prompt is `inputs_embeds`; pass '
+                "`input_ids`, or another `length_penalty_type`."
             )
         return GenerationMixin.generate(self, source, config, **arguments, **model_kwargs)
 

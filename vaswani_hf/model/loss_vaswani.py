@@ -7,7 +7,8 @@ other class.
 
 This file travels with every checkpoint because `forward` uses the functions in this file to compute the loss.
 
-Letters of shapes: N tokens (batch times length), D model width, V target vocabulary.
+In shapes, N is the number of tokens (batch times length), D the model width and V the size of the target
+vocabulary.
 """
 
 import torch
@@ -19,8 +20,9 @@ from .attention_vaswani import needs_sync
 
 # The label of positions that do not count in the loss, as in PyTorch and transformers.
 IGNORED_LABEL = -100
-# The logit of the padding class. The logit is low, so that the probability of the class is 0 in float32. The
-# logit is not lower, because a Trainer with label smoothing adds e/V times this logit to the evaluation loss.
+# The logit of the padding class. The logit is so low that the probability of the padding class is 0 in
+# float32. Do not use a lower logit, because a Trainer with label smoothing e adds e/V times this logit to the
+# evaluation loss.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in memory at once. 2**24 float32 numbers are 64 MiB. On a GPU use larger
 # chunks, because each chunk costs time. On a CPU also limit the number of rows (tokens) of a chunk, because a
@@ -53,8 +55,8 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
 
 def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple[float, float]:
-    """Return the target probabilities of the reference token and of each other class (Section 5.4). e is
-    `smoothing`, and V is `num_classes`.
+    """Return the target probabilities of the reference token and of each other class (Section 5.4). In the
+    formulas e is `smoothing`, and V is `num_classes`.
 
     The form "t2t" has the probabilities 1-e and e/(V-1), as in tensor2tensor. The form "torch" has 1-e+e/V
     and e/V, as in PyTorch.
@@ -174,7 +176,8 @@ def chunked_cross_entropy(
 
     States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64; -100 is
     ignored. The sum over the tokens is divided by `num_items`, by default the number of labels that are not
-    ignored. `excluded` is a class whose probability is 0, or None. The result has first derivatives only.
+    ignored. `excluded` is a class whose probability is 0, or None. Only first derivatives of the result can
+    be computed.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
@@ -186,7 +189,7 @@ def chunked_cross_entropy(
         states = states.masked_fill(~valid[:, None], 0.0)
         labels = labels.clamp(min=0)
     else:
-        # Remove padding, because projecting it would waste time.
+        # Remove padding, because projecting padding would waste time.
         states = states[valid]
         labels = labels[valid]
         valid = valid[valid]

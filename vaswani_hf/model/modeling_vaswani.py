@@ -7,12 +7,12 @@
 With the defaults of `VaswaniConfig` the models compute what the paper describes.
 Differs from the paper: the padding class has probability 0 because no translation contains padding.
 Differs from the paper: some options of `VaswaniConfig` change the computation. The description of each such
-option names the difference. All these options are off by default.
+option names the difference. All options that differ from the paper are off by default.
 
 This file travels with every checkpoint because it defines the models.
 
-Sections and equations are those of the paper (arXiv 1706.03762). Letters of shapes: B batch, S source length,
-T target length, D model width, F inner width, V target vocabulary.
+Sections and equations are those of the paper (arXiv 1706.03762). In shapes, B is the batch size, S the source
+length, T the target length, D the model width, F the inner width and V the size of the target vocabulary.
 """
 
 # transformers declares wider types for caches, masks and sub-modules than this file uses.
@@ -213,18 +213,20 @@ class VaswaniLayer(GradientCheckpointingLayer):
         self._checkpoints_gradients = value
 
     def _sublayer_input(self, hidden_states: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
-        """The input of a sub-layer: x with post-norm, LayerNorm(x) with pre-norm."""
+        """Return the input of a sub-layer, which is x with post-norm and LayerNorm(x) with pre-norm."""
         return norm(hidden_states) if self.pre_norm else hidden_states
 
     def _add_and_norm(
         self, hidden_states: torch.Tensor, output: torch.Tensor, norm: nn.LayerNorm
     ) -> torch.Tensor:
-        """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. With pre-norm no LayerNorm follows."""
+        """Return LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. With pre-norm no LayerNorm
+        follows the addition.
+        """
         hidden_states = hidden_states + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     def _feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The feed-forward sub-layer on [B, T, D]: max(0, xW_1 + b_1)W_2 + b_2 (Section 3.3, Eq. (2))."""
+        """Compute the feed-forward sub-layer on [B, T, D], max(0, xW_1 + b_1)W_2 + b_2 (Equation 2)."""
         states = self._sublayer_input(hidden_states, self.final_layer_norm)
         inner = self.activation_fn(self.fc1(states))  # [B, T, F]
         inner = dropout(inner, self.activation_dropout, self.training)
@@ -486,7 +488,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             nn.Embedding: The target embedding.
 
         Raises:
-            ValueError: If source and target share one embedding.
+            ValueError: If the source and the target share one embedding.
         """
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError(
@@ -526,8 +528,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         mask = infer_mask(
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
-        # If reading the values of the mask is impossible or would synchronise, return the mask without
-        # reading the values.
+        # If the values of the mask cannot be read, or reading the values would synchronise, return the mask
+        # unread.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
@@ -557,11 +559,11 @@ class VaswaniStack(VaswaniPreTrainedModel):
         self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The encodings or embeddings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
+        """Return the encodings or embeddings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
         return self.embed_positions(position_ids)
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
-        """The input of the first layer [B, T, D]: Dropout(embedding * sqrt(d_model) + positions)."""
+        """Compute the input of the first layer [B, T, D], Dropout(embedding * sqrt(d_model) + positions)."""
         hidden_states = inputs_embeds * self.embed_scale + position_states.to(inputs_embeds.dtype)
         return dropout(hidden_states, self.config.dropout, self.training)
 
@@ -604,13 +606,14 @@ class VaswaniEncoder(VaswaniStack):
         inputs_embeds = self._embed(input_ids, inputs_embeds, "")  # [B, S, D]
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)  # [B, S]
+        is_recorded = kwargs.setdefault("output_attentions", self.config.output_attentions)
         position_ids = positions_of(attention_mask, inputs_embeds)  # [B or 1, S]
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))  # [B, S, D]
         masks = attention_masks(
             [layer.self_attn for layer in self.layers],
             inputs_embeds,
             attention_mask,
-            is_recorded=kwargs.get("output_attentions", self.config.output_attentions),
+            is_recorded=is_recorded,
         )
         for layer, mask in zip(self.layers, masks, strict=True):
             hidden_states = layer(hidden_states, mask, **kwargs)
@@ -645,7 +648,8 @@ class VaswaniDecoder(VaswaniStack):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
-        """Decode target tokens to `last_hidden_state` [B, T, D]. Also returns the cache and recorded outputs.
+        """Decode target tokens to `last_hidden_state` [B, T, D]. The output also contains the cache and
+        recorded outputs, such as attentions.
 
         The arguments are the `decoder_` arguments of `VaswaniForSeq2SeqLM.forward`, without this prefix, and
         the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, padding
@@ -658,6 +662,7 @@ class VaswaniDecoder(VaswaniStack):
         is_first_call = isinstance(past_length, int) and past_length == 0
         if attention_mask is None and input_ids is not None and is_first_call:
             attention_mask = self._infer_target_mask(input_ids)  # [B, T]
+        is_recorded = kwargs.setdefault("output_attentions", self.config.output_attentions)
         position_ids = positions_of(attention_mask, inputs_embeds, past_length, is_causal=True)  # [B or 1, T]
         hidden_states = self.add_positions(inputs_embeds, self.position_states(position_ids))  # [B, T, D]
         masks = attention_masks(
@@ -665,7 +670,7 @@ class VaswaniDecoder(VaswaniStack):
             inputs_embeds,
             attention_mask,
             past_key_values,
-            is_recorded=kwargs.get("output_attentions", self.config.output_attentions),
+            is_recorded=is_recorded,
         )
         source_masks = [None] * len(masks)
         if encoder_hidden_states is not None:
@@ -674,6 +679,7 @@ class VaswaniDecoder(VaswaniStack):
                 inputs_embeds,
                 encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
+                is_recorded=is_recorded,
             )
         for layer, mask, source_mask in zip(self.layers, masks, source_masks, strict=True):
             hidden_states = layer(
@@ -790,7 +796,9 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The logits [B, T, V] of the next token for states [B, T, D]. The probability of `<pad>` is 0."""
+        """Return the logits [B, T, V] of the next token for states [B, T, D]. The probability of `<pad>` is
+        0.
+        """
         return self._project(hidden_states, self.excluded_class(0.0, None))
 
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
@@ -838,7 +846,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         return smoothed_cross_entropy(logits, labels, num_items, smoothing, form), logits
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
-        """Return the id of the padding class, or None if the padding class may have a probability above 0."""
+        """Return the id of the padding token, or None if padding may have a probability above 0."""
         # Label smoothing gives the padding class a probability above 0, also if the training loop instead of
         # the model computes the smoothed loss.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
@@ -902,7 +910,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
         if self.config.share_encoder_decoder_embeddings:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        # Resize only the source embedding. The output projection belongs to the target vocabulary.
+        # Resize only the source embedding here. The output projection belongs to the target vocabulary.
         embedding = self._get_resized_embeddings(
             self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )

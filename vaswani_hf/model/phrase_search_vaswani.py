@@ -2,8 +2,8 @@
 
 A beam competes only with beams that contain the same number of phrase tokens. For each number of phrase
 tokens the search keeps as many beams as a search without phrases. A beam ends only if the beam contains all
-phrases of its sentence. If a beam has room for no more than the missing phrases, the beam may only continue
-with these phrases. `PhraseCandidates` implements these rules as a candidate selection of `BeamSearch`.
+phrases of its sentence. If a beam has room only for the missing phrases, the beam must continue with these
+phrases. `PhraseCandidates` implements these rules as a candidate selection of `BeamSearch`.
 
 Other settings may forbid a translation with all phrases of a sentence. If a contradiction between phrases and
 settings is known before the search, an error is raised. If the contradiction appears only during the search,
@@ -12,8 +12,8 @@ unmet.
 
 This file travels with every checkpoint because `generate(must_contain=...)` uses the search in this file.
 
-Letters of shapes: as in beam_search_vaswani, and F phrases per sentence, L tokens of the longest phrase, O
-options per beam.
+In shapes, F is the number of phrases per sentence, L the number of tokens of the longest phrase and O the
+number of options per beam; beam_search_vaswani explains all other letters.
 """
 
 import copy
@@ -45,7 +45,9 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """The phrases of a sentence (lists of token ids) contradict a setting. `reason` ends the message."""
+    """The error for phrases of a sentence (lists of token ids) that contradict a setting. `reason` ends the
+    message.
+    """
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
@@ -93,7 +95,7 @@ def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
 
 
 def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
-    """The total number of tokens of the phrases."""
+    """Return the total number of tokens of the phrases."""
     return sum(len(phrase) for phrase in phrases)
 
 
@@ -151,20 +153,21 @@ class PhraseTables:
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """[N, K, O]: the number of tokens that a translation still needs to contain all phrases."""
+        """Return [N, K, O]: the number of tokens that a translation still needs to contain all phrases."""
         lengths = self.lengths[sentences][:, None, None]
         progress = self.num_matched(matches)  # [N, K, O, F]
         is_missing = progress < lengths
         return (lengths * is_missing).sum(dim=-1) - (progress * is_missing).amax(dim=-1)
 
     def next_tokens(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
-        """[N, K, F]: the next token of each phrase; -1 if the translation already contains the phrase."""
+        """Return [N, K, F]: the next token of each phrase; -1 if the translation contains the phrase."""
         tokens = self.tokens[sentences].unsqueeze(1).expand(-1, matches.shape[1], -1, -1)
         return tokens.gather(3, self.num_matched(matches).unsqueeze(3)).squeeze(3)
 
 
 class PhraseCandidates(CandidateSelection):
-    """The candidate selection for phrases. It keeps `num_kept` beams for each number of missing tokens.
+    """The candidate selection for phrases. `PhraseCandidates` keeps `num_kept` beams for each number of
+    missing tokens.
 
     `config.num_beams` is the total number K of beams.
     """
@@ -179,8 +182,8 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # Consider this number of most probable tokens for each beam. The number leaves room for tokens that
-        # end a beam and for tokens that start a phrase again.
+        # The number of most probable tokens that the selection considers for each beam. The number leaves
+        # room for tokens that end a beam and for tokens that start a phrase again.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -368,8 +371,8 @@ def _grid_search(
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # For sentences without phrases use the stopping rule of a search without phrases. If that search has only
-    # one beam, it stops at the first `</s>`.
+    # For sentences without phrases use the stopping rule of a search without phrases. A search with only one
+    # beam and without phrases stops at the first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
     # Let the stopping rule consider all possible lengths, because a beam that lacks a phrase may not end yet
@@ -415,7 +418,7 @@ def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
     """Return the wanted phrases of each sentence. Merge phrases if they are too long together, and raise an
-    error if the merged phrases are still too long.
+    error if the merged phrases still do not fit.
     """
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
@@ -504,7 +507,7 @@ def warn_of_unmet_phrases(unmet: list[list[list[Sequence[int]]]], config: Genera
 def _select_inputs(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
-    """The inputs of a model for the sentences `kept` [N], repeated for `config.num_beams` beams."""
+    """Return the inputs of a model for the sentences `kept` [N], repeated for `config.num_beams` beams."""
     selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:

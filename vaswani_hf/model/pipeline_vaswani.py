@@ -3,13 +3,14 @@
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
 converts the results to dicts. `TranslationPipeline` behaves like the translation pipeline of transformers 4.
 
-Differs from transformers 4: an empty text has an empty translation. The texts of a list are sorted by length
-before the search. Texts that are too long for a Vaswani model are translated in pieces. A model may have a
-second tokenizer for the target language. All options of the translator are available.
+Unlike transformers 4, the pipeline translates an empty text to an empty text. The pipeline sorts the texts of
+a list by length before the search. Texts that are too long for a Vaswani model are translated in pieces. A
+model for this pipeline may have a second tokenizer for the target language. All options of the translator are
+available.
 
 This file travels with every checkpoint so that the pipeline works without the package.
 
-Letters of shapes: T target length, R translations of one text (`num_return_sequences`).
+In shapes, T is the target length and R the number of translations of one text (`num_return_sequences`).
 """
 
 import os
@@ -26,8 +27,8 @@ from transformers import Pipeline, PreTrainedTokenizerFast
 
 from .configuration_vaswani import TARGET_FOLDER, eos_token_ids
 from .generation_vaswani import is_filled, setting_of
-from .inputs_vaswani import Request, check_text
-from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, TranslationOptions, check_tokenizers
+from .inputs_vaswani import Request, TranslationOptions, check_text
+from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, check_tokenizers
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
@@ -60,9 +61,6 @@ class TranslationPipeline(Pipeline):
     tokenizer: Any
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-    # The translator resolves generation settings, because `Pipeline` resolves them differently in different
-    # versions of transformers.
-    _pipeline_calls_generate = False
 
     def __init__(
         self, model, tokenizer, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any

@@ -12,13 +12,14 @@ translations with loops.
 
 This file travels with every checkpoint because the translator splits and aligns texts and detects loops.
 
-Letters of shapes: S source length, T target length, both in tokens.
+In shapes, S is the source length and T the target length, both in tokens.
 """
 
 import operator
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -35,7 +36,7 @@ _ABBREVIATIONS = frozenset(
     "mme mlle mgr p.ex ex sr sra srta dra ud uds ee sig dott avv dhr mevr".split()
 )
 
-# Abbreviations that do not end a sentence if a number follows: "No. 5", but not "No. I do not."
+# Abbreviations that do not end a sentence if a number follows, as in "No. 5", but not "No. I do not."
 _BEFORE_NUMBERS = frozenset(
     "no nos nr art abs abb bd kap tab fig figs eq vol ch sec pp p s pt tel anm ziff pos pág pag núm num n "
     "jan feb mar apr jun jul aug sep sept oct nov dec mär okt dez".split()
@@ -108,7 +109,7 @@ def split_sentences(text: str) -> tuple[list[str], list[str]]:
 
 
 def join_sentences(sentences: list[str], separators: list[str]) -> str:
-    """The text of N sentences and the N + 1 separators around them: the inverse of `split_sentences`.
+    """Join N sentences and the N + 1 separators around the sentences; the inverse of `split_sentences`.
 
     An empty separator between two sentences becomes a space, unless the first sentence ends with a Chinese or
     Japanese full stop.
@@ -122,7 +123,7 @@ def join_sentences(sentences: list[str], separators: list[str]) -> str:
 
 
 def _split_line(line: str) -> list[tuple[str, str]]:
-    """The sentences of a line, each with the white space that follows the sentence."""
+    """Return the sentences of a line, each with the white space that follows the sentence."""
     pieces = []
     start = len(line) - len(line.lstrip())
     if start:
@@ -173,7 +174,9 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
 
 
 def words_at(text: str, starts: Sequence[int]) -> list[int]:
-    """For each character position the index of the word at or after the position; -1 if there is no word."""
+    """Return for each character position the index of the word at or after the position; -1 if there is no
+    word.
+    """
     # Entry i of `ended` is the number of words that end before character i. The last entry is for the end of
     # the text.
     ended = [0]
@@ -185,7 +188,7 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
 def target_word_indices(
     token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[int]]:
-    """The words of a translation, and [T] for each token the index of its word, -1 for special tokens.
+    """Return the words of a translation, and [T] for each token the index of its word, -1 for special tokens.
 
     White space separates words. A token may contain only a part of a character.
     """
@@ -207,6 +210,35 @@ def target_word_indices(
     return text.split(), words_at(text, starts)
 
 
+# A byte-level vocabulary writes each byte as one visible character: a visible Latin-1 character stands for its own
+# code, and the characters from U+0100 stand for all other bytes (GPT-2).
+_VISIBLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
+_OTHER_BYTES = sorted({*range(256)} - {*_VISIBLE_BYTES})
+_BYTE_OF_CHARACTER = {chr(byte): byte for byte in _VISIBLE_BYTES}
+_BYTE_OF_CHARACTER |= {chr(256 + number): byte for number, byte in enumerate(_OTHER_BYTES)}
+
+
+def token_texts(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    r"""The text of each token. For a byte-level tokenizer, the entry "ĠlÃ¤uft" of the vocabulary becomes " läuft".
+
+    A token may contain only a part of a character. Each byte of such a part becomes an escape such as "\xc3".
+    """
+    entries: Any = tokenizer.convert_ids_to_tokens(list(token_ids))
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if decoder is None or decoder.decode(["Ã¤"]) != "ä":
+        # The tokenizer is not a byte-level tokenizer. The entries of its vocabulary are text.
+        return entries
+    added = tokenizer.added_tokens_decoder
+    texts = []
+    for token_id, entry in zip(token_ids, entries, strict=True):
+        if token_id in added or not _BYTE_OF_CHARACTER.keys() >= set(entry):
+            texts.append(entry)
+            continue
+        content = bytes(_BYTE_OF_CHARACTER[character] for character in entry)
+        texts.append(content.decode(errors="backslashreplace"))
+    return texts
+
+
 def _decode(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
     return tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
@@ -214,7 +246,8 @@ def _decode(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str
 def align_words(
     attention: torch.Tensor, source_words: Sequence[int], target_words: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """For each target word the source word with the highest attention, as pairs (source word, target word).
+    """Return for each target word the source word with the highest attention, as pairs (source word, target
+    word).
 
     Row t of the attention [T, S] belongs to the position that predicts target token t. `source_words` [S] and
     `target_words` [T] are the word indices of tokens, -1 for none. The attention to a source word is the
@@ -234,7 +267,7 @@ def align_words(
 
 
 def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The indices of the tokens that belong to a word, and the indices of their words, both int64."""
+    """Return the indices of the tokens that belong to a word, and the indices of their words, both int64."""
     tokens = [token for token, word in enumerate(words) if word >= 0]
     indices = [words[token] for token in tokens]
     return (
@@ -272,11 +305,11 @@ _SHORT = 10
 
 
 def is_loop(translation: str, source: str) -> bool:
-    """True if a translation repeats a word or phrase in a row much more often than its source.
+    """Return True if a translation repeats a word or phrase in a row much more often than its source.
 
-    A loop repeats a word at least four times, a phrase at least three times, or a part of a word at least
-    four times (and at least twenty characters in total). The number of repeats must also be more than twice
-    the largest number of repeats in the source.
+    A loop repeats a word at least four times or a phrase at least three times. A repeated part of a word is a
+    loop if the part occurs at least four times and the repeats have at least twenty characters in total. To
+    count as a loop, a translation must have more than twice as many repeats as the source has at most.
     """
     words = [word.casefold().strip(".,;:!?…'\"()„“”«»") or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -288,7 +321,8 @@ def is_loop(translation: str, source: str) -> bool:
 
 
 def ngram_size_without_loops(source: str) -> int:
-    """The `no_repeat_ngram_size` for the second translation of a text whose first translation is a loop.
+    """Return the `no_repeat_ngram_size` for the second translation of a text whose first translation is a
+    loop.
 
     For long texts the size is 3, because a long sentence may need to repeat two tokens. For short texts the
     size is 2, because size 3 is not enough: a small Multi30k model gave loops for 20 of 950 short inputs.
@@ -303,7 +337,9 @@ def _least_repeats(num_words: int) -> int:
 
 
 def _most_repeats(source: str) -> int:
-    """The largest number of repeats in a row in the source, as in "ha ha ha", "ha, ha, ha" or "hahaha"."""
+    """Return the largest number of repeats in a row in the source, as in "ha ha ha", "ha, ha, ha" or
+    "hahaha".
+    """
     characters = "".join(source.casefold().split())
     letters = "".join(character for character in characters if character.isalnum())
     repeats = [1]

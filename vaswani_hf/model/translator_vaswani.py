@@ -1,29 +1,29 @@
 """Translates texts, and returns the translations in the order of the texts.
 
-`Translator.translate` reads a window of texts (1000 by default) and translates the window in these steps:
+`Translator.translate` reads a window of texts (1000 by default) and translates the window in seven steps:
 
 1. Split each text into sentences, if `split_sentences` is set.
 2. Tokenize all sentences of the window in one call. Cut sentences that are too long for the model. Each
    sentence or piece becomes a `Segment`.
 3. Attach the target prefix and the phrases of each text to its segments.
-4. Search. `PyTorchBackend.search` calls `model.generate` of generation_vaswani for a batch of segments of
+4. To search, `PyTorchBackend.search` calls `model.generate` of generation_vaswani for a batch of segments of
    similar lengths. Each translation of a segment is a `Hypothesis`.
 5. Search again, without repetition, for segments whose translations repeat a phrase in a loop, if
    `repetition_guard` is set.
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
 7. Join the translations of the segments of each text.
 
-The methods of `BaseTranslator` follow the order of the steps. `PyTorchBackend` follows below. The translator
-works for all encoder-decoder models that have `generate`.
+The methods of `BaseTranslator` stand in the order of these steps. `PyTorchBackend` follows below. The
+translator works for all encoder-decoder models that have `generate`.
 
-Details are in other files. inputs_vaswani checks options and texts, and combines each text with its
-constraints in a `Request`. text_rules_vaswani splits sentences, aligns words and detects loops.
+The file inputs_vaswani checks options and texts, and combines each text with its
+constraints in a `Request`. The file text_rules_vaswani splits sentences, aligns words and detects loops.
 
 This file travels with every checkpoint because the pipeline for translation calls the translator. The package
 adds `Translator.from_pretrained` and the backend for CTranslate2.
 
-Letters of shapes: B segments of a batch, S source length, T target length (both in tokens), R translations of
-a segment, N decoder layers.
+In shapes, B is the number of segments of a batch, S the source length, T the target length (both in tokens),
+R the number of translations of a segment and N the number of decoder layers.
 """
 
 import copy
@@ -31,7 +31,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Protocol
@@ -43,24 +43,23 @@ from transformers.utils import logging
 from .beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from .configuration_vaswani import decoder_start_token_id, eos_token_ids
 from .generation_vaswani import (
-    SCORE_SETTINGS,
     FiniteLogits,
     checked_models,
     setting_of,
     token_log_probs,
-    validate_search_fields,
 )
 from .inputs_vaswani import (
     LINE_ERRORS,
+    SCORE_SETTINGS,
     InvalidInput,
     Request,
+    TranslationOptions,
     check_iterable_of_texts,
-    check_options,
     check_text,
     make_requests,
-    option,
     try_parse,
     unwrap,
+    validate_search_fields,
     zip_pairs,
 )
 from .phrase_search_vaswani import contains, forbidden_tokens, repeated_ngram
@@ -73,6 +72,7 @@ from .text_rules_vaswani import (
     split_sentences,
     target_word_indices,
     to_pharaoh,
+    token_texts,
     words_at,
 )
 
@@ -102,86 +102,6 @@ _TAG = re.compile(r">>\S+?<<")
 # At the position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of
 # every layer is at least 0.82.
 ALIGNMENT_LAYERS = 2
-
-
-@dataclass(frozen=True)
-class TranslationOptions:
-    """The options of a translation: the keyword arguments of `translate`, of the pipeline and of the command.
-
-    The field `generate` contains the arguments of `model.generate`, such as `num_beams`. `of` puts every
-    argument that is not a field of the class into `generate`. The `help` of each field explains the field.
-
-    Raises:
-        ValueError: If an option or a setting of the search has an impossible value.
-
-    Example:
-        >>> options = TranslationOptions.of(split_sentences=True, num_beams=2)
-        >>> options.split_sentences, options.generate
-        (True, {'num_beams': 2})
-    """
-
-    window: int = option(
-        1000,
-        "lines that are read before their translation begins (1000; 1 if the input is a terminal)",
-        least=1,
-    )
-    tokens_per_batch: int = option(4096, "source positions per batch, padding included (4096)", least=1)
-    batch_size: int | None = option(
-        None, "texts per batch; as many as `tokens_per_batch` allows by default", least=1, command_line=False
-    )
-    split_sentences: bool = option(False, "translate long texts sentence by sentence (false)")
-    repetition_guard: bool = option(
-        False,
-        "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
-    )
-    on_error: str = option(
-        "fail",
-        "skip: report a bad line, write an empty translation (or the `error`, in JSON) and continue; exit code 1 if "
-        "all lines are bad",
-        choices=("fail", "skip"),
-    )
-    seed: int | None = option(
-        None, "seed of sampling; the same seed draws the same translations", least=0, most=2**32 - 1
-    )
-    return_scores: bool = option(
-        False, "return score, tokens, words and confidences with each translation", command_line=False
-    )
-    return_alignments: bool = option(
-        False, "return the word alignment of each translation", command_line=False
-    )
-    warn_of_limit: bool = option(
-        False,
-        "warn if a source has more than 90 % as many tokens as its translation may have",
-        command_line=False,
-    )
-    tokenize: dict[str, Any] = option(
-        factory=dict, help="arguments of the source tokenizer, such as `src_lang`", command_line=False
-    )
-    decode: dict[str, Any] = option(
-        factory=lambda: {"clean_up_tokenization_spaces": False},
-        help="arguments of the target tokenizer's `decode`",
-        command_line=False,
-    )
-    generate: dict[str, Any] = option(factory=dict, help="arguments of `generate`", command_line=False)
-
-    def __post_init__(self):
-        check_options(vars(self), type(self))
-        validate_search_fields(self.generate)
-        validate_search_fields(self.generate.get("generation_config"))
-
-    @classmethod
-    def of(cls, **options: Any) -> "TranslationOptions":
-        """Create options from the arguments of a call. An argument that is not a field becomes an entry of
-        `generate`.
-        """
-        names = {field.name for field in fields(cls)} - {"generate"}
-        own = {name: options.pop(name) for name in names & options.keys()}
-        return cls(**own, generate=options)
-
-    @property
-    def is_scored(self) -> bool:
-        """True if translations contain scores."""
-        return self.return_scores or self.return_alignments
 
 
 @dataclass(slots=True)
@@ -254,7 +174,10 @@ class Translation:
             parts.
         log_prob (float): The summed log-probability (nats).
         confidence (float): The geometric mean of the probabilities of the tokens.
-        tokens (list): The tokens (str), including `</s>`, without forced tokens.
+        tokens (list): The tokens as text (str), including `</s>`, without forced tokens. For a byte-level
+            tokenizer, `tokens` are not the entries of the vocabulary: " läuft" stands for the entry "ĠlÃ¤uft",
+            and a byte of a character that is divided between tokens is an escape such as "\\xc3". For the
+            entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
         alignment (str): For each word the source word with the highest attention, in Pharaoh format,
@@ -519,7 +442,9 @@ class BaseTranslator:
         return [f"{tag} {sentence}" for sentence in sentences], separators
 
     def _tag_of(self, text: str) -> str:
-        """The tag of the target language at the beginning of a text, such as ">>en<<", or an empty str."""
+        """Return the tag of the target language at the beginning of a text, such as ">>en<<", or an empty
+        str.
+        """
         tag = _TAG.match(text)
         return tag[0] if tag and tag[0] in self._tags else ""
 
@@ -598,8 +523,8 @@ class BaseTranslator:
             tag_words = [-1] * len(tag_ids)
             start = stop
         logger.warning(
-            f"Line {number} has {len(segment.token_ids)} tokens, more than the {max_length} of this model: it is translated "
-            f"in {len(pieces)} pieces."
+            f"Line {number} has {len(segment.token_ids)} tokens, more than the {max_length} of this model: "
+            f"the line is translated in {len(pieces)} pieces."
         )
         return pieces
 
@@ -687,7 +612,7 @@ class BaseTranslator:
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """The translations of a text without words: the target prefix, or the white space of the text."""
+        """Return the translations of a text without words: the target prefix, or the white space of the text."""
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
         if prefix or request.must_contain:
@@ -885,7 +810,7 @@ def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Tran
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """The phrases of a segment that a hypothesis lacks; None if it contains all phrases."""
+    """Return the phrases of a segment that a hypothesis lacks; None if it contains all phrases."""
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
         if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:
@@ -957,7 +882,7 @@ def scored_translation(
         score=score,
         log_prob=log_prob_sum,
         confidence=math.exp(log_prob_sum / max(1, len(log_probs))),
-        tokens=tokenizer.convert_ids_to_tokens(own_ids),
+        tokens=token_texts(own_ids, tokenizer),
         token_log_probs=log_probs,
         words=[Word(word, math.exp(value)) for word, value in zip(words, word_log_probs, strict=True)],
         alignment=alignment,
@@ -1013,7 +938,7 @@ def with_alternatives(translations: Sequence[Translation]) -> Translation:
 
 
 def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token ids of a target prefix, without `</s>` and without surrounding white space."""
+    """Return the token ids of a target prefix, without `</s>` and without surrounding white space."""
     return _target_token_ids(prefix.strip(), tokenizer) if prefix.strip() else []
 
 
@@ -1050,7 +975,9 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
 
 
 def tags_of(tokenizer: Any) -> dict[str, int]:
-    """The tags of target languages in a tokenizer's vocabulary, such as ">>en<<", with their token ids."""
+    """Return the tags of target languages in a tokenizer's vocabulary, such as ">>en<<", with their token
+    ids.
+    """
     tags = {}
     for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
         if not token.special and _TAG.fullmatch(token.content):
@@ -1177,7 +1104,7 @@ class PyTorchBackend:
         arguments = self._generate_arguments(segments, prompts, settings)
         finite = FiniteLogits()
         if not self._is_vaswani:
-            # Add a check for finite logits, because only Vaswani models have this check.
+            # Add a check for finite logits, because models of other classes have no such check.
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or ()), finite]
         try:
             sequences = self.model.generate(**arguments)
@@ -1190,7 +1117,9 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """True if the padding before a short target prefix counts towards the limit of its translation."""
+        """Return True if the padding before a short target prefix counts towards the limit of its
+        translation.
+        """
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
         has_fixed_length = setting_of("max_length", given, self.generation_config) is not None
@@ -1226,8 +1155,8 @@ class PyTorchBackend:
             arguments["must_contain"] = [segment.phrases for segment in segments]
             # Switch the warning of the search off, because the translator warns with the line number.
             arguments["warn_of_unmet_phrases"] = False
-        # Override checkpoint settings that have no effect here, because transformers would warn about these
-        # settings.
+        # Override settings of the checkpoint that have no effect in this search, because transformers would
+        # warn about these settings.
         idle: dict[str, Any] = {"max_length": None} if settings.get("max_new_tokens") else {}
         if settings.get("num_beams") == 1:
             idle |= {"length_penalty": 1.0, "early_stopping": False}
@@ -1348,7 +1277,7 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
 def _pad_rows(
     rows: list[list[int]], fill: int, on_the_left: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
+    """Return rows of tokens as a tensor [B, longest row] int64, and a mask that is 0 for padding."""
     longest = max(map(len, rows))
     padding = [[fill] * (longest - len(row)) for row in rows]
     lengths = torch.tensor([len(row) for row in rows])[:, None]

@@ -23,7 +23,7 @@ class BuildOptimizer(Protocol):
     """A function that makes an optimizer for a model.
 
     `settings` is the section `training` of a recipe. `bf16` is True if the run computes in bfloat16. The
-    function need not set the learning rate, because the schedule sets it before each step.
+    function need not set the learning rate, because the schedule sets the learning rate before each step.
     """
 
     def __call__(self, model: nn.Module, settings: Any, *, bf16: bool) -> torch.optim.Optimizer: ...
@@ -119,8 +119,9 @@ class Regularizer:
             weights or gradients.
         needs_encoder_decoder (bool): True if only tasks with an encoder and a decoder have the keys of the
             regulariser.
-        check (Callable): Called with the sections `training` and `model` of a recipe if the recipe turns the
-            regulariser on. Raises a ValueError if the regulariser has no effect with these settings.
+        check (Callable): A function that is called with the sections `training` and `model` of a recipe if
+            the recipe turns the regulariser on. Raises a ValueError if the regulariser has no effect with
+            these settings.
     """
 
     name: str

@@ -83,7 +83,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def scheduled_rate(step: int, training: Any, d_model: int, max_steps: int) -> float:
-    """The learning rate of a step of a run. The number of the first step is 1."""
+    """Return the learning rate of a step of a run. The number of the first step is 1."""
     schedule = SCHEDULES[training.lr_scheduler_type]
     return schedule.rate(
         step, training, warmup_steps=training.warmup_steps, max_steps=max_steps, d_model=d_model
@@ -95,7 +95,7 @@ def _rate_after(completed_steps: int, training: Any, d_model: int, max_steps: in
 
 
 def scheduler_of(optimizer: Optimizer, training: Any, d_model: int, max_steps: int) -> LambdaLR:
-    """A scheduler that sets the learning rates of a run in `optimizer`."""
+    """Return a scheduler that sets the learning rates of a run in `optimizer`."""
     # LambdaLR multiplies the initial rate of the optimizer by the rate of our schedule, so set the initial
     # rate to 1.
     for group in optimizer.param_groups:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
-from ..model.configuration_vaswani import nearest_name
+from ..model.inputs_vaswani import nearest_name
 from ..settings.base import NO_DOCSTRINGS, Settings
 from .entries import Optimizer, Regularizer, Schedule
 from .optimizers import OPTIMIZERS
@@ -23,7 +23,10 @@ def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -
         for key, field in entry.settings.model_fields.items():
             if field.is_required():
                 annotation: Any = Annotated[(field.annotation, *field.metadata)]
-                fields[key] = (annotation | None, Field(None, description=field.description))
+                fields[key] = (
+                    annotation | None,
+                    Field(None, description=field.description, json_schema_extra=field.json_schema_extra),
+                )
             else:
                 fields[key] = (field.annotation, field)
     return create_model(name, __base__=Settings, __cls_kwargs__=NO_DOCSTRINGS, **fields)
@@ -47,18 +50,18 @@ class TrainingSettings(_EntryKeys):
     # The keys that set the largest number of tokens of a batch.
     batch_keys: ClassVar[tuple[str, ...]] = ()
 
-    max_steps: int | None = Field(None, gt=0)
+    max_steps: int | None = Field(None, gt=0, json_schema_extra={"unit": "steps"})
     """The number of optimizer steps. Give either `max_steps` or `num_train_epochs`."""
-    num_train_epochs: float | None = Field(None, gt=0)
+    num_train_epochs: float | None = Field(None, gt=0, json_schema_extra={"unit": "epochs"})
     """The number of passes over the corpus. Give either `num_train_epochs` or `max_steps`."""
-    gradient_accumulation_steps: int = Field(1, gt=0)
+    gradient_accumulation_steps: int = Field(1, gt=0, json_schema_extra={"unit": "batches"})
     """The number of batches whose gradients are summed for one optimizer step."""
-    optimizer: str = "adam"
+    optimizer: str = Field("adam", json_schema_extra={"range": ", ".join(OPTIMIZERS)})
     """The name of the optimizer. The paper uses Adam (Section 5.3)."""
-    lr_scheduler_type: str = "paper"
+    lr_scheduler_type: str = Field("paper", json_schema_extra={"range": ", ".join(SCHEDULES)})
     """The name of the learning rate schedule. "paper" is the schedule of the paper (Equation 3 in Section
     5.3)."""
-    warmup_steps: int = Field(4000, gt=0)
+    warmup_steps: int = Field(4000, gt=0, json_schema_extra={"unit": "steps"})
     """The number of steps of the warm-up. The learning rate rises during the warm-up."""
     max_grad_norm: float = Field(0.0, ge=0)
     """The largest norm of the gradient. A gradient with a larger norm is scaled down to this norm. 0 turns
@@ -78,24 +81,24 @@ class TrainingSettings(_EntryKeys):
     """Save memory: do not store the activations of the layers, but compute the activations again in the
     backward pass.
     """
-    logging_steps: int = Field(50, gt=0)
+    logging_steps: int = Field(50, gt=0, json_schema_extra={"unit": "steps"})
     """The number of steps between two lines of the log."""
-    eval_steps: int = Field(500, gt=0)
+    eval_steps: int = Field(500, gt=0, json_schema_extra={"unit": "steps"})
     """The number of steps between two validations."""
-    save_steps: int = Field(500, gt=0)
+    save_steps: int = Field(500, gt=0, json_schema_extra={"unit": "steps"})
     """The number of steps between two checkpoints."""
-    save_total_limit: int = Field(5, gt=0)
+    save_total_limit: int = Field(5, gt=0, json_schema_extra={"unit": "checkpoints"})
     """The number of checkpoints that are kept. Older checkpoints are deleted."""
-    average_checkpoints: int = Field(0, ge=0)
+    average_checkpoints: int = Field(0, ge=0, json_schema_extra={"unit": "checkpoints"})
     """The final weights are the average of this number of last checkpoints (Section 6.1). With 0, no
     checkpoints are averaged."""
-    early_stopping_patience: int | None = Field(None, gt=0)
+    early_stopping_patience: int | None = Field(None, gt=0, json_schema_extra={"unit": "validations"})
     """Stop after this number of validations without an improvement. The final weights are those of the best
     checkpoint. Null turns early stopping off."""
     metric_for_best_model: str = "loss"
     """The score that decides which checkpoint is the best, for early stopping: `loss`, or another score of
     the validation, such as `bleu` with `evaluation.validation_bleu: true`."""
-    dataloader_num_workers: int | None = Field(None, ge=0)
+    dataloader_num_workers: int | None = Field(None, ge=0, json_schema_extra={"unit": "processes"})
     """The number of data workers: processes that prepare batches. With null, a run on an accelerator starts 2
     data workers, but a run on a CPU or with `data.streaming: true` starts no data workers."""
     report_to: list[str] = []
@@ -192,21 +195,21 @@ class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
 
     batch_keys = ("source_tokens_per_batch", "target_tokens_per_batch")
 
-    source_tokens_per_batch: int = Field(25000, gt=0)
+    source_tokens_per_batch: int = Field(25000, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of source tokens of a batch, padding included (Section 5.1)."""
-    target_tokens_per_batch: int = Field(25000, gt=0)
+    target_tokens_per_batch: int = Field(25000, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of target tokens of a batch, padding included (Section 5.1)."""
 
 
 class TextTraining(TrainingSettings):
     """The training of a language model.
 
-    An example of a language model is one text.
+    Each training example of a language model is one text.
     """
 
     batch_keys = ("text_tokens_per_batch",)
 
-    text_tokens_per_batch: int = Field(25000, gt=0)
+    text_tokens_per_batch: int = Field(25000, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of tokens of a batch, padding included."""
 
     @field_validator("text_tokens_per_batch", mode="before")
@@ -229,5 +232,7 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """The class of the section `training` for a model with these stacks ("encoder", "decoder" or both)."""
+    """Return the class of the section `training` for a model with these stacks ("encoder", "decoder" or
+    both).
+    """
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

@@ -63,7 +63,7 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 
 
 def _punctuation_of(tree: Tree) -> list[bool]:
-    """For each word of a tree, True if the word is punctuation.
+    """Return for each word of a tree whether the word is punctuation.
 
     The tag of a word determines whether the word is punctuation. If a word has no tag, the word itself
     determines whether it is punctuation.

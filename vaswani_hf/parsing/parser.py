@@ -19,7 +19,8 @@ from transformers.utils import logging
 
 from ..data.trees import CLOSE, OPEN, WORD, Tree, tree_from_symbols, tree_from_text, unescaped
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
-from ..model.translator_vaswani import Hypothesis, PyTorchBackend, Segment, Translation, TranslationOptions
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.translator_vaswani import Hypothesis, PyTorchBackend, Segment, Translation
 from ..translation.translator import Translator
 
 logger = logging.get_logger(__name__)
@@ -43,13 +44,14 @@ _FORBIDDING_SETTINGS = (
 
 
 class WellFormedTrees(LogitsProcessor):
-    """A logits processor for trees. It allows a symbol only if a well-formed tree over all words is still
-    possible within the length limit.
+    """A logits processor for trees. The processor allows a symbol only if a well-formed tree over all words
+    is still possible within the length limit.
 
-    At each step, the processor counts the symbols of each beam. It uses no grammar and stores nothing between
-    steps.
+    At each step, the processor counts the symbols of each beam. The processor uses no grammar and stores
+    nothing between steps.
 
-    Dimensions in shapes: B sentences, K beams, T symbols that a beam has so far, V target vocabulary.
+    In shapes, B is the number of sentences, K the number of beams, T the number of symbols that a beam has so
+    far and V the size of the target vocabulary.
 
     Args:
         tokenizer (PreTrainedTokenizerFast): The tokenizer of trees.
@@ -155,7 +157,7 @@ class TreeBackend(PyTorchBackend):
         return super().search(segments, with_attention, **settings, logits_processor=processors)
 
     def _limits(self, segments: list[Segment], settings: dict[str, Any]) -> list[int]:
-        """For each sentence, the maximum number of symbols that `generate` allows, including `</s>`."""
+        """Return for each sentence the maximum number of symbols that `generate` allows, including `</s>`."""
         names = ("max_length_a", "max_length_b", "max_new_tokens", "max_length")
         lengths = {name: setting_of(name, settings, self.generation_config) for name in names}
         if all(length is None for length in lengths.values()):

@@ -218,7 +218,7 @@ def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]
 
 
 def _best_step(newest: Path, training: AnyTraining, among: list[str] | None = None) -> int | None:
-    """The step with the best validation score, according to the log in the newest checkpoint."""
+    """Return the step with the best validation score, according to the log in the newest checkpoint."""
     scores = scores_by_step(read_state(newest)["log_history"], training.metric_for_best_model)
     if among is not None:
         scores = {step: score for step, score in scores.items() if f"checkpoint-{step}" in among}

@@ -28,11 +28,13 @@ from ..checkpoint.files import (
     weight_files,
 )
 from ..model.configuration_vaswani import TARGET_FOLDER
-from ..model.generation_vaswani import DECODING_SETTINGS
+from ..model.inputs_vaswani import DECODING_SETTINGS
+from ..packaged import packaged_folder
 from ..recipe.licenses import RESEARCH_ONLY, check_license, data_license
 from ..recipe.published import is_folder_of_base, published_yaml, recorded_recipe
 from ..settings.data import CorpusData, DataSettings, is_on_hub, last_part
 from ..tasks import TASKS, CardWords, Task
+from ..version import INSTALL_INSTRUCTION
 
 
 def model_card(
@@ -60,6 +62,7 @@ def model_card(
         "weights_changed": results.get("weights_changed") or {},
         "data": data,
         "repo_id": repo_id,
+        "install": INSTALL_INSTRUCTION,
         "name": repo_id.split("/")[-1],
         "license": chosen or data.get("license"),
         "is_chosen": chosen is not None,
@@ -142,7 +145,9 @@ def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
 
 
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
-    """The names of the repositories whose models a run started from, without local folders and commits."""
+    """Return the names of the repositories whose models a run started from, without local folders and
+    commits.
+    """
     names = [name.partition("@")[0] for name in begun_with if not is_folder_of_base(name)]
     if len(names) == 1:
         return names[0]
@@ -150,11 +155,7 @@ def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
 
 
 def _template() -> str:
-    package = Path(__file__).parents[1]
-    # In an installed package, the folder model_cards is inside the package. In a checkout, the folder
-    # model_cards is next to the package.
-    places = [folder / "model_cards" / "template.md" for folder in (package, package.parent)]
-    return next(path for path in places if path.is_file()).read_text(encoding="utf-8")
+    return (packaged_folder("model_cards") / "template.md").read_text(encoding="utf-8")
 
 
 def _metadata(facts: dict[str, Any], task: Task, words: CardWords) -> ModelCardData:
@@ -209,7 +210,9 @@ def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[E
 
 
 def _checkpoint_facts(folder: Path) -> dict[str, Any]:
-    """The facts for the card that come from the files of the checkpoint, such as the number of parameters."""
+    """Return the facts for the card that come from the files of the checkpoint, such as the number of
+    parameters.
+    """
     generation = read_record(folder / GENERATION_FILE)
     return {
         "parameters": _count_parameters(folder),
@@ -272,7 +275,7 @@ def data_facts(data: DataSettings) -> dict[str, Any]:
     """Describe the data of a run for the model card and results.json. Only the names of files are kept,
     without folders.
     """
-    # Use `getattr`, because a task has either one language or two languages.
+    # Use `getattr`, because the recipe of a task has either one language key or two language keys.
     return {
         "source_language": getattr(data, "source_language", ""),
         "target_language": getattr(data, "target_language", ""),
@@ -288,6 +291,9 @@ def data_facts(data: DataSettings) -> dict[str, Any]:
 def _split_facts(data: DataSettings, split: str) -> dict[str, Any] | None:
     if data.corpus:
         return {"name": data.corpus, "split": split}
+    if split in data.held_out_sizes:
+        size = data.held_out_sizes[split]
+        return {**(_split_facts(data, "train") or {}), "split": f"{size:,} examples of the training data"}
     files = [last_part(path) for path in data.files(split)]
     if files:
         facts: dict[str, Any] = {"name": files[0], "files": files}

@@ -20,6 +20,7 @@ from huggingface_hub import (
     CommitOperationDelete,
     HfApi,
     ModelInfo,
+    get_token,
     snapshot_download,
 )
 from huggingface_hub.errors import RepositoryNotFoundError
@@ -105,7 +106,7 @@ def push(
 ) -> str:
     """Push a checkpoint in one commit. Download the commit again, and compare it with the checkpoint.
 
-    The repository is created if it does not exist. Before that, the checkpoint and the permissions of the
+    The repository is created if it does not exist. Before the push, the checkpoint and the permissions of the
     user are checked. huggingface_hub validates the metadata of the card before the upload. If a push fails,
     the branch does not change, and the push can be repeated. The folder of the checkpoint does not change.
 
@@ -122,8 +123,8 @@ def push(
         tag (str, optional): The name of a new tag for the commit.
         license (str, optional): The licence for the model card, as an identifier of the Hub such as
             "cc-by-4.0".
-        base_model (str, optional): For the model card: the repository of the model that was the start of the
-            training.
+        base_model (str, optional): The repository of the model from whose weights the training started, for
+            the model card.
         commit_message (str): The title of the commit.
         token (str or bool, optional): An access token. The default is HF_TOKEN, or the token that `hf auth
             login` has stored.
@@ -137,6 +138,8 @@ def push(
     """
     with _only_hub_errors(), TemporaryDirectory() as name:
         to = Destination(repository, private, revision, create_pr, tag, token)
+        # Check the token first, because the model takes minutes to load.
+        _check_token(to)
         expected = fingerprint(Path(checkpoint))
         to = check_destination(to)
         staged = Path(name)
@@ -303,12 +306,22 @@ def refuse_tokens(folder: Path) -> None:
             )
 
 
+def _check_token(destination: Destination) -> None:
+    """Raise a `HubError` if there is no access token, because huggingface_hub would only fail later."""
+    if not isinstance(destination.token, str) and (destination.token is False or get_token() is None):
+        raise HubError(
+            "A push needs an access token with write permission, but there is no token; log in with `hf auth login` "
+            "or set HF_TOKEN."
+        )
+
+
 def check_destination(destination: Destination) -> Destination:
     """Complete the destination with the user name if `repo_id` has none. Raise a `HubError` if a push is not
     possible.
 
     The check creates nothing, so that a run can check the destination before the training.
     """
+    _check_token(destination)
     with explained():
         api = HfApi(token=destination.token)
         user = with_retries(api.whoami)
@@ -437,7 +450,7 @@ def _check_arrived(
 
 @torch.inference_mode()
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """The tokens and logits of sample texts, and a translation if the model translates. Two identical
+    """Return the tokens and logits of sample texts, and a translation if the model translates. Two identical
     checkpoints have the same fingerprint.
     """
     model, tokenizers = load_model(folder, kinds=tuple(KINDS)), load_tokenizers(folder)
@@ -459,7 +472,8 @@ def fingerprint(folder: Path) -> dict[str, Any]:
         logits.append(model(input_ids=source, **target_ids).logits)
     if not all(of_text.isfinite().all() for of_text in logits):
         raise ValueError(
-            f"The model in '{folder}' must compute finite logits, but there are infinite ones or NaN."
+            f"The model in '{folder}' must compute finite logits, but some logits are infinite or NaN; push an "
+            "earlier checkpoint, or train again with a smaller learning rate."
         )
     translation = list(translator.translate(_SAMPLES[:1])) if translator else None
     return {

@@ -16,7 +16,7 @@ _UNDECIDED = ("other", "unknown")
 
 
 def data_license(data: DataSettings) -> str | None:
-    """The licence of the training data: an identifier of the Hub, "research-only", or None if unknown."""
+    """Return the licence of the training data: an identifier of the Hub, "research-only", or None if unknown."""
     # The corpora of `data.corpus` have the licence of the package, because the package generates them.
     return data.license or ("apache-2.0" if data.corpus else None)
 

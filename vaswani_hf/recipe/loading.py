@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from ..model.configuration_vaswani import nearest_name
+from ..model.inputs_vaswani import nearest_name
+from ..packaged import find_recipe, similar_recipes
 from ..settings.base import Settings, as_yaml
 from ..user_code import run_user_code
 from .recipe import Recipe, make_recipe, recipe_classes, task_of
@@ -47,13 +48,14 @@ def load_recipe(
     """Load and check a recipe.
 
     Example:
-        >>> recipe = load_recipe("configuration/numbers.yaml", ["--max_steps", "500"])
+        >>> recipe = load_recipe("numbers", ["--max_steps", "500"])
         >>> recipe.task, recipe.training.max_steps
         ('translation', 500)
 
     Args:
-        path (str or Path): A YAML file. The key `extends` of the file can name another YAML file, by a path
-            relative to the file with the key `extends`.
+        path (str or Path): A YAML file, or the name of a recipe of the package, such as "numbers". The key
+            `extends` of the file can name another recipe, by a path relative to the file with the key `extends`,
+            or by the name of a recipe of the package.
         overrides (list, optional): Keys and values that replace those of the file: `["--key", "value", …]`. A
             key is `section.key`, or `key` if only one section has the key.
         needs_data (bool): Require training data. `vaswani plan` passes False, because an estimate of the cost
@@ -70,7 +72,7 @@ def load_recipe(
         ValueError: If the file cannot be read, if a key is unknown, or if a value is impossible. The error
         message is one sentence.
     """
-    content = _extended(Path(path), ())
+    content = _extended(find_recipe(path), ())
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
     # YAML reads a section without keys as null.
@@ -107,7 +109,7 @@ def readable_record(path: Path | None) -> Recipe | None:
 
 
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
-    """The keys of a file, merged with the keys of the file that it extends.
+    """Return the keys of a file, merged with the keys of the file that it extends.
 
     `extending` is the chain of files that led to this file. Each file in the chain extends the next file.
     """
@@ -128,7 +130,7 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
             f"`extends` in '{path}' must be text, the path of a recipe relative to '{path.parent}', but is "
             f"{name!r}."
         )
-    base = path.parent / name
+    base = find_recipe(name, path.parent)
     files = (*extending, path)
     if base.resolve() in [file.resolve() for file in files]:
         circle = " extends ".join(f"'{file}'" for file in (*files, base))
@@ -153,13 +155,16 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """The content of one YAML file. Errors name `extending`, the file that extends this file."""
-    remedy = f"; correct `extends` in '{extending}', a path relative to this file" if extending else ""
+    """The content of one YAML file. Errors name `extending`, the file that extends this file, and similar recipes."""
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
         loader.of_file = f" of '{path}'" if extending else ""
         content = loader.get_single_data()
     except OSError as error:
+        similar = similar_recipes(path)
+        remedy = f"; the package has recipes with the names {', '.join(similar)}" if similar else ""
+        if extending is not None:
+            remedy = f"; correct `extends` in '{extending}', a path relative to this file"
         raise ValueError(f"The recipe '{path}' cannot be read: {error.strerror}{remedy}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"The recipe '{path}' is no YAML: {' '.join(str(error).split())}.") from error
@@ -180,7 +185,9 @@ def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
 
 
 def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
-    """The type of each key of a class of recipes, by `section.key`, or by `key` for keys without a section."""
+    """Return the type of each key of a class of recipes, by `section.key`, or by `key` for keys outside of
+    sections.
+    """
     sections = _sections_of(recipe)
     places = {name: field.annotation for name, field in recipe.model_fields.items() if name not in sections}
     for section, kind in sections.items():
@@ -197,7 +204,7 @@ def _places_of_tasks() -> dict[str, dict[str, Any]]:
 
 
 def _places_of_all_tasks() -> dict[str, Any]:
-    """The type of each key of all tasks, by `section.key`."""
+    """Return the type of each key of all tasks, by `section.key`."""
     places: dict[str, Any] = {}
     for of_task in _places_of_tasks().values():
         places |= of_task
@@ -263,7 +270,7 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
 
 
 def _place_of(key: str) -> str:
-    """The full name `section.key` of a key that the command line gives with or without its section."""
+    """Return the full name `section.key` of a key that the command line gives with or without its section."""
     places = _places_of_all_tasks()
     found = [key] if key in places else _named(key, places)
     if not found:

@@ -19,7 +19,9 @@ from .recipe import Recipe
 
 
 def is_folder_of_base(recorded: str) -> bool:
-    """True if a recorded `model.init_from` is a folder: an absolute path, or only the name of the folder."""
+    """Return True if a recorded `model.init_from` is a folder: an absolute path, or only the name of the
+    folder.
+    """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
 
@@ -32,7 +34,7 @@ def _published_base(name: str) -> str:
 
 
 def published_recipe(recipe: Recipe) -> Recipe:
-    """The published form of a recipe: names of files and folders only, and no repository to push to."""
+    """Return the published form of a recipe: names of files and folders only, and no repository to push to."""
     data = recipe.data
     places: dict[str, Any] = {}
     for key in data.file_keys:
@@ -58,7 +60,7 @@ def published_recipe(recipe: Recipe) -> Recipe:
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:
-    """The recipe that the run of a checkpoint recorded; None without a recorded recipe."""
+    """Return the recipe that the run of a checkpoint recorded; None without a recorded recipe."""
     path = recipe_file(folder)
     if path is None:
         return None
@@ -69,7 +71,7 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
-    """The published form of the recorded recipe as YAML; None without a recorded recipe.
+    """Return the published form of the recorded recipe as YAML; None without a recorded recipe.
 
     If `license` is given, it replaces the recorded licence of the model.
     """

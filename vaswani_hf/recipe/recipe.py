@@ -41,11 +41,11 @@ class Recipe(Settings):
         return make_recipe, ({name: getattr(self, name) for name in self.model_fields_set},)
 
     def to_yaml(self) -> str:
-        """The recipe with all keys of its task, as YAML that `load_recipe` reads."""
+        """Return the recipe with all keys of its task, as YAML that `load_recipe` reads."""
         return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
-        """The values of all keys, by `section.key`.
+        """Return the values of all keys, by `section.key`.
 
         The values of the section `model` include only the keys that the recipe gives.
         """
@@ -117,7 +117,7 @@ def check_warmup(training: AnyTraining, max_steps: int | None) -> list[str]:
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested mappings, by `section.key`."""
+    """Return the values of nested mappings, by `section.key`."""
     values: dict[str, Any] = {}
     for key, value in content.items():
         values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -126,7 +126,7 @@ def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @cache
 def recipe_class(task: Task) -> type[Recipe]:
-    """The class of the recipes of a task."""
+    """Return the class of the recipes of a task."""
     optional: dict[str, Any] = {
         "tokenizer": task.tokenizer_settings,
         "model": model_settings(task.stacks),
@@ -146,12 +146,12 @@ def recipe_class(task: Task) -> type[Recipe]:
 
 
 def recipe_classes() -> dict[str, type[Recipe]]:
-    """The class of the recipes of each task."""
+    """Return the class of the recipes of each task."""
     return {name: recipe_class(task) for name, task in TASKS.items()}  # type: ignore[arg-type]
 
 
 def task_of(values: dict[str, Any]) -> str:
-    """The task of a recipe with these values."""
+    """Return the task of a recipe with these values."""
     task = values.get("task", "translation")
     if not isinstance(task, str) or task not in TASKS:
         raise ValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {as_yaml(task)}.")
@@ -159,5 +159,5 @@ def task_of(values: dict[str, Any]) -> str:
 
 
 def make_recipe(values: dict[str, Any]) -> Recipe:
-    """The recipe with these values: nested mappings as in YAML, or sections."""
+    """Return the recipe with these values: nested mappings as in YAML, or sections."""
     return recipe_classes()[task_of(values)].load(values)

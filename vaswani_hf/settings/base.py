@@ -113,7 +113,7 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """A value for messages, with null, true and false as in YAML."""
+    """Return a value for messages, with null, true and false as in YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return repr(value)
@@ -132,8 +132,8 @@ def _expected(error: ErrorDetails) -> str:
 
 
 def _place_of(error: ErrorDetails) -> str:
-    """The keys that lead to a value, such as `data.train_weights[0]`, without the type names that pydantic
-    inserts.
+    """Return the keys that lead to a value, such as `data.train_weights[0]`, without the type names that
+    pydantic inserts.
     """
     place = ""
     for part in error["loc"]:

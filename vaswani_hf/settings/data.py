@@ -20,7 +20,7 @@ _LARGEST_WEIGHT = 1000
 
 
 def is_on_hub(dataset: str) -> bool:
-    """True if the value of `data.dataset` names a repository on the Hub, not a local folder."""
+    """Return True if the value of `data.dataset` names a repository on the Hub, not a local folder."""
     try:
         validate_repo_id(dataset)
     except HFValidationError:
@@ -29,7 +29,7 @@ def is_on_hub(dataset: str) -> bool:
 
 
 def last_part(path: str) -> str:
-    """The last part of a path: the name of the file or folder."""
+    """Return the last part of a path: the name of the file or folder."""
     return os.path.basename(os.path.abspath(path)) or "root"
 
 
@@ -48,12 +48,20 @@ class DataSettings(Settings):
 
     corpus: str | None = None
     """The name of a corpus that the package generates."""
-    max_length: int = Field(256, gt=0)
+    max_length: int = Field(256, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of tokens of a source or target, `</s>` included. Longer examples are not used for
     training and for the validation loss. The scores of the test split include all examples. If the source or
     the target of an example has more than 16 * `max_length` characters, the training of the tokenizer does
     not use the example."""
-    num_proc: int = Field(1, gt=0)
+    validation_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
+    """The number of examples that the run takes out of the training data for validation, if the recipe names
+    no validation data. The same data always give the same examples. The training uses neither these examples
+    nor their duplicates."""
+    test_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
+    """The number of examples that the run takes out of the training data for the scores at the end of the
+    run, if the recipe names no test data. The same data always give the same examples. The training uses
+    neither these examples nor their duplicates."""
+    num_proc: int = Field(1, gt=0, json_schema_extra={"unit": "processes"})
     """The number of processes that tokenize the corpus."""
     license: str | None = None
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". With
@@ -80,9 +88,15 @@ class DataSettings(Settings):
         return [path for kind in self.file_kinds for path in self.listed(f"{split}_{kind}")]
 
     @property
+    def held_out_sizes(self) -> dict[str, int]:
+        """The sizes of the splits that the run takes out of the training data, by "validation" and "test"."""
+        sizes = {"validation": self.validation_size, "test": self.test_size}
+        return {split: size for split, size in sizes.items() if size is not None}
+
+    @property
     def has_validation(self) -> bool:
-        """True if the recipe names a validation split."""
-        return bool(self.corpus or self.files("validation"))
+        """True if the recipe has a validation split."""
+        return bool(self.corpus or self.files("validation") or self.validation_size)
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -93,7 +107,8 @@ class DataSettings(Settings):
     def validation_keys(self) -> str:
         """The keys that can name a validation split for this training data, for messages."""
         kinds = [kind for kind in self.file_kinds if self.listed(f"train_{kind}")]
-        return " with ".join(f"`data.validation_{kind}`" for kind in kinds)
+        files = " with ".join(f"`data.validation_{kind}`" for kind in kinds)
+        return f"{files}, or `data.validation_size`"
 
     def warnings(self) -> list[str]:
         """Warnings about possible mistakes."""
@@ -133,6 +148,24 @@ class DataSettings(Settings):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _check_held_out(self) -> Self:
+        for split, size in self.held_out_sizes.items():
+            key = f"`data.{split}_size: {size}`"
+            if self.corpus:
+                raise ValueError(
+                    f"{key} cannot be given with `data.corpus: {self.corpus}`, because the package generates its {split} split; "
+                    f"leave `data.{split}_size` out."
+                )
+            for kind in self.file_kinds:
+                name = f"data.{split}_{kind}"
+                if self.listed(f"{split}_{kind}"):
+                    raise ValueError(
+                        f"{key} and `{name}` cannot be given together, because each of them sets the {split} split; give only "
+                        "one of these keys."
+                    )
+        return self
+
     def _sources_in_words(self) -> str:
         *names, last = [f"`data.{key}`" for key in self.source_keys]
         return f"{', '.join(names)} and {last}"
@@ -144,7 +177,7 @@ class CorpusData(DataSettings):
     corpus: Literal["numbers"] | None = None
     """The name of a corpus that the package generates. The corpus "numbers" has number words in English and
     German."""
-    numbers_train_size: int = Field(30000, gt=0)
+    numbers_train_size: int = Field(30000, gt=0, json_schema_extra={"unit": "examples"})
     """The number of training examples of `corpus: numbers`."""
     dataset: str | None = None
     """A dataset that the library `datasets` can load: a dataset on the Hub, or a local folder."""
@@ -158,7 +191,9 @@ class CorpusData(DataSettings):
     """The name of the dataset's split for validation. Null means no validation."""
     test_split: str | None = "test"
     """The name of the dataset's split for the scores at the end of the run. Null means no scores."""
-    train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = []
+    train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = Field(
+        [], json_schema_extra={"unit": "passes per epoch", "range": f"numbers from 0 to {_LARGEST_WEIGHT}"}
+    )
     """One weight for each corpus, that is, for each entry in the list of training files. The weight is the
     average number of times that an epoch has each example of the corpus. With 0.25, each epoch has a random
     quarter of the corpus. With 2.5, each epoch has the corpus twice, and a random half of the corpus a third
@@ -174,7 +209,10 @@ class CorpusData(DataSettings):
     @property
     def validation_keys(self) -> str:
         """The keys that can name a validation split for this training data, for messages."""
-        return "`data.validation_split`" if self.dataset else super().validation_keys
+        keys = (
+            "`data.validation_split`, or `data.validation_size`" if self.dataset else super().validation_keys
+        )
+        return keys.removesuffix(", or `data.validation_size`") if self.streaming else keys
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
         """Check the keys that depend on the sections `tokenizer` and `training`."""
@@ -188,6 +226,23 @@ class CorpusData(DataSettings):
                 "`data.streaming: true` needs `training.max_steps`, `training.dataloader_num_workers: 0` and "
                 "`tokenizer.bpe_dropout: 0`."
             )
+
+    @model_validator(mode="after")
+    def _check_held_out_of_dataset(self) -> Self:
+        for split, size in self.held_out_sizes.items():
+            key = f"data.{split}_size"
+            if self.streaming:
+                raise ValueError(
+                    f"`{key}: {size}` cannot be given with `data.streaming: true`, because a stream is read only once, during "
+                    f"the training; give a separate {split} split, or leave `data.streaming` out."
+                )
+            name = getattr(self, f"{split}_split")
+            if self.dataset and name is not None:
+                raise ValueError(
+                    f"`{key}: {size}` and `data.{split}_split: {name}` cannot be given together, because each of them sets the "
+                    f"{split} split; set `data.{split}_split: null`, or leave `{key}` out."
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, create_model, model_validator
 
-from ..model.configuration_vaswani import VaswaniConfig
+from ..model.configuration_vaswani import FIELD_RULES, VaswaniConfig
 from .base import NO_DOCSTRINGS, Settings
 
 # The number of tokens in the smallest vocabulary of byte-level BPE: 256 bytes and 4 special tokens.
@@ -20,7 +20,7 @@ class TokenizerSettings(Settings):
     `model.init_from`.
     """
 
-    vocab_size: int = Field(37000, ge=SMALLEST_VOCABULARY)
+    vocab_size: int = Field(37000, ge=SMALLEST_VOCABULARY, json_schema_extra={"unit": "tokens"})
     """The largest number of tokens in the vocabulary. A small corpus may give a smaller vocabulary."""
     lowercase: bool = False
     """Convert all text to lowercase."""
@@ -41,7 +41,7 @@ class TokenizerSettings(Settings):
         return True
 
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
-        """The settings of a run that keeps the tokenizers of an earlier run.
+        """Return the settings of a run that keeps the tokenizers of an earlier run.
 
         `recorded` are the settings that the earlier run recorded.
         """
@@ -60,6 +60,20 @@ _FIELDS_OF_THE_RUN = """
 MODEL_FIELDS = tuple(
     name for name in inspect.get_annotations(VaswaniConfig) if name not in _FIELDS_OF_THE_RUN
 )
+# The units of the fields that are counts or sizes.
+_UNITS_OF_FIELDS = {
+    "d_model": "components of a vector",
+    "encoder_layers": "layers",
+    "decoder_layers": "layers",
+    "encoder_attention_heads": "heads",
+    "decoder_attention_heads": "heads",
+    "encoder_ffn_dim": "components of a vector",
+    "decoder_ffn_dim": "components of a vector",
+    "d_k": "components of a vector",
+    "d_v": "components of a vector",
+    "max_position_embeddings": "tokens",
+    "attention_window": "tokens",
+}
 # Fields that change the training, but not the outputs of a trained model.
 FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing label_smoothing_form".split()
 
@@ -82,7 +96,7 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """The names of the given models, by "encoder" and "decoder"."""
+        """Return the names of the given models, by "encoder" and "decoder"."""
         return self.model_dump(exclude_none=True)
 
 
@@ -107,7 +121,7 @@ class ModelSettings(Settings):
         return [stack for stack in STACKS if f"{stack}_layers" in type(self).model_fields]
 
     def bases(self) -> list[str]:
-        """The names of the models from whose weights the training starts, each name once."""
+        """Return the names of the models from whose weights the training starts, each name once."""
         if isinstance(self.init_from, InitFrom):
             return list(dict.fromkeys(self.init_from.by_stack().values()))
         return [self.init_from] if self.init_from else []
@@ -135,7 +149,12 @@ def _with_config_fields(name: str, excluded: str) -> Any:
         description = " ".join(help.group(1).split()) if help else ""
         annotation = inspect.get_annotations(VaswaniConfig)[field]
         default = getattr(VaswaniConfig, field, getattr(defaults, field))
-        fields[field] = (annotation, Field(default, description=description))
+        facts: dict[str, Any] = {}
+        if field in _UNITS_OF_FIELDS:
+            facts["unit"] = _UNITS_OF_FIELDS[field]
+        if field in FIELD_RULES and not isinstance(default, bool):
+            facts["range"] = FIELD_RULES[field][1].replace("None", "null")
+        fields[field] = (annotation, Field(default, description=description, json_schema_extra=facts))
     return create_model(name, __base__=ModelSettings, __cls_kwargs__=NO_DOCSTRINGS, **fields)
 
 
@@ -146,7 +165,7 @@ _MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, 
 
 
 def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
-    """The class of the section `model` for a model that has these stacks."""
+    """Return the class of the section `model` for a model that has these stacks."""
     return _MODEL_SETTINGS[stacks]
 
 
@@ -156,20 +175,20 @@ class DecodingSettings(Settings):
     The default values are those of the paper (Section 6.1).
     """
 
-    num_beams: int = Field(4, gt=0)
+    num_beams: int = Field(4, gt=0, json_schema_extra={"unit": "beams"})
     """The number of beams. 1 means greedy search."""
     length_penalty: float = 0.6
     """The exponent alpha in the formula of the length penalty."""
     length_penalty_type: Literal["gnmt", "power"] = "gnmt"
     """The formula of the length penalty of a translation with n tokens: `((5 + n) / 6)^alpha` for "gnmt", and
     `n^alpha` for "power"."""
-    max_length_a: float = Field(1.0, ge=0)
+    max_length_a: float = Field(1.0, ge=0, json_schema_extra={"unit": "tokens per source token"})
     """The factor `a` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
     tokens."""
-    max_length_b: int = Field(50, ge=0)
+    max_length_b: int = Field(50, ge=0, json_schema_extra={"unit": "tokens"})
     """The summand `b` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
     tokens."""
-    max_length: int | None = Field(None, gt=0)
+    max_length: int | None = Field(None, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of tokens of a translation, the start token included. With null, only `max_length_a`
     and `max_length_b` limit the length."""
     early_stopping: bool = False
@@ -200,7 +219,7 @@ class NoDecoding(Settings):
 class EvaluationSettings(Settings):
     """The scores of the validations, and of the test split at the end of the run."""
 
-    tokens_per_batch: int = Field(4096, gt=0)
+    tokens_per_batch: int = Field(4096, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of source tokens and of target tokens of a batch in validations and on the test
     split, padding included."""
 

@@ -91,9 +91,9 @@ def language_of(facts: dict[str, Any]) -> str:
 class Task(Protocol):
     """One kind of run: its data, its model, its scores and its model card.
 
-    Derive a class from `Task`. The methods with a body suit a task that uses no dataset of the Hub and whose
-    validation computes only the loss. The arguments `data`, `tokenizer` and `evaluation` are sections of a
-    recipe.
+    Derive a class from `Task`. The default methods of `Task` suit a task that uses no dataset of the Hub and
+    whose validation computes only the loss. The arguments `data`, `tokenizer` and `evaluation` are sections
+    of a recipe.
 
     Attributes:
         name: The value of the key `task` of a recipe.
@@ -126,7 +126,8 @@ class Task(Protocol):
         return data
 
     def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
-        """The split "train", "validation" or "test" with the columns `source` and `target`; None if missing.
+        """Return the split "train", "validation" or "test" with the columns `source` and `target`; None if
+        missing.
 
         A training split of weighted corpora also has the column `corpus`, the number of the corpus of each
         pair.
@@ -154,22 +155,24 @@ class Task(Protocol):
     def validation_outputs(
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
-        """The outputs for source texts of the validation split. Each process passes its share of the texts."""
+        """Return the outputs for source texts of the validation split. Each process passes its share of the
+        texts.
+        """
         return []
 
     def score_outputs(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, Any]:
-        """The scores of `outputs` against the correct `targets`, by the names of the scores.
+        """Return the scores of `outputs` against the correct `targets`, by the names of the scores.
 
         The validation logs the scores that `validation_metrics` names. `vaswani evaluate` prints the scores
-        that `metrics` names, with their titles. The command passes only the settings of `evaluation` that its
-        options set.
+        that `metrics` names, with their titles. The command passes the section `evaluation` of the
+        checkpoint's recipe, with the values of the options `--tokenize` and `--lowercase` if they are given.
         """
         return {}
 
     def score_test_split(
         self, folder: Path, test: Dataset, data: Any, evaluation: Any, device: str
     ) -> Scores:
-        """The scores of the checkpoint in `folder` on the test split."""
+        """Return the scores of the checkpoint in `folder` on the test split."""
         ...
 
     def card_words(

@@ -1,6 +1,7 @@
 """Language modelling: a decoder (causal) or an encoder (masked) learns from plain text.
 
-Legend of shapes: B texts of a batch, L length of a text in tokens, V vocabulary size.
+In shapes, B is the number of texts of a batch, L the length of a text in tokens and V the size of the
+vocabulary.
 """
 
 import copy
@@ -206,13 +207,13 @@ class LanguageModeling(Task):
             ability=f"{self.ability} texts in {language_of(facts)}.",
             example=example_of_numbers if data is not None and data.corpus else example,
             toy_use=(
-                "It knows English number words below one million, each followed by the German number word. It "
-                "shows how the package\nworks, and has no other use."
+                "The model knows English number words below one million, each followed by the German number word. "
+                "The model\nshows how the package works, and has no other use."
             ),
             work="reads texts",
             warning=(
-                "Its texts can be fluent and wrong. The training data were not filtered for offensive or one-sided "
-                "content. If a\n  mistake can do harm, a person must check the text."
+                "The texts of the model can be fluent and wrong. The training data were not filtered for offensive or "
+                "one-sided\n  content. If a mistake can do harm, a person must check the text."
             ),
             scored=f"{num_texts:,} texts and {num_tokens:,} predicted tokens{self.scored_tokens}",
             scores=scores,
@@ -234,7 +235,7 @@ class CausalLanguageModeling(LanguageModeling):
     examples = ("twenty-three =", "This is a")
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-        """A copy of the tokenizer that ends a text with `</s>`, so that the model learns to end texts."""
+        """Return a copy of the tokenizer that ends a text with `</s>`, so that the model learns to end texts."""
         closed = copy.deepcopy(tokenizer)
         begin, end = tokenizer.bos_token, tokenizer.eos_token
         ids = [(begin, tokenizer.bos_token_id), (end, tokenizer.eos_token_id)]
@@ -291,8 +292,8 @@ class CausalCollator(PairCollator):
 class MaskingCollator(PairCollator):
     """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
 
-    Seed, epoch and text decide which tokens are masked, so that the choice of tokens does not depend on an
-    interruption or on the number of data workers. A validation passes no epoch, so that every validation
+    The seed, the epoch and the text decide which tokens are masked, so the choice of tokens does not depend
+    on an interruption or on the number of data workers. A validation passes no epoch, so every validation
     masks the same tokens.
     """
 
@@ -378,7 +379,7 @@ def _batches(
     texts: list[str],
     tokens_per_batch: int,
 ) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
-    """Batches of texts of similar lengths, with the texts. Empty and too long texts are left out."""
+    """Yield batches of texts of similar lengths, with the texts. Empty and too long texts are left out."""
     encoder = task.training_encoder(tokenizer)
     is_learned = model.config.position_embedding == "learned"
     longest = model.config.max_position_embeddings if is_learned else sys.maxsize

@@ -62,7 +62,7 @@ class TreebankData(DataSettings):
 
     corpus: Literal["trees"] | None = None
     """A corpus that the package generates itself: "trees" has trees of a small grammar."""
-    trees_train_size: int = Field(20000, gt=0)
+    trees_train_size: int = Field(20000, gt=0, json_schema_extra={"unit": "examples"})
     """The number of training examples of `corpus: trees`."""
     language: str = Field(min_length=1)
     """The language of the sentences, such as en."""
@@ -178,7 +178,8 @@ class Parsing(Task):
                 "separate words."
             ),
             toy_use=(
-                "It parses the sentences of a small grammar. It shows how the package works, and has no other use."
+                "The model parses the sentences of a small grammar. The model shows how the package works, and has "
+                "no other use."
             ),
             work="parses sentence by sentence",
             warning="A tree can be well-formed and wrong. If a mistake can do harm, a person must check the tree.",

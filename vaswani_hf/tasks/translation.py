@@ -4,6 +4,7 @@ To follow the data from a corpus file to the loss, start reading at `Translation
 """
 
 import math
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -101,11 +102,21 @@ class TranslationData(CorpusData):
 
     def warnings(self) -> list[str]:
         """Warnings about possible mistakes."""
+        warnings = []
+        for split in SPLITS:
+            sources = {os.path.realpath(path) for path in self.listed(f"{split}_source")}
+            for path in self.listed(f"{split}_target"):
+                if os.path.realpath(path) in sources:
+                    warnings.append(
+                        f"`data.{split}_source` and `data.{split}_target` both name the file '{path}', so the model learns to copy; "
+                        "correct one of them."
+                    )
         if self.source_language != self.target_language:
-            return []
+            return warnings
         return [
+            *warnings,
             f"`data.source_language` and `data.target_language` are both {self.source_language!r}; correct one of them "
-            "unless the targets are paraphrases or corrections of the sources."
+            "unless the targets are paraphrases or corrections of the sources.",
         ]
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
@@ -170,7 +181,7 @@ class TranslationData(CorpusData):
 class TranslationTokenizer(TokenizerSettings):
     """The tokenizers of source and target."""
 
-    target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY)
+    target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY, json_schema_extra={"unit": "tokens"})
     """The size of the target vocabulary if the vocabulary is not shared. Null means `vocab_size`."""
     shared_vocabulary: bool = True
     """Use one vocabulary for source and target (Section 5.1)."""
@@ -368,8 +379,8 @@ class Translation(Task):
             pipeline="translation",
             is_translator=True,
             toy_use=(
-                "It translates English number words below one million into German number words. It shows how the "
-                "package works,\nand has no other use."
+                "The model translates English number words below one million into German number words. The model "
+                "shows how the\npackage works, and has no other use."
             ),
             work="translates sentence by sentence",
             warning=(
@@ -405,7 +416,7 @@ def _sources_of_corpora(data: TranslationData) -> list[PairSource]:
 
 
 def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
-    """The first file and the weight of each training corpus; empty if the corpora have no weights."""
+    """Return the first file and the weight of each training corpus; empty if the corpora have no weights."""
     if not data.train_weights:
         return []
     names = data.listed("train_source") or data.listed("train_pairs")
@@ -469,7 +480,7 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """The exact match per number of digits, on the test split and on the numbers below 100."""
+    """Return the exact match per number of digits, on the test split and on the numbers below 100."""
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]
     sources = [*short_sources, *test["source"]]

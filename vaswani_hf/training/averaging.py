@@ -119,8 +119,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """The name of the weights file of each checkpoint: the file of moving averages if the checkpoint has this
-    file.
+    """Return the name of the weights file of each checkpoint: the file of moving averages if the checkpoint
+    has this file.
 
     The final checkpoint of a run has only one weights file. The weights file of the final checkpoint holds
     the moving averages if the run computes moving averages.
@@ -154,7 +154,7 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
 
 
 def _shown(name: str | Path) -> str:
-    """The published name of a checkpoint: the name of its folder, or RUN/checkpoint-STEP."""
+    """Return the published name of a checkpoint, which is the name of its folder, or RUN/checkpoint-STEP."""
     if not Path(name).is_dir():
         return str(name)
     place = Path(os.path.abspath(name))

@@ -21,8 +21,8 @@ from .checkpoints import delete_between, has_lost_patience, refuse_vanished_fold
 from .processes import say
 from .trainer import VaswaniTrainer
 
-# The loss is averaged over this number of steps. If the model has learned nothing yet, the run ends after
-# this number of consecutive steps with a loss that is too high.
+# The number of steps over which the loss is averaged. If the model has learned nothing yet, the run ends
+# after this number of consecutive steps with a loss that is too high.
 NUM_STEPS = 10
 # If the loss becomes too high after the model has learned something, the loss may stay too high for a tenth
 # of the steps of the run, but at most for this number of steps.
@@ -31,9 +31,17 @@ MOST_STEPS = 100
 # of a uniform guess.
 LEARNED = 1.0
 
+# A run estimates its time after at least this number of seconds and of steps. The first step does not count,
+# because it is slower.
+LEAST_SECONDS = 10.0
+LEAST_STEPS = 3
+
 
 class RunLogCallback(TrainerCallback):
-    """Write a row of metrics.jsonl and print a line at each log step, with the speed and the time left."""
+    """Write a row of metrics.jsonl and print a line at each log step, with the speed and the time left.
+
+    After the first steps, print an estimate of the time of the run in hours.
+    """
 
     def __init__(self, trainer: VaswaniTrainer):
         self.trainer = trainer
@@ -47,8 +55,32 @@ class RunLogCallback(TrainerCallback):
         self.start = time.perf_counter()
         self.last_tokens = int(self.trainer.target_tokens_seen)
         self.last_time = self.start
+        self.end_of_first_step: float | None = None
+        self.has_estimated = False
         if state.is_world_process_zero:
             write_whole(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        if state.global_step >= state.max_steps:
+            # Log the loss of the last step, because the last line of the run names the loss.
+            control.should_log = True
+        if not state.is_world_process_zero or self.has_estimated:
+            return
+        now = time.perf_counter()
+        if self.end_of_first_step is None:
+            self.end_of_first_step = now
+            return
+        steps = state.global_step - self.first_step - 1
+        seconds = now - self.end_of_first_step
+        if steps < LEAST_STEPS or seconds < LEAST_SECONDS:
+            return
+        self.has_estimated = True
+        left = (state.max_steps - state.global_step) * seconds / steps
+        total = self.seconds_before + now - self.start + left
+        say(
+            f"estimated time: {total / 3600:,.2f} hours in total, {left / 3600:,.2f} hours left, because a step takes "
+            f"{seconds / steps:.3g} s (mean of {steps:,} steps); validations and the scores at the end take more time"
+        )
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         if not state.is_world_process_zero or "train_runtime" in logs:
@@ -68,7 +100,7 @@ class RunLogCallback(TrainerCallback):
         self._write(row)
         steps = state.global_step - self.first_step
         left = (state.max_steps - state.global_step) * (now - self.start) / max(steps, 1)
-        say(_log_line(row, state.max_steps, left))
+        say(_log_line(row, state.max_steps, left, self.trainer.loss_name))
 
     def on_save(self, args, state, control, **kwargs) -> None:
         # Write a row for each checkpoint, because a resumed run reads the number of seconds from the last
@@ -93,7 +125,7 @@ class RunLogCallback(TrainerCallback):
             file.write(json.dumps(finite(row)) + "\n")
 
 
-def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float) -> str:
+def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float, loss_name: str) -> str:
     parts = [f"step {row['step']:,}/{max_steps:,}"]
     if "epoch" in row:
         parts.append(f"epoch {row['epoch']:.2f}")
@@ -102,7 +134,7 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float) -> str:
         names = [name for name in names if name != "seconds" and not name.startswith("raw_")]
         parts += [f"validation {name} {row[f'eval_{name}']:.4g}" for name in names]
     else:
-        parts += [f"loss {row['loss']:.4f}", f"learning rate {row['learning_rate']:.2e}"]
+        parts += [f"{loss_name} {row['loss']:.4f}", f"learning rate {row['learning_rate']:.2e}"]
         parts.append(f"{row['tokens_per_second']:,} target tokens/s")
         minutes, seconds = divmod(round(seconds_left), 60)
         parts.append(f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} left")
@@ -278,8 +310,8 @@ class StopCallback(TrainerCallback):
 class EarlyStoppingCallback(TrainerCallback):
     """End the training at a scheduled checkpoint after too many validations without an improvement.
 
-    Differs from transformers' callback: the callback counts the validations in the log, because a resumed run
-    must continue the count.
+    Differs from transformers' callback: this callback counts the validations in the log, because a resumed
+    run must continue the count.
     """
 
     def __init__(self, training: AnyTraining):

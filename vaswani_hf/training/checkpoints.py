@@ -84,7 +84,7 @@ def put_back_replaced(folder: Path) -> None:
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
     """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best checkpoint.
 
-    In addition, keep a checkpoint that was saved because of a signal until the next save. `state` is the
+    Until the next save, also keep a checkpoint that was saved because of a signal. `state` is the
     state of the newest checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
@@ -94,16 +94,19 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # Keep the best checkpoint instead of the oldest kept checkpoint.
+        # Keep the best checkpoint, and one checkpoint less of the newest checkpoints.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
-        # Keep checkpoints with a damaged manifest, because the end of the run reports them.
-        is_named_later = verify_manifest(checkpoint, []) is not None and step_in_name(
-            checkpoint
-        ) > step_in_name(kept[0])
-        if checkpoint not in kept and not is_named_later:
-            deleted.append(checkpoint)
+        if checkpoint in kept:
+            continue
+        fault = verify_manifest(checkpoint, [])
+        if fault and step_in_name(checkpoint) > step_in_name(kept[0]):
+            # Keep the damaged checkpoint, because the end of the run reports it.
+            continue
+        if fault:
+            say(f"deleting '{checkpoint}', which is older than the kept checkpoints and damaged: {fault}")
+        deleted.append(checkpoint)
     _delete(folder, deleted)
 
 
@@ -128,14 +131,16 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 def best_checkpoint(
     checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
-    """The first checkpoint with the best validation score; None without early stopping or validation."""
+    """Return the first checkpoint with the best validation score; None without early stopping or validation."""
     scores = _scores(training, log_history)
     evaluated = [checkpoint for checkpoint in checkpoints if step_in_name(checkpoint) in scores]
     return max(evaluated, key=lambda checkpoint: scores[step_in_name(checkpoint)], default=None)
 
 
 def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
-    """True if the last `early_stopping_patience` validations were not better than an earlier validation."""
+    """Return True if the last `early_stopping_patience` validations were not better than an earlier
+    validation.
+    """
     scores = list(_scores(training, state.log_history).values())
     if not scores:
         return False
@@ -144,14 +149,14 @@ def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
 
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
-    """The validation score of each step; a higher score is better. Empty without early stopping."""
+    """Return the validation score of each step; a higher score is better. Empty without early stopping."""
     if training.early_stopping_patience is None:
         return {}
     return scores_by_step(log_history, training.metric_for_best_model)
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """The checkpoints whose manifests say that an uninterrupted run of any length also saves them."""
+    """Return the checkpoints that an uninterrupted run also saves, according to their manifests."""
     found = []
     for checkpoint in checkpoints:
         try:
@@ -198,8 +203,8 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """The name of the file with the weights that the final checkpoint uses: the moving averages if the run
-    has them.
+    """Return the name of the file with the weights that the final checkpoint uses: the moving averages if the
+    run has them.
     """
     return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 
@@ -210,7 +215,7 @@ def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
 
 
 def step_in_name(checkpoint: Path) -> int:
-    """The step in the name of a checkpoint, checkpoint-STEP."""
+    """Return the step in the name of a checkpoint, checkpoint-STEP."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 

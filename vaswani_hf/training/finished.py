@@ -37,7 +37,7 @@ FINAL_STAGING_FOLDER = ".staging"
 
 
 def _outputs_files() -> list[str]:
-    """The names of the files with the outputs on the test split, for all tasks that write outputs."""
+    """Return the names of the files with the outputs on the test split, for all tasks that write outputs."""
     return [task.outputs_file for task in TASKS.values() if task.outputs_file]
 
 
@@ -60,7 +60,7 @@ def write_final_record(folder: Path, recipe: str, results: str, training_pairs: 
 
 
 def read_final_record(folder: Path) -> dict[str, Any]:
-    """The content of the manifest of a finished run; empty if the manifest is missing or damaged."""
+    """Return the content of the manifest of a finished run; empty if the manifest is missing or damaged."""
     try:
         recorded = read_manifest(folder)
     except (OSError, ValueError):
@@ -85,8 +85,8 @@ def restore_records(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str:
-    """A text that names the damaged and missing files of a finished run; empty if no file is damaged or
-    missing.
+    """Return a text that names the damaged and missing files of a finished run; empty if no file is damaged
+    or missing.
     """
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):

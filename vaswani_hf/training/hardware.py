@@ -24,7 +24,7 @@ WORKERS_OF_A_CORE = 16
 def resolve_defaults(
     training: AnyTraining, earlier: AnyTraining | None, model: nn.Module, *, streams: bool
 ) -> AnyTraining:
-    """The section `training`, with `bf16` and `dataloader_num_workers` decided for this machine."""
+    """Return the section `training`, with `bf16` and `dataloader_num_workers` decided for this machine."""
     # A PyTorch build for GPUs returns a current accelerator even if the machine has no accelerator.
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = accelerator or torch.device("cpu")
@@ -50,7 +50,7 @@ def _uses_deepspeed() -> bool:
 
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
-    """The FLOPs of the matrix products for one part of a batch, in the forward and the backward pass.
+    """Return the FLOPs of the matrix products for one part of a batch, in the forward and the backward pass.
 
     Each weight needs 6 FLOPs per position: one multiplication and one addition in the forward pass, the same
     for the gradient of the input, and the same for the gradient of the weight.
@@ -78,7 +78,9 @@ def describe_computation(training: AnyTraining, device: torch.device) -> str:
 
 
 def hardware_name(device: torch.device, num_processes: int) -> str:
-    """The hardware of a run: "8 x NVIDIA H100", or the name, the cores and the used threads of a CPU."""
+    """Name the hardware of a run, such as "8 x NVIDIA H100", or the name, the cores and the used threads of a
+    CPU.
+    """
     if device.type == "cuda":
         return f"{num_processes} x {torch.cuda.get_device_name(device)}"
     if device.type != "cpu":

@@ -16,7 +16,7 @@ from ..checkpoint.loading import KINDS, TRANSLATION, check_config, checkpoint_fo
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..data.corpus import Corpus
 from ..data.tokenizer_training import MASK
-from ..model.configuration_vaswani import nearest_name
+from ..model.inputs_vaswani import nearest_name
 from ..model.translator_vaswani import tags_of
 from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base
@@ -39,7 +39,8 @@ class Base(NamedTuple):
 
 
 def find_bases(model: ModelSettings) -> dict[str, Base]:
-    """The models that the stacks start from, by "encoder" and "decoder"; empty without `init_from`.
+    """Return the models that the stacks start from, with the keys "encoder" and "decoder"; empty without
+    `init_from`.
 
     Models on the Hub are downloaded.
     """
@@ -69,7 +70,7 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
 
 
 def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) -> bool:
-    """True if the earlier run in a folder has already started from the bases of `model.init_from`."""
+    """Return True if the earlier run in a folder has already started from the bases of `model.init_from`."""
     has_begun = bool(checkpoints_in(folder)) or (folder / WEIGHTS_FILE).exists()
     now = model.init_from
     before = recorded.init_from
@@ -84,7 +85,9 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
 
 
 def _is_same(name: str, recorded: str) -> bool:
-    """True if `name` in a recipe means the base that a run has recorded, even if a folder has been moved."""
+    """Return True if `name` in a recipe means the base that a run has recorded, even if a folder has been
+    moved.
+    """
     if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
     repo_id, _, revision = name.partition("@")
@@ -94,13 +97,17 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """The section `model` of a resumed run, with the recorded fields and the recorded names of the bases."""
+    """Return the section `model` of a resumed run, with the recorded fields and the recorded names of the
+    bases.
+    """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
 
 
 def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
-    """The section `model` with the config fields of the bases, and with the commits of bases on the Hub."""
+    """Return the section `model` with the config fields of the bases, and with the commits of bases on the
+    Hub.
+    """
     is_whole = all(base.model_type == TRANSLATION for base in bases.values()) and len(bases) == len(STACKS)
     given = model.config_fields()
     fields: dict[str, Any] = {}
@@ -133,7 +140,7 @@ def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSe
 
 
 def _pinned(name: str, folder: Path) -> str:
-    """The absolute path of a folder, or the name of a repository with its commit."""
+    """Return the absolute path of a folder, or the name of a repository with its commit."""
     if Path(name).is_dir():
         return os.path.abspath(name)
     return f"{name.partition('@')[0]}@{folder.name}"
@@ -153,14 +160,16 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
 
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return a vocabulary without `<mask>`, because `<mask>` occurs in no text and in only one task."""
+    """Return a vocabulary without `<mask>`, because no text contains `<mask>`, and only one task needs
+    `<mask>`.
+    """
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
 
 def with_kept_tokenizers(
     section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]
 ) -> TokenizerSettings:
-    """The section `tokenizer` with the values that describe the tokenizers of the base."""
+    """Return the section `tokenizer` with the values that describe the tokenizers of the base."""
     base = _base_of_tokenizers(bases)
     name = base.name
     source, target = _tokenizers_for(task, base)
@@ -201,7 +210,7 @@ def with_kept_tokenizers(
 
 
 def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """The tokenizers of a base in the form that a task needs."""
+    """Return the tokenizers of a base in the form that a task needs."""
     source, target = load_tokenizers(base.folder, base.name)
     try:
         return task.adopt_tokenizers(source, target)
@@ -267,13 +276,15 @@ def get_stack(model: PreTrainedModel, stack: str) -> Any:
 
 
 def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
-    """The matrices [V, D] with one row per token: the embedding and, if present, the output projection."""
+    """Return the matrices [V, D] with one row per token: the embedding and, if present, the output
+    projection.
+    """
     has_output = stack == "decoder" or not model.config.is_encoder_decoder
     return [get_stack(model, stack).embed_tokens.weight, *([model.lm_head.weight] if has_output else [])]
 
 
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
-    """The weights of the parts `names` of a model. A tied weight belongs to each part that uses it."""
+    """Return the weights of the parts `names` of a model. A tied weight belongs to each part that uses it."""
     weights = dict(model.named_parameters(remove_duplicate=False))
     known = {".".join(name.split(".")[:part]) for name in weights for part in range(1, name.count(".") + 2)}
     found: dict[int, nn.Parameter] = {}

@@ -12,12 +12,14 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..model.configuration_vaswani import VaswaniConfig, nearest_name
+from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..optimization.section import AnyTraining, EncoderDecoderTraining
 from ..settings.data import DataSettings
 from ..settings.sections import ModelSettings, TokenizerSettings
 from ..tasks import TASKS
+from .gpus import ASSUMED_UTILIZATION, GPUS, NUM_PAPER_GPUS, PAPER_GPUS, PRICES, gpu_name
+from .measure import measure_speed
 from .planned_model import planned_config, planned_model
 from .step_cost import StepCost, step_cost
 from .trainer import largest_part
@@ -28,10 +30,6 @@ MEAN_LENGTH = 32
 # Limit the layers, because a plan runs each layer: an encoder layer and a decoder layer take about 50 ms
 # together.
 MAX_LAYERS = 200
-# The sustained FLOPs per second of GPUs (footnote 5 of the paper), and the number of P100 GPUs on which the
-# paper trains a model (Section 5.2).
-PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
-NUM_PAPER_GPUS = 8
 # Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
 _PAPER_TRAINING = EncoderDecoderTraining(
     bf16=False, source_tokens_per_batch=25_000, target_tokens_per_batch=25_000
@@ -50,11 +48,14 @@ def plan_run(
     *,
     hardware: str | None = None,
     tokens_per_second: float | None = None,
+    measure: bool = False,
+    price_per_hour: float | None = None,
     mean_length: int | None = None,
 ) -> dict[str, Any]:
     """Plan a run of one process, and return the values that `plan_as_text` prints.
 
-    `hardware` is one of the paper's GPUs. `tokens_per_second` is a measured rate of target tokens.
+    `hardware` is a GPU in gpus.py. `tokens_per_second` is a measured rate of target tokens. With `measure`,
+    this function measures the rate on this machine. `price_per_hour` is the price of the hardware.
     `mean_length` is the assumed mean length of a sentence (tokens). Values that depend on the number of steps
     are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several processes share each
     batch, the FLOPs are the sum over all processes.
@@ -64,7 +65,7 @@ def plan_run(
     _refuse_unplannable(model, config)
     if tokens_per_second is not None and not 0 < tokens_per_second < float("inf"):
         raise ValueError(f"`--tokens_per_second` must be a positive number, but is {tokens_per_second}.")
-    rate = None if hardware is None else gpu_rate(hardware)
+    name = None if hardware is None else gpu_name(hardware)
     longest = data.max_length
     if mean_length is not None and mean_length > longest:
         raise ValueError(
@@ -86,15 +87,34 @@ def plan_run(
     flops["max_length"] = longest
     flops["counted_at_max_length"] = _with_run(_step_flops(of_longest, training), training)
 
-    source_tokens = target_tokens = hours = None
+    source_tokens = target_tokens = None
     if steps is not None:
         batches = steps * training.gradient_accumulation_steps
         source_tokens = batches * training.source_tokens_per_batch
         target_tokens = batches * training.target_tokens_per_batch
-        if rate is not None:
-            hours = steps * flops["paper"]["step"] / (NUM_PAPER_GPUS * rate) / 3600
-        elif tokens_per_second is not None:
-            hours = target_tokens / tokens_per_second / 3600
+
+    # The speed is the number of seconds of a step, and a text about its origin.
+    seconds = None
+    speed = "give `--hardware`, `--measure` or a measured `--tokens_per_second`"
+    if measure:
+        tokens_per_second, machine = measure_speed(config, training, model_class, length)
+        speed = f"{tokens_per_second:,.0f} target tokens/s, measured on {machine}"
+    elif tokens_per_second is not None:
+        speed = f"{tokens_per_second:,.0f} target tokens/s"
+    if tokens_per_second is not None:
+        step_tokens = training.gradient_accumulation_steps * training.target_tokens_per_batch
+        seconds = step_tokens / tokens_per_second
+    elif name in PAPER_GPUS:
+        seconds = flops["paper"]["step"] / (NUM_PAPER_GPUS * PAPER_GPUS[name])
+        speed = f"{NUM_PAPER_GPUS} x {name}"
+    elif name is not None:
+        peak, dtype = GPUS[name].peak(bf16=training.bf16 is not False)
+        seconds = flops["counted"]["step"] / (ASSUMED_UTILIZATION * peak)
+        speed = (
+            f"1 x {name}, if the run reaches {ASSUMED_UTILIZATION:.0%} of the peak of {peak / 1e12:g} TFLOPS in {dtype}; "
+            f"no GPU run of this package has been measured; peak: {GPUS[name].source}"
+        )
+    hours = None if seconds is None or steps is None else steps * seconds / 3600
     return {
         "vocab_size": config.vocab_size,
         "decoder_vocab_size": config.decoder_vocab_size,
@@ -108,10 +128,23 @@ def plan_run(
             "accelerator": _memory(on_accelerator, training),
             "processor": _memory(on_processor, training),
         },
-        "hardware": None if hardware is None else f"{NUM_PAPER_GPUS} x {hardware.upper()}",
+        "hardware": None if name is None else f"{NUM_PAPER_GPUS if name in PAPER_GPUS else 1} x {name}",
         "tokens_per_second": tokens_per_second,
+        "speed": speed,
         "hours": hours,
+        "price": _price(hours, price_per_hour, name),
     }
+
+
+def _price(hours: float | None, price_per_hour: float | None, name: str | None) -> dict[str, Any] | None:
+    """The price of the run; None if the price per hour or the number of hours is unknown."""
+    source = "by `--price_per_hour`"
+    if price_per_hour is None and name in GPUS:
+        price_per_hour = GPUS[name].price
+        source = f"US dollars, by {PRICES}"
+    if hours is None or price_per_hour is None:
+        return None
+    return {"total": hours * price_per_hour, "per_hour": price_per_hour, "source": source}
 
 
 def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
@@ -249,17 +282,6 @@ def _paper_flops(config: VaswaniConfig, length: int) -> int:
     return batch_cost(config, _PAPER_TRAINING, VaswaniForSeq2SeqLM, length).batch_flops
 
 
-def gpu_rate(name: str) -> float:
-    """The sustained FLOPs per second of a GPU of the paper (footnote 5). The case of `name` is ignored."""
-    if name.upper() not in PAPER_GPUS:
-        raise ValueError(
-            f"`--hardware` must be one of {', '.join(PAPER_GPUS)}, whose rates the paper gives, but is {name!r}; the nearest "
-            f"name is {nearest_name(name.upper(), PAPER_GPUS)}. For other hardware, give `--tokens_per_second`: the target tokens "
-            "per second that the log lines of a run on this hardware show."
-        )
-    return PAPER_GPUS[name.upper()]
-
-
 def plan_as_text(plan: dict[str, Any]) -> str:
     """The result of `plan_run` as lines of text."""
     parameters = plan["parameters"]
@@ -323,13 +345,16 @@ def _memory_lines(plan: dict[str, Any]) -> list[str]:
 
 
 def _hours_lines(plan: dict[str, Any]) -> list[str]:
-    if plan["hours"] is None:
-        rate = plan["hardware"] or plan["tokens_per_second"]
-        why = (
-            "the number of steps is unknown"
-            if rate
-            else "give `--hardware` or a measured `--tokens_per_second`"
-        )
+    hours = plan["hours"]
+    if hours is None:
+        has_speed = plan["hardware"] or plan["tokens_per_second"]
+        why = "the number of steps is unknown" if has_speed else plan["speed"]
         return [f"hours                     unknown  {why}"]
-    rate = plan["hardware"] or f"{plan['tokens_per_second']:,.0f} target tokens/s"
-    return [f"hours             {plan['hours']:>15,.1f}  by {rate}"]
+    digits = f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
+    lines = [f"hours             {digits:>15}  by {plan['speed']}"]
+    if plan["price"] is not None:
+        price = plan["price"]
+        lines.append(
+            f"price             {price['total']:>15,.2f}  {price['per_hour']:,.2f} per hour, {price['source']}"
+        )
+    return lines

@@ -5,9 +5,12 @@ and has a timeout of some minutes. Other processes may wait for hours while the 
 or scores a test set.
 """
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TextIO, TypeVar
 
@@ -18,6 +21,8 @@ from accelerate import PartialState
 _T = TypeVar("_T")
 
 LONGEST_WAIT = timedelta(days=7)
+# The number of seconds between two log lines that replace a progress bar.
+SECONDS_BETWEEN_LINES = 30.0
 
 
 def say(line: str) -> None:
@@ -26,6 +31,28 @@ def say(line: str) -> None:
         print(line, flush=True)
     except BrokenPipeError:
         _discard_output(sys.stdout)
+
+
+@contextlib.contextmanager
+def said_at_intervals(work: str) -> Iterator[None]:
+    """Print a line every 30 seconds during a long step if stderr is no terminal, in place of a progress bar."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        yield
+        return
+    start = time.perf_counter()
+    is_done = threading.Event()
+
+    def print_lines() -> None:
+        while not is_done.wait(SECONDS_BETWEEN_LINES):
+            say(f"{work}: {time.perf_counter() - start:,.0f} seconds so far")
+
+    thread = threading.Thread(target=print_lines, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
 
 
 def _discard_output(stream: TextIO) -> None:

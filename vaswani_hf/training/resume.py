@@ -35,10 +35,12 @@ FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
 
 def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    """True if a folder holds a finished run, and the recipe changes no value that a finished run may change.
+    """Return True if a folder holds a finished run, and the recipe changes no value that a finished run may
+    change.
 
-    `asked` has these values of the recipe, and `recorded` has these values of the recorded recipe (see
-    `changeable_values`). Values in results.json replace the values in `recorded`.
+    `asked` has the values of the recipe that a finished run may change, and `recorded` has the same keys with
+    the values of the recorded recipe (see `changeable_values`). Values in results.json replace the values in
+    `recorded`.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -97,7 +99,7 @@ def check_earlier_run(
 
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """The newest undamaged checkpoint of a run; None without checkpoints.
+    """Return the newest undamaged checkpoint of a run; None without checkpoints.
 
     Damaged checkpoints are reported.
     """

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import GenerationConfig, PreTrainedModel, PrinterCallback, TrainerState, set_seed
 from transformers.integrations import get_available_reporting_integrations
@@ -38,6 +39,7 @@ from ..checkpoint.files import (
 from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import metadata_of, verify_manifest
+from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
 from ..model.configuration_vaswani import VaswaniConfig
@@ -46,17 +48,26 @@ from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
 from ..recipe.recipe import check_warmup
-from ..settings.sections import PublishingSettings
+from ..settings.sections import ModelSettings, PublishingSettings
 from ..tasks import TASKS
 from . import checkpoints, finished, initialization, results, resume
 from .averaging import average_checkpoints
 from .callbacks import EarlyStoppingCallback, NoStepsLeftError, RunLogCallback, StopCallback
 from .hardware import describe_computation, resolve_defaults
+from .plan import parameters_by_part
 from .planned_model import planned_config, planned_model
-from .processes import Processes, say
+from .processes import Processes, said_at_intervals, say
 from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
+# A run warns if the training data has fewer than this number of tokens for each token of the vocabulary, or if
+# the layers of the model have more than this number of parameters for each token of the training data. The
+# recipe for Multi30k has about 80 tokens for each token of the vocabulary and 1.6 parameters per token. The
+# paper's parser for the Wall Street Journal has about 30 parameters per token (Section 6.3).
+LEAST_TOKENS_PER_ENTRY = 25
+MOST_PARAMETERS_PER_TOKEN = 40
+# The size of a vocabulary is checked only above this number of tokens, because 256 tokens are single bytes.
+SMALL_VOCABULARY = 1000
 # A pattern for the error messages of gloo and NCCL after another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
@@ -85,7 +96,7 @@ def train(recipe: Recipe) -> dict[str, Any]:
         InterruptedRunError: If a signal ended the run early.
         InUseError: If another run is using the output folder.
     """
-    # Normalise first: `a/../b` changes its meaning once `a` exists.
+    # Normalise the path now, because a path such as `a/../b` changes its meaning once `a` exists.
     recipe = recipe.replace(output_dir=os.path.normpath(recipe.output_dir))
     folder = Path(recipe.output_dir)
     processes = Processes()
@@ -120,8 +131,10 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     checkpoint = _prepare_run(recipe, fault, processes)
 
     # 2. Data -> model -> trainer.
-    corpus = processes.main_process_first(lambda: _load_corpus(recipe, processes, checkpoint))
+    with said_at_intervals("preparing the data") if processes.is_first else contextlib.nullcontext():
+        corpus = processes.main_process_first(lambda: _load_corpus(recipe, processes, checkpoint))
     model = _initial_model(recipe, corpus, checkpoint, processes)
+    _warn(check_sizes(model, corpus, recipe.model), processes)
     trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
     processes.run_on_main(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=has_results))
 
@@ -129,6 +142,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     if not _is_trained(checkpoint, trainer):
         run_training(trainer, checkpoint)
     processes.run_on_main(lambda: finish_run(recipe, trainer))
+    processes.run_on_main(lambda: say(results.end_in_words(trainer)))
     if processes.is_first:
         # The other processes do not wait for the push.
         push_result(recipe.output_dir, recipe.publishing)
@@ -139,7 +153,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """The resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
+    """Return the resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
     folder = Path(recipe.output_dir)
     training = recipe.training
     repo_id = recipe.publishing.hub_model_id
@@ -158,13 +172,16 @@ def _restored_recipe(folder: Path) -> Recipe | None:
 
 
 def earlier_recipe(folder: Path) -> Recipe | None:
-    """The recipe that an earlier run has recorded in its output folder; None without a recorded recipe."""
+    """Return the recipe that an earlier run has recorded in its output folder; None without a recorded
+    recipe.
+    """
     path = folder / RECIPE_FILE
     return load_recipe(path, is_record=True) if path.is_file() else None
 
 
 def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
-    """The recipe with added facts about its data and its initial model, and with decisions for this machine.
+    """Return the recipe with added facts about its data and its initial model, and with decisions for this
+    machine.
 
     `earlier` is the recorded recipe of the run to be resumed. The recorded recipe already has these facts.
     """
@@ -314,7 +331,7 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """The initial model of a run: random weights or weights of other models, with frozen parts.
+    """Return the initial model of a run: random weights or weights of other models, with frozen parts.
 
     If the run continues from a checkpoint, the trainer loads the weights of the checkpoint.
     """
@@ -355,6 +372,42 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     # Without `allow_custom_entries`, transformers ignores fields that are unknown to transformers.
     model.generation_config.update(allow_custom_entries=True, **search)
     return model
+
+
+def check_sizes(model: PreTrainedModel, corpus: Corpus, settings: ModelSettings) -> list[str]:
+    """Warn if the vocabulary or the model is far too large for the corpus (see the constants above).
+
+    Other models, from which the training starts, and streams of unknown length are not checked.
+    """
+    if settings.init_from is not None or not isinstance(corpus.train, Dataset):
+        return []
+    source_lengths, target_lengths = pair_lengths(corpus.train)
+    num_source = int(source_lengths.sum())
+    num_target = int(target_lengths.sum())
+    vocabularies = {"`tokenizer.vocab_size`": (corpus.source_tokenizer, num_source)}
+    num_tokens = num_target if corpus.are_texts else num_source + num_target
+    if corpus.target_tokenizer is corpus.source_tokenizer:
+        vocabularies["`tokenizer.vocab_size`"] = (corpus.source_tokenizer, num_tokens)
+    else:
+        vocabularies["`tokenizer.target_vocab_size`"] = (corpus.target_tokenizer, num_target)
+    warnings = []
+    for key, (tokenizer, count) in vocabularies.items():
+        size = len(tokenizer)
+        if size > SMALL_VOCABULARY and count < LEAST_TOKENS_PER_ENTRY * size:
+            warnings.append(
+                f"the vocabulary of {size:,} tokens is far too large for the corpus, because the training data has only "
+                f"{count:,} tokens, {count / size:.1f} for each token of the vocabulary, and fewer than {LEAST_TOKENS_PER_ENTRY} "
+                f"are too few to learn from; lower {key}, or add training data."
+            )
+    parameters = parameters_by_part(model)
+    in_layers = parameters["total"] - parameters["embeddings"]
+    if in_layers > MOST_PARAMETERS_PER_TOKEN * num_tokens:
+        warnings.append(
+            f"the model is far too large for the corpus, because its layers have {in_layers:,} parameters, "
+            f"{in_layers / num_tokens:,.0f} for each of the {num_tokens:,} tokens of the training data, and more than "
+            f"{MOST_PARAMETERS_PER_TOKEN} are too many; use fewer layers, a smaller `model.d_model` or more training data."
+        )
+    return warnings
 
 
 def _build_trainer(
@@ -409,6 +462,8 @@ def _record_beginning(
             # Delete the manifest of the finished run, because the run continues and will write other final
             # files.
             (folder / MANIFEST_FILE).unlink(missing_ok=True)
+            for split, size in recipe.data.held_out_sizes.items():
+                say(f"{split}: {size:,} examples were taken out of the training data (`data.{split}_size`)")
             results.record_recipe(folder, recipe.to_yaml(), trainer.corpus)
         if checkpoint is not None:
             # Delete old checkpoints, because the earlier run may have been killed after a save and before
@@ -561,7 +616,7 @@ def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[Non
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # A signal has arrived, so the same signal has ended the other process.
+            # A signal has arrived in this process, so the same signal has probably ended the other process.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause, "

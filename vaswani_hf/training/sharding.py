@@ -100,7 +100,7 @@ def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
 
 
 def unsharded_model(model: Any) -> Any:
-    """The model, or an unsharded copy in each process if FSDP2 has sharded the model."""
+    """Return the model, or an unsharded copy of the model in each process if FSDP2 has sharded the model."""
     if not hasattr(model, "unshard"):
         return model
     state = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The cost of a training step: FLOPs and bytes, counted while the real step runs on fake tensors.
+"""The cost of a training step in FLOPs and bytes, counted while the real step runs on fake tensors.
 
 The step is forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
 checkpointing, autocast and the moving average of the recipe. Fake tensors have shapes, dtypes and devices but
@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from transformers import PreTrainedModel
 
@@ -74,8 +73,8 @@ def step_cost(
     """Run a training step on fake tensors and count its cost.
 
     A batch has `rows` pairs without padding: sources of `source_length` tokens and targets of `target_length`
-    tokens. The loss uses all positions. `on_accelerator` selects the kernels of a GPU instead of those of a
-    CPU. `accumulates` means that the gradients of earlier batches exist when the step begins.
+    tokens. The loss is computed at all positions. `on_accelerator` selects the kernels of a GPU instead of
+    those of a CPU. `accumulates` means that the gradients of earlier batches exist when the step begins.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class).train()
@@ -188,7 +187,8 @@ class _Counter(TorchDispatchMode):
         formula = _FORMULAS.get(func.overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=results)
-        for result in tree_leaves(results):
+        # An operator returns a tensor, or several tensors.
+        for result in results if isinstance(results, tuple | list) else (results,):
             if isinstance(result, torch.Tensor) and result.device.type != "meta":
                 self._add(result.untyped_storage())
         return results
@@ -228,7 +228,7 @@ def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
         return kernel(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
     def dropout(input, p=0.5, training=True, inplace=False):
-        # This operator keeps a mask of one byte per element, as a GPU does.
+        # Use `native_dropout`, because it keeps a mask of one byte per element, as the dropout of a GPU does.
         return torch.native_dropout(input, p, training)[0] if training and p else input
 
     chunks = {"cpu": loss_vaswani.LOGITS_PER_CHUNK["else"]}

@@ -86,8 +86,8 @@ class GracefulShutdown:
         finally:
             self._raises = False
             if self.received and self._peers:
-                # The other processes forward the signal, too. Without this pause the forwarded signal would
-                # end this process before it has printed its message.
+                # Wait until the other processes have forwarded the signal, too. A signal that arrives later
+                # would end this process before the process has printed its message.
                 time.sleep(SECONDS_TO_FORWARD)
             self.restore()
             _LISTENING.remove(self)

@@ -75,7 +75,7 @@ class DivergedRunError(Exception):
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """The largest number of positions per side that a CPU computes at once; None for whole batches."""
+    """Return the largest number of positions per side that a CPU computes at once; None for whole batches."""
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
     # A compiled model computes whole batches, because parts have more different shapes, and each shape costs
@@ -155,8 +155,21 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """The number of batches of a step of the optimizer, for all processes together."""
         return self.training.gradient_accumulation_steps * self.args.world_size
 
+    @property
+    def loss_name(self) -> str:
+        """The name of the training loss in the log.
+
+        The name has the terms that the validation loss does not have: label smoothing and the regulariser.
+        """
+        terms = []
+        if smoothing := self.model.config.label_smoothing:
+            terms.append(f"label smoothing {smoothing:g}")
+        if regularizer := regularizer_of(self.training):
+            terms.append(f"{regularizer.strength} {getattr(self.training, regularizer.strength):g}")
+        return f"loss ({', '.join(terms)})" if terms else "loss"
+
     def _train_batches(self, checkpoint: Path | None) -> EndlessSampler | EndlessStream:
-        """The batches of this process after the checkpoint, from a corpus on disk or from a stream."""
+        """Return the batches of this process after the checkpoint, from a corpus on disk or from a stream."""
         pairs = self.corpus.train
         weighted = self.corpus.weighted
         source_tokens = self.training.source_tokens_per_batch
@@ -198,12 +211,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
             **options,
         )
 
-    def _prepare_input(self, data: Any) -> Any:
-        # The copy from pinned memory runs while the device computes.
-        if isinstance(data, torch.Tensor) and data.is_pinned():
-            data = data.to(self.args.device, non_blocking=True)
-        return super()._prepare_input(data)
-
     def get_batch_samples(self, *args, **kwargs):
         """Return the batches of one step, and add their target tokens to `target_tokens_seen`."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
@@ -215,6 +222,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Compute the loss and the gradients of one batch. A CPU computes a large batch in parts."""
         self._seed_batch()
         step = super().training_step
+        # On a GPU, the copy from pinned memory runs while the device computes.
+        inputs = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         parts = [inputs]
         # Compute parts only if the number of tokens of the whole step is known, because the loss is a mean
         # over all of these tokens.
@@ -254,7 +263,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         torch.manual_seed(int(seed))
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        """The loss of a batch: the loss of the model, or the loss of the regulariser during training."""
+        """Return the loss of a batch: the loss of the model, or the loss of the regulariser during training."""
         if self.regularized_loss is not None and self.model.training:
             model = partial(self.regularized_loss, model)
         return super().compute_loss(model, inputs, *args, **kwargs)
@@ -290,8 +299,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """The losses since the last call, [2] on the device: 1.0 if a loss or gradient was not finite, and
-        the summed loss.
+        """Return the losses since the last call, [2] on the device: 1.0 if a loss or gradient was not finite,
+        and the summed loss.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.norms_of_step).float()
@@ -354,7 +363,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
-            # True if an uninterrupted run of any length also saves this checkpoint.
+            # True if an uninterrupted run also saves this checkpoint, whatever its last step is.
             "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
@@ -369,7 +378,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             rotate_checkpoints(folder, self.training, self.state)
 
     def evaluate(self, *args, metric_key_prefix: str = "eval", **kwargs) -> dict[str, float]:
-        """The scores on the validation split: unsmoothed loss per token, perplexity, scores of the task.
+        """Return the scores on the validation split: unsmoothed loss per token, perplexity, scores of the
+        task.
 
         If the run has a moving average of the weights, the scores are those of the average, and the scores of
         the weights themselves have names such as `eval_raw_loss`.
@@ -390,7 +400,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return metrics
 
     def _validate(self) -> dict[str, float]:
-        """The validation scores of the current weights; empty if a signal arrived."""
+        """Return the validation scores of the current weights; empty if a signal arrived."""
         # Each process computes its batches alone, because the processes may have different numbers of
         # batches.
         model = unsharded_model(self.accelerator.unwrap_model(self.model))
@@ -426,9 +436,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         )
 
     def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
-        """The results of `compute` in all processes.
+        """Return the results of `compute` in all processes.
 
-        The list is empty if a signal arrived. In this case, all processes save a checkpoint and end.
+        The list is empty if a signal arrived, because all processes then save a checkpoint and end.
         """
         was_training = self.model.training
         try:
@@ -445,7 +455,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return shares
 
     def _validation_outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
-        """The outputs for this process's share of the validation split, with the number of each row."""
+        """Return the outputs for this process's share of the validation split, with the number of each row."""
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))
@@ -454,7 +464,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
 def training_arguments(
     training: AnyTraining, output_dir: str, seed: int, *, validates: bool
 ) -> Seq2SeqTrainingArguments:
-    """The arguments of transformers' Trainer for a run."""
+    """Return the arguments of transformers' Trainer for a run."""
     return Seq2SeqTrainingArguments(
         gradient_accumulation_steps=training.gradient_accumulation_steps,
         max_grad_norm=training.max_grad_norm,

@@ -1,5 +1,5 @@
-"""The CTranslate2 backend of `Translator`. It loads a folder that `vaswani export --format ctranslate2`
-wrote.
+"""The CTranslate2 backend of `Translator`. The backend loads a folder that `vaswani export --format
+ctranslate2` wrote.
 
 `convert.ctranslate2` writes the folder. The other backend is `PyTorchBackend` in `model.translator_vaswani`.
 The search settings have the same names and meanings as in `generate`. The search of CTranslate2 differs from
@@ -15,12 +15,12 @@ our search in these points:
   limit.
 - If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 distributes the probability of the
   forbidden tokens among the other tokens.
-- CTranslate2 finds a translation that consists of the target prefix only if `</s>` is the most probable token
-  after the prefix.
+- CTranslate2 finds a translation without tokens after the target prefix only if `</s>` is the most probable
+  token after the prefix.
 - CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only the
   last layer.
 
-Dimensions in shapes: B sentences, S source length, T target length with `</s>`.
+In shapes, B is the number of sentences, S the source length and T the target length with `</s>`.
 """
 
 import math
@@ -36,13 +36,8 @@ from transformers.utils import logging
 
 from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_penalty
 from ..model.configuration_vaswani import eos_token_ids
-from ..model.generation_vaswani import (
-    PAPER_MAX_LENGTH,
-    SearchSettings,
-    max_tokens_by_source,
-    setting_of,
-    validate_search_fields,
-)
+from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
+from ..model.inputs_vaswani import SearchSettings, validate_search_fields
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
 from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
@@ -90,8 +85,8 @@ def load_ctranslate2_translator(
 
 
 class CTranslate2Backend:
-    """A CTranslate2 model with its tokenizers and generation settings. It implements the interface `Backend`
-    of `model.translator_vaswani`.
+    """A CTranslate2 model with its tokenizers and generation settings. `CTranslate2Backend` implements the
+    interface `Backend` of `model.translator_vaswani`.
 
     Args:
         folder (str or Path): A folder that `vaswani export --format ctranslate2` wrote.
@@ -140,6 +135,12 @@ class CTranslate2Backend:
         import ctranslate2
 
         kind, _, index = self._device.partition(":")
+        num_gpus = ctranslate2.get_cuda_device_count()
+        if kind == "cuda" and int(index or 0) >= num_gpus:
+            raise ValueError(
+                f"`device` is {self._device!r}, but CTranslate2 finds {num_gpus or 'no'} GPU{'' if num_gpus == 1 else 's'} "
+                "on this machine; give cpu, auto or the number of a GPU that exists."
+            )
         try:
             return ctranslate2.Translator(
                 self._folder, kind, device_index=int(index or 0), intra_threads=num_threads
@@ -234,8 +235,8 @@ class CTranslate2Backend:
     def log_probs(
         self, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """The log-probabilities [B][T] of all tokens of given translations. The last value of a row is the
-        log-probability of `</s>`.
+        """Return the log-probabilities [B][T] of all tokens of given translations. The last value of a row is
+        the log-probability of `</s>`.
 
         Args:
             source_ids (sequence): [B][S] token ids with `</s>` at the end.
@@ -278,7 +279,7 @@ class CTranslate2Backend:
         return config
 
     def _limit(self, config: SearchSettings, segment: Segment) -> int:
-        """The maximum number of tokens in the translation of a segment, including the target prefix."""
+        """Return the maximum number of tokens in the translation of a segment, including the target prefix."""
         prefix_length = len(segment.prefix)
         if prefix_length >= self._num_positions:
             raise ValueError(
@@ -305,8 +306,8 @@ class CTranslate2Backend:
         limits: list[int],
         options: dict[str, Any],
     ) -> list[Any]:
-        """The result of CTranslate2 for each sentence. Each translation respects the length limit of its
-        sentence.
+        """Return the result of CTranslate2 for each sentence. Each translation respects the length limit of
+        its sentence.
         """
         translator = self._sampling_translator() if "sampling_topk" in options else self._translator
         results: list[Any] = [None] * len(source)
@@ -342,8 +343,9 @@ class CTranslate2Backend:
     def _ranked(
         self, result: Any, first: list[float] | None, prefix_length: int, config: SearchSettings
     ) -> list[Hypothesis]:
-        """The hypotheses of a sentence, sorted by the score of our search. The score is the log-probability
-        of the tokens after the prefix, divided by the length penalty, plus the coverage penalty.
+        """Return the hypotheses of a sentence, sorted by the score of our search. The score is the
+        log-probability of the tokens after the prefix, divided by the length penalty, plus the coverage
+        penalty.
         """
         hypotheses = []
         for i, tokens in enumerate(result.hypotheses):

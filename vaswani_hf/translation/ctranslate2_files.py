@@ -1,7 +1,7 @@
 """Reads and validates the files of a CTranslate2 folder before CTranslate2 loads them.
 
-CTranslate2 does not validate the files. With a damaged file, the process could crash or write wrong
-translations.
+CTranslate2 does not validate the files. If a file is damaged, CTranslate2 may crash the process or write
+wrong translations.
 """
 
 import struct
@@ -13,8 +13,8 @@ from transformers import GenerationConfig
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, read_json, read_json_object
-from ..model.configuration_vaswani import eos_token_ids, is_int
-from ..model.generation_vaswani import validate_search_fields
+from ..model.configuration_vaswani import eos_token_ids
+from ..model.inputs_vaswani import is_int, validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
@@ -110,8 +110,8 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
 
 
 def _vocabulary(folder: Path, file: str, tokenizer: Any, shape: tuple[int, ...] | None) -> list[str]:
-    """The tokens of the source or target vocabulary, sorted by token id. Raise an error if the vocabulary
-    does not match the model or the tokenizer.
+    """Return the tokens of the source or target vocabulary, sorted by token id. Raise an error if the
+    vocabulary does not match the model or the tokenizer.
     """
     if not (folder / file).exists():
         _refuse(folder, file, "is missing")

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from ..model.inputs_vaswani import InvalidInput, Request, has_text
-from ..model.translator_vaswani import BaseTranslator, TranslationOptions
+from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, has_text
+from ..model.translator_vaswani import BaseTranslator
 
 logger = transformers_logging.get_logger(__name__)
 
@@ -79,7 +79,7 @@ def _with_models(translator: Any, models: list[Any]) -> BaseTranslator:
 def _num_same(
     translator: BaseTranslator, faster: BaseTranslator, requests: list[Request], options: TranslationOptions
 ) -> int:
-    """The number of requests for which both translators give the same translation, without sampling."""
+    """Return the number of requests for which both translators give the same translation, without sampling."""
     sampling = ("streamer", "temperature", "top_k", "top_p")
     generate = {name: value for name, value in options.generate.items() if name not in sampling}
     generate |= {"do_sample": False, "num_return_sequences": 1}

@@ -5,7 +5,8 @@ If PyTorch has no int8 kernel for the processor, torchao computes the products. 
 operations per layer. On a processor without int8 instructions, torchao is much slower than float32; the
 measurements are in scripts/benchmarks/generation.md.
 
-Dimensions in shapes: R rows of states, I inputs of a layer, O outputs of a layer.
+In shapes, R is the number of rows of states, I the number of inputs of a layer and O the number of outputs of
+a layer.
 """
 
 import warnings
@@ -19,8 +20,8 @@ from torch import nn
 from ..processor import capability
 from ..version import install_command
 
-# An `Int8Weight` stores no float values. Therefore allow only these methods, and all attributes except
-# `_VIEWS`. Other operations would need the float values.
+# Allow only these methods, and all attributes except `_VIEWS`, because all other operations would need the
+# float values of the weight, and an `Int8Weight` stores no float values.
 _HARMLESS = {
     "dim",
     "size",
@@ -139,7 +140,7 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
 
 
 def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The output [..., O] of a linear layer for states [..., I].
+    """Return the output [..., O] of a linear layer for states [..., I].
 
     `multiply` multiplies rows [R, I] by the int8 weight. Before the quantization, each row is divided by its
     largest absolute value, so that the result of a row does not depend on the other rows of the batch.

@@ -1,4 +1,4 @@
-"""`Translator`: extends `BaseTranslator` with loading by name, the dtype "auto" and int8 weights."""
+"""`Translator` extends `BaseTranslator` with loading by name, the dtype "auto" and int8 weights."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -8,8 +8,8 @@ import torch
 
 from ..checkpoint.loading import check_config, checkpoint_folder, load_model
 from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
-from ..model.inputs_vaswani import InvalidInput, Request
-from ..model.translator_vaswani import BaseTranslator, TranslationOptions, check_tokenizers
+from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions
+from ..model.translator_vaswani import BaseTranslator, check_tokenizers
 from ..processor import has_bfloat16
 from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, choose_dtype
@@ -58,7 +58,7 @@ class Translator(BaseTranslator):
             dtype (str or torch.dtype, optional): "float32", "bfloat16", "float16" or "auto". "auto" computes
                 in bfloat16 if the device multiplies bfloat16 in hardware and the first texts have the same
                 translations as in float32, else in float32. The default is the dtype of the checkpoint.
-            quantization (str, optional): "int8" loads int8 weights for the CPU. This needs the library
+            quantization (str, optional): "int8" loads int8 weights for the CPU. int8 weights need the library
                 torchao.
             **hub_kwargs: `revision`, `token`, `cache_dir`, `local_files_only` and `force_download`, as in
                 `snapshot_download`. `revision` applies to names without @revision.
@@ -134,8 +134,12 @@ def checked_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
+        devices = ["cpu"]
+        if torch.accelerator.is_available():
+            kind = torch.accelerator.current_accelerator()
+            devices += [f"{kind}:{number}" for number in range(torch.accelerator.device_count())]
         raise ValueError(
-            f"`device` must be one of this machine, such as cpu or cuda, but is {name!r}."
+            f"`device` is {name!r}, but PyTorch finds no such device on this machine; give {' or '.join(devices)}."
         ) from None
     return device
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from ..model.inputs_vaswani import Request
-from ..model.translator_vaswani import TranslationOptions
+from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
@@ -33,19 +32,20 @@ def translate_in_processes(
     """Translate windows of requests in several processes. Yield the translations in the order of the
     requests.
 
-    `load` is a picklable function that loads the translator; each worker process calls it. The CPU threads of
-    the calling process are divided among the worker processes. The worker processes end when the iterator
-    ends. If the iterator is not read to its end, close the iterator. A script must call this function under
-    `if __name__ == "__main__":`, because each worker process imports the script.
+    There are at most as many worker processes as windows. `load` is a picklable function that loads the
+    translator; each worker process calls it. The CPU threads of the calling process are divided among the
+    worker processes. The worker processes end when the iterator ends. If the iterator is not read to its end,
+    close the iterator. A script must call this function under `if __name__ == "__main__":`, because each
+    worker process imports the script.
     """
     windows = _windows(iter(requests), options.window, first_line)
-    # Start no process if the input is empty.
-    first = next(windows, None)
-    if first is None:
+    # Read the first windows before the processes start, because a process without a window would be useless.
+    first = list(islice(windows, num_workers))
+    if not first:
         return
-    workers = _start(load, num_workers)
+    workers = _start(load, len(first))
     try:
-        yield from _in_order(workers, chain([first], windows), options)
+        yield from _in_order(workers, chain(first, windows), options)
     finally:
         for process in workers.values():
             process.terminate()

@@ -101,7 +101,7 @@ def training_section(settings: PeerSettings) -> dict[str, Any]:
 
 @torch.inference_mode()
 def validation_loss(manager: TrainManager, pairs: Any, tokens: int) -> float:
-    """The cross-entropy of the validation set in nats per token, without label smoothing."""
+    """Return the cross-entropy of the validation set in nats per token, without label smoothing."""
     model = manager.model.eval()
     total = 0.0
     count = 0

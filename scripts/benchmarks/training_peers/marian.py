@@ -86,7 +86,7 @@ def train(turns: Turns, training: subprocess.Popen, per_target_token: float) -> 
 
 
 def validation_loss(settings: PeerSettings) -> float:
-    """The cross-entropy of the validation set in nats per token, without label smoothing."""
+    """Return the cross-entropy of the validation set in nats per token, without label smoothing."""
     sets = [str(Path(settings.folder) / f"validation.pieces.{side}") for side in ("source", "target")]
     words = [*model_options(settings), "--train-sets", *sets, "--summary", "ce-mean-words", "--quiet"]
     code = "import _pymarian, json, sys; _pymarian.main(['score', *json.loads(sys.argv[1])])"

@@ -43,8 +43,8 @@ def marian(shape: Shape, *, pad_token_id: int, eos_token_id: int, start_token_id
 
 
 def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTrainingArguments:
-    """The defaults of the Trainer, except for the optimizer, the schedule, label smoothing and the batch
-    size.
+    """Return the defaults of the Trainer, except for the optimizer, the schedule, label smoothing and the
+    batch size.
     """
     grouping: dict[str, Any] = {}
     if is_grouped and "train_sampling_strategy" in Seq2SeqTrainingArguments.__dataclass_fields__:

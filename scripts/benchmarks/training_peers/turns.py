@@ -68,7 +68,8 @@ class NoMoreTurnsError(Exception):
 
 
 class Turns:
-    """The turns of this process. The times and the memory sizes exclude the imports before the first turn.
+    """Starts, counts and ends the turns of a competitor. The times and the memory sizes exclude the imports
+    before the first turn.
 
     `device` is `torch.cuda` if the competitor computes on a GPU, otherwise None.
     """

@@ -22,8 +22,8 @@ class CompetingTrainer(Counting, VaswaniTrainer):
 
 
 def sizes(shape: Shape) -> dict[str, int]:
-    """The fields of a config that set the sizes of a model. The config of MarianMT has fields with the same
-    names.
+    """Return the fields of a config that set the sizes of a model. The config of MarianMT has fields with the
+    same names.
     """
     fields = {"d_model": shape.width}
     for stack in ("encoder", "decoder"):

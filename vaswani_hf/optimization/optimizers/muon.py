@@ -1,4 +1,4 @@
-"""One optimizer of two parts: Muon for the matrices of the layers, and AdamW for all other weights."""
+"""An optimizer that trains the matrices of the layers by Muon, and all other weights by AdamW."""
 
 from collections import ChainMap
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Muon(torch.optim.Optimizer):
         matrices (list): The weights [rows, columns].
         weight_decay (float): A step reduces each weight by the fraction `weight_decay` * learning rate.
         bf16 (bool): Orthogonalize the larger matrices in bfloat16. The value is the recorded `training.bf16`
-            of the run, so that a run that is resumed on another processor computes in the same precision.
+            of the run, because a run that is resumed on another processor must compute in the same precision.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
@@ -137,7 +137,7 @@ def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> Muon
 
 
 def muon_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The weights that Muon trains: the matrices of the layers."""
+    """Return the weights that Muon trains: the matrices of the layers."""
     return [weight for name, weight in model.named_parameters() if weight.dim() == 2 and ".layers." in name]
 
 

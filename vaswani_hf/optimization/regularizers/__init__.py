@@ -14,7 +14,7 @@ REGULARIZERS = {entry.name: entry for entry in [*globals().values()] if isinstan
 
 
 def regularizer_of(training: Any) -> Regularizer | None:
-    """The regulariser that the section `training` of a recipe turns on, if there is one."""
+    """Return the regulariser that the section `training` of a recipe turns on, if there is one."""
     for entry in REGULARIZERS.values():
         # Tasks without an encoder and a decoder do not have the keys of all regularisers.
         if getattr(training, entry.strength, 0):
@@ -23,6 +23,6 @@ def regularizer_of(training: Any) -> Regularizer | None:
 
 
 def num_passes(training: Any) -> int:
-    """The number of forward passes that a run computes at the same time for a batch."""
+    """Return the number of forward passes that a run computes at the same time for a batch."""
     regularizer = regularizer_of(training)
     return 1 if regularizer is None else regularizer.num_passes

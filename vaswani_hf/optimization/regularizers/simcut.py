@@ -34,7 +34,7 @@ class SimCutLoss(TwoPassLoss):
     is_symmetric = False
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings of the first pass, with zeros for the tokens that are left out."""
+        """Return the embeddings of the first pass, with zeros for the tokens that are left out."""
         kept = torch.rand(ids.shape, device=ids.device) >= self.cut_rate
         # Keep the end token of the source and the start token of the target, because these tokens are not
         # text.

@@ -46,15 +46,15 @@ class TwoPassLoss:
     is_symmetric: ClassVar[bool] = True
 
     def second_pass(self, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B, S or T, D] of the second pass, computed from `states`, the embeddings of the
-        first pass.
+        """Return the embeddings [B, S or T, D] of the second pass, computed from `states`, the embeddings of
+        the first pass.
         """
         return states
 
     def __call__(
         self, wrapped: Any, num_items_in_batch: torch.Tensor | int | None = None, **batch: Any
     ) -> Seq2SeqLMOutput:
-        """The output of the model for a batch.
+        """Return the output of the model for a batch.
 
         The loss in the output includes the divergence (nats per token).
 

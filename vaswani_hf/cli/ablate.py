@@ -1,0 +1,45 @@
+"""`vaswani ablate`: trains variations of one recipe and compares their validation scores."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from .options import Options, check_file, on_command_line
+
+
+class AblateOptions(Options):
+    """The options of `vaswani ablate`."""
+
+    runs: str = on_command_line(positional=True, metavar="LIST")
+    """a YAML file that lists the runs, such as configuration/ablations/multi30k_en_de.yaml"""
+    output: str
+    """the folder of the runs; the same command with the same folder continues an interrupted list"""
+    seeds: int | None = Field(None, ge=1)
+    """the number of trainings of each run, each with another seed; by default `seeds` of the list, else 1"""
+    as_json: bool = on_command_line(False, option="json")
+    """print JSON instead of the table"""
+    overrides: list[str] = on_command_line([], hidden=True)
+    """options of the form `--key value`, each for a key of the recipe"""
+
+    @model_validator(mode="after")
+    def _check_list(self) -> Self:
+        check_file("runs", self.runs)
+        return self
+
+
+def run(options: AblateOptions) -> None:
+    """Check the list, train the runs, and print the comparison."""
+    from ..training.ablation import FailedRunsError, as_json, comparison, plan_runs, run_all, table
+
+    path = Path(options.runs)
+    output = Path(options.output)
+    runs = plan_runs(path, output, options.overrides, options.seeds)
+    results = run_all(runs, output, path.stem)
+    compared = comparison(runs, results)
+    print(as_json(compared) if options.as_json else table(compared))
+    num_failed = sum(isinstance(result, str) for result in results.values())
+    if num_failed:
+        raise FailedRunsError(
+            f"{num_failed} of {len(results)} trainings failed; the comparison has their errors."
+        )

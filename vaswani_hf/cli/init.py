@@ -1,0 +1,83 @@
+"""`vaswani init`: writes a recipe that fits a corpus."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from .options import Options, check_file, on_command_line
+
+
+class InitOptions(Options):
+    """The options of `vaswani init`."""
+
+    recipe: str = on_command_line(positional=True)
+    """the new YAML file; the run writes to the folder checkpoints/NAME"""
+    source: list[str] = []
+    """text files with one source sentence per line, plain or .gz"""
+    target: list[str] = []
+    """text files with the translations of the source sentences, line by line"""
+    pairs: list[str] = []
+    """files of sentence pairs in place of `--source` and `--target`: .jsonl, .json, .csv or .parquet with a column
+    `translation`, or with one column per language"""
+    source_language: str | None = None
+    """the language of the source sentences, such as en; by default the end of the name of the source file"""
+    target_language: str | None = None
+    """the language of the target sentences; by default the end of the name of the target file"""
+    seconds: float = Field(5.0, gt=0)
+    """the number of seconds for which training steps are measured on this machine"""
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        path = Path(self.recipe)
+        if os.path.lexists(path):
+            raise ValueError(f"`recipe` must be a new file, but {path} exists; give another name.")
+        if path.suffix not in (".yaml", ".yml") or not path.parent.is_dir():
+            raise ValueError(
+                f"`recipe` must be the name of a .yaml file in an existing folder, but is {path}."
+            )
+        if bool(self.pairs) == bool(self.source) or bool(self.source) != bool(self.target):
+            raise ValueError(
+                "Either `--source` and `--target`, or `--pairs` must be given; name the training files."
+            )
+        for option in ("source", "target", "pairs"):
+            for name in getattr(self, option):
+                check_file(f"--{option}", name)
+        for side in ("source", "target"):
+            if self.language(side) is None:
+                raise ValueError(
+                    f"`--{side}_language` must be given, because no file name ends in a language code such as .en."
+                )
+        return self
+
+    def language(self, side: str) -> str | None:
+        """The language of a side: the option, or the end of the name of the file, such as `train.en.gz`."""
+        given = getattr(self, f"{side}_language")
+        files = getattr(self, side)
+        if given or not files:
+            return given
+        code = re.search(r"\.([a-z]{2,3})(\.gz)?$", files[0])
+        return code.group(1) if code and code.group(1) != "txt" else None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The languages and the training files, as in the section `data` of a recipe."""
+        files = {"train_source": self.source, "train_target": self.target, "train_pairs": self.pairs}
+        return {
+            "source_language": self.language("source"),
+            "target_language": self.language("target"),
+            **{key: names[0] if len(names) == 1 else names for key, names in files.items() if names},
+        }
+
+
+def run(options: InitOptions) -> None:
+    """Write the recipe. An existing file is never replaced."""
+    from ..training.new_recipe import new_recipe
+
+    path = Path(options.recipe)
+    text, summary = new_recipe(options.data, f"checkpoints/{path.stem}", options.seconds)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    print(f"{path}: {summary}\nNext: vaswani train {path}")

@@ -1,0 +1,71 @@
+"""The texts of `vaswani train --help-keys` and `--help-key`.
+
+scripts/reference/recipe_reference.py writes recipe_keys.json from the classes of the sections. This module
+reads the file instead of the classes, because an import of the classes would also import torch.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+_FILE = Path(__file__).with_name("recipe_keys.json")
+_WIDTH = 100
+
+
+class PrintKeys(argparse.Action):
+    """An option that prints one key or all keys and ends the process while the words are parsed, as `--help`."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        try:
+            text = describe_all_keys() if values is True else describe_key(values)
+        except ValueError as error:
+            parser.error(str(error))
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:
+            # The program that reads the pipe has ended, such as `head`.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        parser.exit()
+
+
+def describe_all_keys() -> str:
+    """Describe all keys of a recipe, section by section."""
+    blocks = []
+    for name, row in _read_rows().items():
+        facts = [f"{fact}: {row[fact]}" for fact in ("default", "unit", "range") if row[fact]]
+        lines = [f"{name}  ({'; '.join([row['type'], *facts])})"]
+        lines += textwrap.wrap(row["meaning"], _WIDTH, initial_indent="    ", subsequent_indent="    ")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def describe_key(name: str) -> str:
+    """Describe the keys with a name such as `training.warmup_steps`, or `warmup_steps` in any section."""
+    rows = _read_rows()
+    found = [place for place in rows if name in (place, rows[place]["key"])]
+    if not found:
+        names = [*rows, *(row["key"] for row in rows.values())]
+        (nearest,) = difflib.get_close_matches(name, names, 1, cutoff=0)
+        raise ValueError(f"`{name}` is no key of a recipe; the nearest key is `{nearest}`.")
+    return "\n\n".join(_describe(place, rows[place]) for place in found)
+
+
+def _describe(place: str, row: dict[str, str]) -> str:
+    lines = [place]
+    for fact in ("type", "default", "unit", "range", "meaning"):
+        indent = f"  {fact:<9}"
+        text = row[fact] or "none"
+        lines += textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent))
+    return "\n".join(lines)
+
+
+def _read_rows() -> dict[str, dict[str, str]]:
+    """The facts about each key, by `section.key`, or by `key` for keys without a section."""
+    rows = json.loads(_FILE.read_text(encoding="utf-8"))
+    plain = [{name: text.replace("`", "") for name, text in row.items()} for row in rows]
+    return {f"{row['section']}.{row['key']}".lstrip("."): row for row in plain}

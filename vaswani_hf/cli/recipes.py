@@ -1,0 +1,42 @@
+"""`vaswani recipes`: lists the recipes that are part of the package."""
+
+import json
+import textwrap
+
+from ..packaged import describe_recipes, packaged_folder, packaged_recipes, similar_recipes
+from .options import Options, on_command_line
+
+
+class RecipesOptions(Options):
+    """The options of `vaswani recipes`."""
+
+    name: str | None = on_command_line(None, positional=True)
+    """the name of a recipe; print the text of this recipe instead of the list"""
+    as_json: bool = on_command_line(False, option="json")
+    """print the list as JSON"""
+    folder: bool = False
+    """print the folder of the recipes, which also has the files for `accelerate launch`"""
+
+
+def run(options: RecipesOptions) -> None:
+    """Print the list, one recipe or the folder."""
+    if options.folder:
+        print(packaged_folder("configuration"))
+    elif options.name is not None:
+        print(_text(options.name), end="")
+    elif options.as_json:
+        print(json.dumps(describe_recipes(), indent=2, ensure_ascii=False))
+    else:
+        for recipe in describe_recipes():
+            print(recipe["name"])
+            print(textwrap.fill(recipe["purpose"], 100, initial_indent="    ", subsequent_indent="    "))
+            print(f"    Data: {recipe['data']}.")
+
+
+def _text(name: str) -> str:
+    recipes = packaged_recipes()
+    if name not in recipes:
+        similar = similar_recipes(name)
+        hint = f"similar names are {', '.join(similar)}" if similar else "`vaswani recipes` lists all recipes"
+        raise ValueError(f"`name` must be a recipe of the package, but is '{name}'; {hint}.")
+    return recipes[name].read_text(encoding="utf-8")

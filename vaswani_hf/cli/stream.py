@@ -1,0 +1,56 @@
+"""The output of `vaswani translate --stream`. In a separate file because the class of the streamer needs
+transformers, and translate.py is imported before transformers.
+"""
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from transformers import TextStreamer
+
+from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, unwrap
+from ..model.translator_vaswani import results_of_lines
+from .lines import CountedRequests, report_bad_lines
+from .output import standard_output
+
+
+class _TerminalStreamer(TextStreamer):
+    """Shows each word as soon as the word is complete. Writes no line break at the end of a translation."""
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        _show(text.replace("\n", " "))
+
+
+def _show(text: str) -> None:
+    standard_output().write(text.encode("utf-8", errors="replace"))
+
+
+def stream_translations(
+    translator: Any, requests: CountedRequests, chosen: TranslationOptions, place: str
+) -> None:
+    """Print greedy translations word by word during the search. `place` is the name of the input in errors."""
+    show = functools.partial(_stream_one, translator, chosen)
+    remaining = translator.after_choosing_dtype(requests, replace(chosen, window=1))
+    lines = (
+        line
+        for number, request in enumerate(remaining, 1)
+        for line in results_of_lines([request], number, show, lambda shown: shown, chosen.on_error)
+    )
+    for _ in report_bad_lines(lines, place, 0, requests):
+        _show("\n")
+
+
+def _stream_one(
+    translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
+) -> str:
+    """Translate one request, and show the words of the translation during the search."""
+    streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
+    layouts = translator.layouts([unwrap(request)], [number], chosen)
+    if chosen.seed is not None:
+        translator.backend.seed(chosen.seed + number)
+    ((segments, separators),) = layouts
+    _show(separators[0])
+    for segment, separator in zip(segments, separators[1:], strict=True):
+        translator.backend.search([segment], streamer=streamer, **{**chosen.generate, "num_beams": 1})
+        _show(separator)
+    return ""

@@ -1,0 +1,432 @@
+"""Trains variations of one recipe and compares their validation scores (`vaswani ablate`).
+
+A YAML file lists the runs (`AblationList`). Each run is trained once for each seed, in the folder
+OUTPUT/NAME/seed_N. A finished training is not repeated, and an interrupted training continues at its newest
+checkpoint. Scores are those of the validation split, because choices must not be made on a test split. After
+each training the table OUTPUT/LIST.md, the picture OUTPUT/LIST.png and the numbers OUTPUT/LIST.json are
+written.
+"""
+
+import json
+import re
+import statistics
+import sys
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from ..checkpoint.files import METRICS_FILE, finite, write_whole
+from ..model.configuration_vaswani import VaswaniConfig
+from ..packaged import find_recipe
+from ..recipe import Recipe, load_recipe
+from ..recipe.loading import read_mapping
+from ..settings.base import Settings
+from ..settings.data import is_on_hub
+from ..settings.sections import InitFrom
+from .callbacks import read_metrics
+from .results import read_results
+from .run import (
+    InterruptedRunError,
+    earlier_recipe,
+    has_ended,
+    refuse_another_run,
+    resolve,
+    train,
+)
+
+# The recipes of each run of a list by the name of the run: one recipe for each seed.
+Runs = dict[str, list[Recipe]]
+# The results of finished trainings by their `output_dir`: the content of results.json, or the message of the
+# error that ended the training.
+Results = dict[str, dict[str, Any] | str]
+
+# The column of differences leaves out keys with these beginnings, because the values of these keys depend on
+# the folder or the split.
+_OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
+# The placeholder for a value that comes from the model in `init_from`.
+_OF_THE_BASE = "that of the model"
+# The scores of the table, with their titles.
+_SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
+
+
+class FailedRunsError(Exception):
+    """Some trainings of a list have failed. The other trainings have finished."""
+
+
+class AblationList(Settings):
+    """The content of the YAML file that lists the runs."""
+
+    recipe: str
+    """The recipe that all runs vary: a path relative to the list, or the name of a recipe of the package."""
+    seeds: int = Field(1, ge=1)
+    """The number of trainings of each run. The first training has the seed of the recipe, and each further
+    training has the next larger seed."""
+    all: dict[str, Any] = {}
+    """The recipe keys of all runs, with their values."""
+    runs: dict[str, dict[str, Any]] = Field(min_length=1)
+    """The recipe keys of each run, with their values. The name of a run is the name of its folder."""
+
+
+def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None = None) -> Runs:
+    """Check a list, and return the recipes of each run. Each recipe scores its model on the validation split.
+
+    Args:
+        path (Path): The YAML file that lists the runs.
+        output (Path): The folder of the runs.
+        overrides (list): Words of the form `--key`, `value`, which replace keys of `all`.
+        seeds (int, optional): The number of trainings of each run; by default `seeds` of the list.
+
+    Returns:
+        dict: By the name of each run, one recipe for each seed.
+
+    Raises:
+        ValueError: If the list or the recipe of a run is invalid, or a folder contains another run.
+    """
+    content = _read_list(path)
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"`--output` must be a folder, but '{output}' is a file.")
+    given = {word.partition("=")[0] for word in overrides}
+    for_all = {key: value for key, value in content.all.items() if f"--{key}" not in given}
+    runs: Runs = {}
+    for name, keys in content.runs.items():
+        words = []
+        for key, value in (for_all | keys).items():
+            words += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+        try:
+            base = find_recipe(content.recipe, path.parent)
+            recipe = load_recipe(base, [*words, *overrides, "--resume", "true"])
+            recipe = _scored_on_validation(recipe)
+            runs[name] = [
+                _with_seed(recipe, number, output / name, list(content.runs), runs)
+                for number in range(seeds or content.seeds)
+            ]
+        except ValueError as error:
+            raise ValueError(f"The run `{name}` in '{path}': {error}") from None
+    return runs
+
+
+def _read_list(path: Path) -> AblationList:
+    content = read_mapping(path)
+    try:
+        runs = AblationList.load(content)
+    except ValueError as error:
+        raise ValueError(f"The list '{path}': {error}") from None
+    for name in runs.runs:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ValueError(
+                f"The list '{path}': the name of a run must be a name for its folder (letters, digits, `_`, "
+                f"`.` and `-`), but is {name!r}."
+            )
+    return runs
+
+
+def _scored_on_validation(recipe: Recipe) -> Recipe:
+    data = recipe.data
+    if recipe.task != "translation":
+        raise ValueError(
+            f"runs are compared by BLEU, but `task: {recipe.task}` has no BLEU; list recipes of translation."
+        )
+    if not data.files("validation") and (data.dataset is None or data.validation_split is None):
+        raise ValueError(
+            "runs are compared on a validation split that the recipe names; give `data.validation_source` "
+            "and `data.validation_target`, `data.validation_pairs`, or a `data.dataset` with a "
+            "`data.validation_split`."
+        )
+    changes: dict[str, Any] = {"test_size": None}
+    for kind in ("source", "target", "pairs", "split"):
+        changes[f"test_{kind}"] = getattr(data, f"validation_{kind}")
+    return recipe.replace(data=data.replace(**changes))
+
+
+def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
+    """The recipe of the training `number` (counted from 0) of the run in `folder`."""
+    seed = recipe.seed + number
+    recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
+    bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}
+    if bases:
+        # The recipe does not name the folders of earlier runs, because the list names these runs.
+        init_from: Any = recipe.model.init_from
+        if isinstance(init_from, InitFrom):
+            stacks = {part: bases[base] for part, base in init_from.by_stack().items()}
+            init_from = init_from.replace(**stacks)
+        else:
+            init_from = bases[init_from]
+        return recipe.replace(model=recipe.model.replace(init_from=init_from))
+    # If the folder already contains a run, that run must have the same recipe. A run with `init_from` is
+    # checked later, when the model in `init_from` exists.
+    found = earlier_recipe(Path(recipe.output_dir))
+    refuse_another_run(resolve(recipe, found) if found else recipe, found)
+    return recipe
+
+
+def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
+    """The folder of the training `number` of the run `base`. If `base` is a checkpoint folder or a repository
+    of the Hub, return `base`.
+    """
+    if base in earlier:
+        return earlier[base][number].output_dir
+    if base in names:
+        raise ValueError(
+            f"`init_from: {base}` must be an earlier run of the list, but is this run or a later run; change the order."
+        )
+    if not Path(base).is_dir() and not is_on_hub(base):
+        raise ValueError(
+            f"`init_from: {base}` must be a run of the list, a checkpoint folder or user/name on the Hub."
+        )
+    return base
+
+
+def run_all(runs: Runs, output: Path, stem: str) -> Results:
+    """Train the runs that are not finished, and write the files of the comparison after each training.
+
+    Args:
+        runs (dict): The result of `plan_runs`.
+        output (Path): The folder of the runs.
+        stem (str): The name of the written files, without their endings.
+
+    Returns:
+        dict: The results of all trainings, by their `output_dir`.
+
+    Raises:
+        InterruptedRunError: If a signal ended a training.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    trainings = [(name, recipe) for name, recipes in runs.items() for recipe in recipes]
+    # Read the results of finished trainings first, so that these results stay in the table if a training is
+    # interrupted.
+    results: Results = {
+        recipe.output_dir: read_results(Path(recipe.output_dir))
+        for _, recipe in trainings
+        if _has_ended(recipe)
+    }
+    remaining = [(name, recipe) for name, recipe in trainings if recipe.output_dir not in results]
+    started = time.monotonic()
+    for number, (name, recipe) in enumerate(remaining):
+        progress = f"training {len(trainings) - len(remaining) + number + 1} of {len(trainings)}"
+        text = f"{progress}: {name}, seed {recipe.seed}{_time_left(started, number, len(remaining))}"
+        print(text, file=sys.stderr, flush=True)
+        try:
+            # Redirect the output of the training, because the standard output is only for the table.
+            with redirect_stdout(sys.stderr):
+                results[recipe.output_dir] = train(recipe)
+        except InterruptedRunError as error:
+            raise InterruptedRunError(f"{error} To continue the list, repeat the command.") from None
+        except Exception as error:  # A failed training must not stop the other trainings.
+            message = " ".join(str(error).split())
+            results[recipe.output_dir] = message
+            print(f"{name}, seed {recipe.seed}: {message}", file=sys.stderr, flush=True)
+        _write_files(runs, results, output, stem)
+    if not remaining:
+        _write_files(runs, results, output, stem)
+    return results
+
+
+def _time_left(started: float, num_done: int, num_trainings: int) -> str:
+    """The estimated time for the remaining trainings, in words; empty before the first training has ended."""
+    if num_done == 0:
+        return ""
+    seconds = (time.monotonic() - started) / num_done * (num_trainings - num_done)
+    return (
+        f" (about {seconds / 3600:.1f} hours left)"
+        if seconds > 5400
+        else f" (about {seconds / 60:.1f} minutes left)"
+    )
+
+
+def _write_files(runs: Runs, results: Results, output: Path, stem: str) -> None:
+    numbers = comparison(runs, results)
+    write_whole(output / f"{stem}.md", table(numbers) + "\n")
+    write_whole(output / f"{stem}.json", as_json(numbers) + "\n")
+    _draw(numbers, output / f"{stem}.png")
+
+
+def _has_ended(recipe: Recipe) -> bool:
+    """True if the output folder has the results of this run, and not the results of another run."""
+    try:
+        earlier = earlier_recipe(Path(recipe.output_dir))
+        if earlier is None:
+            return False
+        refuse_another_run(resolve(recipe, earlier), earlier)
+    except (OSError, ValueError):
+        return False
+    return has_ended(recipe, earlier)
+
+
+def comparison(runs: Runs, results: Results) -> list[dict[str, Any]]:
+    """Compare the runs of which at least one training has ended.
+
+    Args:
+        runs (dict): The result of `plan_runs`.
+        results (dict): The results of the trainings that have ended, by their `output_dir`.
+
+    Returns:
+        list: For each run a dict with its `name`, the keys that differ from the first run (`changes`), the
+        `seeds` (one dict for each training), and `mean` and `std` of each score over the seeds. `std` is the
+        sample standard deviation, with N - 1 in the denominator; None with fewer than two seeds.
+    """
+    (first, *_), *_ = runs.values()
+    compared = []
+    for name, recipes in runs.items():
+        seeds = [
+            _training_facts(recipe, results[recipe.output_dir])
+            for recipe in recipes
+            if recipe.output_dir in results
+        ]
+        if not seeds:
+            continue
+        mean = {}
+        deviation = {}
+        for score in _SCORES:
+            values = [seed[score] for seed in seeds if seed.get(score) is not None]
+            mean[score] = statistics.mean(values) if values else None
+            deviation[score] = statistics.stdev(values) if len(values) > 1 else None
+        compared.append(
+            {
+                "name": name,
+                "changes": changes(recipes[0], first),
+                "num_seeds": len(recipes),
+                "seeds": seeds,
+                "mean": mean,
+                "std": deviation,
+            }
+        )
+    return compared
+
+
+def _training_facts(recipe: Recipe, result: dict[str, Any] | str) -> dict[str, Any]:
+    facts: dict[str, Any] = {"seed": recipe.seed, "folder": recipe.output_dir}
+    if isinstance(result, str):
+        return {**facts, "error": result}
+    for name in ("parameters", "steps", "epochs", "seconds", "hardware"):
+        facts[name] = result["training"][name]
+    for name in (*_SCORES, "bleu_signature"):
+        facts[name] = result["test"][name]
+    decoding: Any = recipe.decoding
+    return {**facts, "num_beams": decoding.num_beams}
+
+
+def as_json(compared: list[dict[str, Any]]) -> str:
+    """The result of `comparison` as JSON."""
+    return json.dumps({"runs": finite(compared)}, indent=2, ensure_ascii=False)
+
+
+def changes(recipe: Recipe, first: Recipe) -> str:
+    """Return the keys whose values differ from the first run, with their values in this run."""
+    keys = {**recipe.values(), **first.values()}
+    # If the parts of a model start from different models, `init_from` has one key per part.
+    keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
+    changed = {
+        # The folder of an earlier run is OUTPUT/NAME/seed_N.
+        key: _name_of_base(value) if value and key.startswith("model.init_from") else value
+        for key in keys
+        if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)
+        and not key.startswith(_OF_THE_PLACE)
+    }
+    last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
+    # Write the section before a key that two sections have, such as `lowercase`.
+    names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
+    words = ["null" if value is None else value for value in changed.values()]
+    return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
+
+
+def _name_of_base(folder: str) -> str:
+    path = Path(folder)
+    return path.parent.name if re.fullmatch(r"seed_\d+", path.name) else path.name
+
+
+def _value(recipe: Recipe, key: str) -> Any:
+    """The value of a key. A missing key has the value of the base model, or the default of the config if
+    there is no base model.
+    """
+    values = recipe.values()
+    if key in values:
+        return values[key]
+    return (
+        _OF_THE_BASE if recipe.model.init_from else getattr(VaswaniConfig, key.removeprefix("model."), None)
+    )
+
+
+def table(compared: list[dict[str, Any]]) -> str:
+    """The result of `comparison` as a table in Markdown."""
+    scores = " | ".join(_SCORES.values())
+    lines = [
+        f"| run | differs from the first run by | seeds | parameters, millions | steps | minutes | {scores} |",
+        f"|{'---|' * (6 + len(_SCORES))}",
+    ]
+    measures: dict[str, list[str]] = {}
+    for run in compared:
+        finished = [seed for seed in run["seeds"] if "error" not in seed]
+        cells = [run["name"], run["changes"].replace("|", r"\|"), f"{len(finished)} of {run['num_seeds']}"]
+        if finished:
+            first = finished[0]
+            cells += [f"{first['parameters'] / 1e6:.2f}", f"{first['steps']:,}"]
+            cells.append(f"{statistics.mean(seed['seconds'] for seed in finished) / 60:.1f}")
+            cells += [_with_deviation(run["mean"][score], run["std"][score]) for score in _SCORES]
+            measure = f"{first['num_beams']} beams, {first['bleu_signature']}; {first['hardware']}"
+            measures.setdefault(measure, []).append(run["name"])
+        else:
+            cells += ["–"] * (3 + len(_SCORES))
+        lines.append(f"| {' | '.join(cells)} |")
+    notes = ["Scores of the validation split. Perplexity is per token of the vocabulary of the run."]
+    if any(run["num_seeds"] > 1 for run in compared):
+        notes.append("Scores are the mean over the seeds ± the sample standard deviation.")
+    for measure, names in measures.items():
+        notes.append(f"{measure}." if len(measures) == 1 else f"{', '.join(names)}: {measure}.")
+    lines += ["", " ".join(notes)]
+    for run in compared:
+        for seed in run["seeds"]:
+            if "error" in seed:
+                lines += ["", f"{run['name']}, seed {seed['seed']}, failed: {seed['error']}"]
+    return "\n".join(lines)
+
+
+def _with_deviation(mean: float | None, deviation: float | None) -> str:
+    if mean is None:
+        return "–"
+    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+
+
+def _draw(compared: list[dict[str, Any]], path: Path) -> None:
+    """Draw the mean BLEU as a bar for each run, and the validation loss over the minutes of each training."""
+    # Import here, because only the picture needs matplotlib.
+    from matplotlib.figure import Figure
+
+    ended = [run for run in compared if run["mean"]["bleu"] is not None]
+    if not ended:
+        return
+    figure = Figure(figsize=(13, 2.5 + 0.25 * len(ended)), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for number, run in enumerate(ended):
+        color = f"C{number % 10}"
+        style = ("-", "--", ":")[number // 10 % 3]
+        bar = left.barh([run["name"]], [run["mean"]["bleu"]], xerr=run["std"]["bleu"], color=color)
+        left.bar_label(bar, fmt="%.2f", padding=2)
+        label = run["name"]
+        for seed in run["seeds"]:
+            if "error" in seed:
+                continue
+            rows = [
+                row
+                for row in read_metrics(Path(seed["folder"], METRICS_FILE))
+                if row.get("eval_loss") is not None
+            ]
+            minutes = [row["seconds"] / 60 for row in rows]
+            losses = [row["eval_loss"] for row in rows]
+            right.plot(minutes, losses, label=label, color=color, linestyle=style)
+            # The legend names a run once. Labels that begin with "_" are not in the legend.
+            label = "_"
+    scores = [run["mean"]["bleu"] for run in ended]
+    # Start the axis near the lowest score, so that small differences are visible.
+    margin = max(max(scores) - min(scores), 0.5)
+    left.set_xlim(max(0, min(scores) - margin), max(scores) + 0.4 * margin)
+    left.invert_yaxis()
+    left.set_xlabel("validation BLEU of the final weights (the axis need not begin at 0)")
+    right.set(xlabel="minutes of training", ylabel="validation loss, nats per token", yscale="log")
+    for axis_format in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
+        axis_format("{x:.3g}")
+    # Put the legend next to the panel, because many curves leave no room in the panel.
+    right.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,74 @@
+"""The GPUs for which `vaswani plan --hardware` estimates the hours and the price of a run."""
+
+from dataclasses import dataclass
+
+from ..model.inputs_vaswani import nearest_name
+
+# The sustained FLOPs per second of GPUs (footnote 5 of the paper), and the number of P100 GPUs on which the
+# paper trains a model (Section 5.2).
+PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
+NUM_PAPER_GPUS = 8
+# The share of its peak that a GPU is assumed to reach. This share is an assumption, because no GPU run of
+# this package has been measured. Small models and small batches reach a smaller share.
+ASSUMED_UTILIZATION = 0.3
+# The prices in the table below are those of the smallest machine with one GPU of this model.
+PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-pricing"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU model: peaks without sparsity, in TFLOPS.
+
+    Attributes:
+        bf16: The peak of matrix products in bfloat16; None if the hardware has no bfloat16.
+        fp32: The peak in float32, without tensor cores. PyTorch does not use TF32 by default.
+        source: The data sheet of the manufacturer.
+        price: The price in US dollars per hour by `PRICES`; None if the page has no machine with one GPU of
+            this model.
+    """
+
+    bf16: float | None
+    fp32: float
+    source: str
+    price: float | None = None
+
+    def peak(self, bf16: bool) -> tuple[float, str]:
+        """The peak in FLOPs per second, and its dtype: bfloat16 if `bf16` is true and the GPU has it."""
+        if bf16 and self.bf16 is not None:
+            return self.bf16 * 1e12, "bfloat16"
+        return self.fp32 * 1e12, "float32"
+
+
+_NVIDIA = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
+# The H100, the H200 and the V100 are the SXM models. The sources of H100, H200, L4 and L40S give the bfloat16
+# peaks with sparsity. The peak without sparsity is half of this number.
+GPUS = {
+    "H200": Gpu(989, 67, "https://www.nvidia.com/en-us/data-center/h200/", 5.0),
+    "H100": Gpu(989, 67, "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"),
+    "A100": Gpu(312, 19.5, f"{_NVIDIA}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf", 2.5),
+    "L40S": Gpu(362, 91.6, "https://www.nvidia.com/en-us/data-center/l40s/", 1.8),
+    "L4": Gpu(121, 30.3, "https://www.nvidia.com/en-us/data-center/l4/", 0.8),
+    "A10": Gpu(125, 31.2, f"{_NVIDIA}/a10/pdf/a10-datasheet.pdf"),
+    "RTX4090": Gpu(
+        165.2, 82.6, "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
+    ),
+    "V100": Gpu(
+        None,
+        15.7,
+        "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf",
+    ),
+    "T4": Gpu(None, 8.1, f"{_NVIDIA}/tesla-t4/t4-tensor-core-datasheet-951643.pdf", 0.4),
+}
+
+
+def gpu_name(given: str) -> str:
+    """The name of a GPU in `GPUS` or `PAPER_GPUS`. Case, spaces, hyphens and underscores are ignored."""
+    name = given.upper().replace(" ", "").replace("-", "").replace("_", "")
+    known = [*GPUS, *PAPER_GPUS]
+    if name not in known:
+        raise ValueError(
+            f"`--hardware` must be one of {', '.join(known)}, but is {given!r}; the nearest name is {nearest_name(name, known)}. "
+            "For other hardware, give `--tokens_per_second`: the target tokens per second that the log lines of a run on this "
+            "hardware show."
+        )
+    return name

@@ -1,0 +1,106 @@
+"""Measures the speed of real training steps on this machine, with random token ids in place of a corpus."""
+
+import math
+import sys
+import time
+from functools import partial
+
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from ..model.configuration_vaswani import VaswaniConfig
+from ..optimization.optimizers import OPTIMIZERS
+from ..optimization.regularizers import regularizer_of
+from ..optimization.section import AnyTraining
+from .hardware import hardware_name, resolve_defaults
+from .initialization import frozen_weights
+from .planned_model import planned_model
+from .trainer import largest_part
+
+
+def measure_speed(
+    config: VaswaniConfig,
+    training: AnyTraining,
+    model_class: type[PreTrainedModel],
+    length: int,
+    seconds: float = 10.0,
+) -> tuple[float, str]:
+    """Measure training steps for some seconds. Return the target tokens per second, and the hardware.
+
+    All sentences have `length` random tokens, so batches have no padding. The forward and backward passes are
+    repeated until the time is over. The time of an optimizer step is measured once and added.
+    """
+    is_cpu = not torch.accelerator.is_available()
+    device = torch.device("cpu") if is_cpu else torch.accelerator.current_accelerator()
+    training = resolve_defaults(training, None, planned_model(config, model_class), streams=False)
+    torch.manual_seed(0)
+    model = model_class(config).to(device).train()
+    model.config.use_cache = False
+    for weight in frozen_weights(model, training.frozen):
+        weight.requires_grad_(False)
+    if training.gradient_checkpointing:
+        # transformers 5.23 has a new name for this method.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)()
+    if training.torch_compile:
+        model.compile()
+    optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=training.bf16 is True)
+    autocast = partial(torch.autocast, device.type, torch.bfloat16, enabled=training.bf16 is True)
+    regularizer = regularizer_of(training)
+    compute = model
+    if regularizer is not None:
+        compute = partial(regularizer.build(model, training, autocast), model)
+
+    # A CPU computes a large batch in parts.
+    source_tokens = training.source_tokens_per_batch
+    target_tokens = training.target_tokens_per_batch
+    largest = largest_part(training, config.d_model) if is_cpu else None
+    share = 1.0 if largest is None else min(1.0, max(largest, length) / max(source_tokens, target_tokens))
+    rows = max(1, int(share * max(source_tokens, target_tokens)) // length)
+    source_length = min(length, max(1, int(share * source_tokens) // rows))
+    target_length = min(length, max(1, int(share * target_tokens) // rows))
+    # The first ids are special tokens.
+    source = torch.randint(4, config.vocab_size, (rows, source_length), device=device)
+    labels = torch.randint(4, config.decoder_vocab_size, (rows, target_length), device=device)
+    batch = {
+        "input_ids": source,
+        "attention_mask": torch.ones_like(source),
+        "labels": labels,
+        "num_items_in_batch": torch.tensor(labels.numel(), device=device),
+    }
+
+    def synchronize() -> None:
+        if not is_cpu:
+            torch.accelerator.synchronize()
+
+    def compute_part() -> None:
+        with autocast():
+            output = compute(**batch)
+        output.loss.backward()
+        synchronize()
+
+    # The first step creates the state of the optimizer and is not measured.
+    compute_part()
+    optimizer.step()
+    optimizer.zero_grad()
+    synchronize()
+    hardware = hardware_name(device, 1)
+    print(f"measuring training steps for {seconds:g} seconds on {hardware}", file=sys.stderr, flush=True)
+    start = time.perf_counter()
+    elapsed = 0.0
+    num_parts = 0
+    with tqdm(total=math.ceil(seconds), unit=" s", desc="measuring", disable=None, leave=False) as bar:
+        while elapsed < seconds:
+            compute_part()
+            num_parts += 1
+            elapsed = time.perf_counter() - start
+            bar.update(min(int(elapsed), bar.total) - bar.n)
+    start = time.perf_counter()
+    optimizer.step()
+    synchronize()
+    optimizer_seconds = time.perf_counter() - start
+    # Count the positions of a full step in units of the measured part.
+    step_tokens = training.gradient_accumulation_steps * target_tokens
+    step_seconds = step_tokens / labels.numel() * elapsed / num_parts + optimizer_seconds
+    return step_tokens / step_seconds, hardware
