@@ -228,6 +228,8 @@ class Reference:
             # Table 3, row (E): learned positions instead of sinusoids.
             if self.config.position_embedding == "learned":
                 encoding = self.weights[f"{stack}.embed_positions.weight"][position]
+            elif self.config.position_embedding == "none":
+                encoding = 0
             else:
                 encoding = table.new_tensor(sinusoid(position, self.config.d_model))
             states.append(table[token_id] * scale + encoding)

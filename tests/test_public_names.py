@@ -19,7 +19,7 @@ OLD_NAMES = """
 
 
 def test_public_names_exist_and_say_what_they_are():
-    assert len(vaswani_hf.__all__) == 16
+    assert len(vaswani_hf.__all__) == 19
     assert {*vaswani_hf.__all__} <= {*dir(vaswani_hf)}
     for name in (*vaswani_hf.__all__, *OLD_NAMES):
         assert getattr(vaswani_hf, name).__doc__, name

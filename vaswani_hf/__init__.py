@@ -23,6 +23,7 @@ __all__ = [
     "Parser",
     "TranslationPipeline",
     "Translator",
+    "VaswaniAttention",
     "VaswaniConfig",
     "VaswaniDecoderConfig",
     "VaswaniEncoderConfig",
@@ -35,12 +36,16 @@ __all__ = [
     "export",
     "load_recipe",
     "push",
+    "register_attention",
+    "register_position_encoding",
     "train",
 ]
 
 if TYPE_CHECKING:
     from .convert.export import export as export
     from .evaluation.evaluate import evaluate as evaluate
+    from .model.attention_vaswani import VaswaniAttention as VaswaniAttention
+    from .model.attention_vaswani import register_attention as register_attention
     from .model.configuration_vaswani import VaswaniConfig as VaswaniConfig
     from .model.language_models_vaswani import VaswaniDecoderConfig as VaswaniDecoderConfig
     from .model.language_models_vaswani import VaswaniDecoderModel as VaswaniDecoderModel
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
     from .model.modeling_vaswani import VaswaniForSeq2SeqLM as VaswaniForSeq2SeqLM
     from .model.modeling_vaswani import VaswaniModel as VaswaniModel
     from .model.modeling_vaswani import VaswaniPreTrainedModel as VaswaniPreTrainedModel
+    from .model.modeling_vaswani import register_position_encoding as register_position_encoding
     from .parsing.parser import Parser as Parser
     from .publish.push import push as push
     from .recipe.loading import load_recipe as load_recipe
@@ -65,6 +71,7 @@ _LAZY = {
     "Parser": lambda: import_module("vaswani_hf.parsing.parser"),
     "TranslationPipeline": lambda: import_module("vaswani_hf.registration"),
     "Translator": lambda: import_module("vaswani_hf.translation.translator"),
+    "VaswaniAttention": lambda: import_module("vaswani_hf.model.attention_vaswani"),
     "VaswaniConfig": lambda: import_module("vaswani_hf.model.configuration_vaswani"),
     "VaswaniDecoder": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
     "VaswaniDecoderConfig": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
@@ -81,6 +88,8 @@ _LAZY = {
     "export": lambda: import_module("vaswani_hf.convert.export"),
     "load_recipe": lambda: import_module("vaswani_hf.recipe.loading"),
     "push": lambda: import_module("vaswani_hf.publish.push"),
+    "register_attention": lambda: import_module("vaswani_hf.model.attention_vaswani"),
+    "register_position_encoding": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
     "register_translation_pipeline": lambda: import_module("vaswani_hf.registration"),
     "train": lambda: import_module("vaswani_hf.training.run"),
 }

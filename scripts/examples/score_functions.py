@@ -23,7 +23,7 @@ from timing import in_turns, print_header, ratio
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.model.attention_vaswani import attention_class
-from vaswani_hf.model.configuration_vaswani import ATTENTION_SCORES
+from vaswani_hf.model.extension_vaswani import ATTENTIONS
 from vaswani_hf.recipe import load_recipe
 
 RECIPE = Path(__file__).parents[2] / "configuration" / "numbers.yaml"
@@ -138,7 +138,7 @@ def main(given: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=["scaling", "training"])
     parser.add_argument("--output", type=Path, default=Path("checkpoints/score_functions"), help="folder")
-    parser.add_argument("--scores", nargs="+", choices=ATTENTION_SCORES, default=list(ATTENTION_SCORES))
+    parser.add_argument("--scores", nargs="+", choices=ATTENTIONS.built_in, default=list(ATTENTIONS.built_in))
     parser.add_argument(
         "--max_steps", type=int, help="steps of each training; default: `max_steps` of the recipe"
     )

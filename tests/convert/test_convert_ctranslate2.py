@@ -33,6 +33,7 @@ EXPRESSIBLE = {
     "the paper": {},
     "pre-norm": {"norm_position": "pre"},
     "learned positions": {"position_embedding": "learned", "max_position_embeddings": 40},
+    "no positions": {"position_embedding": "none"},
     "biases": {"attention_bias": True},
     "no scaling": {"scale_embedding": False},
     "large epsilon": {"layer_norm_eps": 0.1},

@@ -107,6 +107,11 @@ NOT_EXPRESSIBLE = [
     ),
     ("attention_score", {"attention_score": "additive"}, NO_PRODUCT),
     ("cross_attention_score", {"cross_attention_score": "additive_linear"}, NO_PRODUCT),
+    (
+        "position_embedding",
+        {"position_embedding": "none"},
+        "it computes its position embeddings and cannot load a table.",
+    ),
     ("attention_window", {"attention_window": [None, 3]}, "each token attends to all tokens."),
 ]
 

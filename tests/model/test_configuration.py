@@ -38,7 +38,8 @@ def test_the_default_is_the_papers_base_model():
 
 POSITIVE = "a positive integer"
 RATE = "a number from 0 up to, but not including, 1"
-SCORES = '"scaled_dot", "dot", "dot_mean", "general", "additive_linear" or "additive"'
+SCORES = '"scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive" or a name that `register_attention` has added'
+POSITIONS = '"sinusoidal", "learned", "none" or a name that `register_position_encoding` has added'
 # For every field, impossible values, and the words that follow "must be" in the message.
 INVALID = {
     "vocab_size": ([0, -3, 1.5, "8", True, None], POSITIVE),
@@ -59,7 +60,7 @@ INVALID = {
     "label_smoothing": ([1.0, "7e-4"], RATE),
     "label_smoothing_form": (["t2t ", None], '"t2t" or "torch"'),
     "norm_position": (["middle", True], '"post" or "pre"'),
-    "position_embedding": (["sinusoid"], '"sinusoidal" or "learned"'),
+    "position_embedding": (["sinusoid"], POSITIONS),
     "activation_function": (
         ["rellu", None],
         'the name of an activation of transformers, such as "relu" or "gelu"',
@@ -97,7 +98,13 @@ def test_each_field_is_checked_when_given_and_when_assigned(name):
     config = VaswaniConfig()
     before = getattr(config, name)
     for value in values:
-        expected = f"`{name}` must be {must_be}, but is {value!r}."
+        remedy = ""
+        if must_be.startswith((SCORES, POSITIONS)) and isinstance(value, str):
+            remedy = (
+                f"; import the Python file that adds {value!r}, or name this file with `model.code` in a recipe or "
+                "`--code` on the command line"
+            )
+        expected = f"`{name}` must be {must_be}, but is {value!r}{remedy}."
         assert message_of(VaswaniConfig, **{name: value}) == expected
         assert message_of(setattr, config, name, value) == expected
         assert message_of(VaswaniConfig.from_dict, {name: value}) == expected

@@ -41,6 +41,7 @@ VARIANTS = {
     "nothing tied": TWO_VOCABULARIES | {"tie_word_embeddings": False},
     "pre-norm": {"norm_position": "pre"},
     "learned positions": {"position_embedding": "learned", "max_position_embeddings": 7},
+    "no positions": {"position_embedding": "none"},
     "attention biases": {"attention_bias": True},
     "unscaled embeddings": {"scale_embedding": False},
     "LayerNorm's epsilon": {"layer_norm_eps": 0.5},

@@ -237,6 +237,7 @@ def _run(words: list[str]) -> int:
     if options_class.needs_libraries:
         _prepare_libraries()
     _set_log_level(verbosity, options_class.needs_libraries)
+    _run_user_code(options)
     if verbosity >= 0:
         run(options)
         return 0
@@ -259,6 +260,15 @@ def _set_log_level(verbosity: int, has_libraries: bool) -> None:
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.set_verbosity_info() if verbosity > 0 else transformers_logging.set_verbosity_error()
+
+
+def _run_user_code(options: "Options") -> None:
+    """Execute the file of the option `--code`, if the command has this option."""
+    from ..user_code import run_user_code
+    from .options import CodeOptions
+
+    if isinstance(options, CodeOptions) and options.code is not None:
+        run_user_code(options.code, "--code")
 
 
 def _list_commands(words: list[str]) -> NoReturn:

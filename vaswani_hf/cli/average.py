@@ -5,10 +5,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from .options import Options, check_different, on_command_line
+from .options import CodeOptions, check_different, on_command_line
 
 
-class AverageOptions(Options):
+class AverageOptions(CodeOptions):
     """The options of `vaswani average`."""
 
     checkpoints: list[str] = on_command_line(positional=True)

@@ -16,6 +16,7 @@ from ..settings.base import as_yaml
 from .lines import check_equally_many
 from .options import (
     SEARCH,
+    CodeOptions,
     ComputingOptions,
     check_different,
     check_file,
@@ -26,8 +27,19 @@ from .output import check_output, output_file, standard_output
 
 _REMEDY = "free space and run the command again with another name"
 # The options that can be given with `--text_file`, and the options that can be given with `--trees`.
-_WITH_TEXT = ("text_file", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
-_WITH_TREES = ("trees", "model", "revision", "as_json", "device", "dtype", "quantization", "output", *SEARCH)
+_WITH_TEXT = ("text_file", "code", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
+_WITH_TREES = (
+    "trees",
+    "code",
+    "model",
+    "revision",
+    "as_json",
+    "device",
+    "dtype",
+    "quantization",
+    "output",
+    *SEARCH,
+)
 # These options have no effect if a file with translations or trees is scored, because no model runs.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
 # The options whose default values come from the section `evaluation` of the checkpoint's recipe.
@@ -35,7 +47,7 @@ _SCORING = ("tokenize", "lowercase")
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
 
 
-class EvaluateOptions(_SearchFields, ComputingOptions):
+class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     """The options of `vaswani evaluate`.
 
     A system is a checkpoint folder, a repository on the Hub (user/name or user/name@revision), or a file of

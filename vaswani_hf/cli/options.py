@@ -137,7 +137,15 @@ def translation_options(*names: str) -> Any:
     return create_model("DerivedOptions", __base__=_TranslationBase, **fields)
 
 
-class ModelOptions(Options):
+class CodeOptions(Options):
+    """The code of the user that a command executes before it loads a model."""
+
+    code: str | None = on_command_line(None, metavar="FILE")
+    """a Python file that registers the attention function or the position encoding of the model; the file is
+    executed before the model is loaded"""
+
+
+class ModelOptions(CodeOptions):
     """The model of a command."""
 
     model: str = on_command_line(positional=True)

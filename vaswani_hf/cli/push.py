@@ -1,9 +1,9 @@
 """`vaswani push`: uploads a checkpoint to the Hub."""
 
-from .options import Options, on_command_line
+from .options import CodeOptions, on_command_line
 
 
-class PushOptions(Options):
+class PushOptions(CodeOptions):
     """The options of `vaswani push`."""
 
     checkpoint: str = on_command_line(positional=True)
@@ -28,4 +28,7 @@ def run(options: PushOptions) -> None:
     """Upload the checkpoint."""
     from ..publish.push import push
 
-    push(**options.given())
+    arguments = options.given()
+    # The command has executed the file of `--code` already.
+    arguments.pop("code", None)
+    push(**arguments)

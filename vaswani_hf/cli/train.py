@@ -52,12 +52,16 @@ def run(options: RecipeOptions) -> None:
 
     from ..training.processes import PipeSafeStream, Processes
     from ..training.run import train
+    from ..user_code import run_user_code
 
     if sys.stderr is None or not sys.stderr.isatty():
         # The run prints log lines at intervals in place of progress bars.
         datasets.disable_progress_bars()
     # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
     # the main process.
-    recipe = Processes().run_on_main(lambda: read_recipe(options))
+    processes = Processes()
+    recipe = processes.run_on_main(lambda: read_recipe(options))
+    if recipe.model.code is not None and not processes.is_first:
+        run_user_code(recipe.model.code, "model.code")
     with redirect_stderr(PipeSafeStream(sys.stderr)):
         train(recipe)

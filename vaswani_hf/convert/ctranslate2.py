@@ -28,7 +28,7 @@ from ..checkpoint.files import GENERATION_FILE
 from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.attention_vaswani import VaswaniAttention
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
-from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
+from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..translation.ctranslate2 import CTranslate2Backend
 from .ctranslate2_limits import ACTIVATIONS, EXPRESSIBLE
 from .formats import TOLERANCE, Tokenizers, report, sample_batch
@@ -169,13 +169,8 @@ def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokeniz
 
 def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int) -> None:
     for layers, stack in ((spec.encoder, model.model.encoder), (spec.decoder, model.model.decoder)):
-        is_learned = model.config.position_embedding == "learned"
-        table = (
-            stack.embed_positions.weight
-            if is_learned
-            else sinusoids(torch.arange(rows), model.config.d_model)
-        )
-        layers.position_encodings.encodings = table
+        with torch.no_grad():
+            layers.position_encodings.encodings = stack.position_states(torch.arange(rows))
     # `CTranslate2Backend` reads the maximum input length from this attribute.
     spec.config.add_attribute("max_position_embeddings", rows)
 

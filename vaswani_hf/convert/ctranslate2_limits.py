@@ -1,6 +1,7 @@
 """Defines which configs CTranslate2 supports. This file does not import CTranslate2, which is optional."""
 
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.extension_vaswani import POSITION_ENCODINGS
 from .formats import Expressible, Limit, needs_start_token
 from .simplify import SCALED_DOT_LIMITS
 
@@ -30,7 +31,14 @@ def _needs_end_token(config: VaswaniConfig) -> str | None:
     return "its search needs an end token" if config.eos_token_id is None else None
 
 
+def _built_in_positions(config: VaswaniConfig) -> str | None:
+    if config.position_embedding in POSITION_ENCODINGS.built_in:
+        return None
+    return f"it has only {', '.join(POSITION_ENCODINGS.built_in)}"
+
+
 _LIMITS: dict[str, Limit] = {
+    "position_embedding": _built_in_positions,
     "activation_function": _known_activation,
     "eos_token_id": _needs_end_token,
     "decoder_start_token_id": needs_start_token,
@@ -39,7 +47,7 @@ _LIMITS: dict[str, Limit] = {
 _FIELDS = """
     vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
     decoder_attention_heads encoder_ffn_dim decoder_ffn_dim d_k d_v norm_position layer_norm_eps
-    position_embedding max_position_embeddings scale_embedding share_encoder_decoder_embeddings
+    max_position_embeddings scale_embedding share_encoder_decoder_embeddings
     tie_word_embeddings attention_bias use_cache bos_token_id pad_token_id
 """.split()
 EXPRESSIBLE = Expressible("CTranslate2", frozenset(_FIELDS), _LIMITS)

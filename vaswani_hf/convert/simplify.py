@@ -8,7 +8,7 @@ import math
 import torch
 from transformers import PreTrainedModel
 
-from ..model.attention_vaswani import UNFUSED_SCORES, GeneralAttention, VaswaniAttention
+from ..model.attention_vaswani import GeneralAttention, VaswaniAttention
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.generation_vaswani import PAPER_MAX_LENGTH
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
@@ -17,6 +17,8 @@ from .formats import Limit, Tokenizers
 
 # Section 6.1 limits an output to the input length plus this number of tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
+# The attention scores that are dot products. Classes that users register may compute any score.
+_DOT_PRODUCTS = (None, "scaled_dot", "dot", "dot_mean", "general")
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
 
@@ -26,7 +28,7 @@ def _whole_attention(config: VaswaniConfig) -> str | None:
 
 
 def _dot_product(name: str) -> Limit:
-    return lambda config: "its scores are dot products" if getattr(config, name) in UNFUSED_SCORES else None
+    return lambda config: None if getattr(config, name) in _DOT_PRODUCTS else "its scores are dot products"
 
 
 # The limits for a format that supports only scaled dot-product attention over all tokens.

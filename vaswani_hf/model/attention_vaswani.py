@@ -22,7 +22,7 @@ q and the key k of a head:
 
 Every attention kernel can compute "scaled_dot", "dot", "dot_mean" and "general": "scaled_dot", "dot" and
 "dot_mean" differ only in a factor, and "general" projects the query before the dot product. No fused kernel
-can compute "additive_linear" or "additive". The parameters of a score function are initialised so that
+can compute "additive_linear" or "additive". `register_attention` adds classes of users. The parameters of a score function are initialised so that
 queries and keys whose features have variance 1 give scores with a variance of about 1.
 
 This file travels with every checkpoint because the models compute attention with the code of this file.
@@ -57,6 +57,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_tracing
 
 from .configuration_vaswani import VaswaniConfig
+from .extension_vaswani import ATTENTIONS
 
 # A function of query positions and key positions (broadcastable int64 tensors) that returns True where the
 # query may attend to the key.
@@ -515,8 +516,8 @@ class VaswaniAttention(nn.Module):
         self.is_causal = is_causal
         self.d_k = config.d_k or config.d_model // num_heads
         self.d_v = config.d_v or config.d_model // num_heads
-        factors = {"scaled_dot": self.d_k**-0.5, "dot_mean": 1 / self.d_k}
-        self.scaling = factors.get(config.score_of(is_cross), 1.0)
+        factors = {"dot": 1.0, "general": 1.0, "dot_mean": 1 / self.d_k}
+        self.scaling = factors.get(config.score_of(is_cross), self.d_k**-0.5)
         # Cross-attention has no window.
         self.window = None if is_cross else config.windows_of(is_causal)[layer_idx]
         if self.window is not None:
@@ -786,17 +787,56 @@ class AdditiveAttention(LearnedScores):
         return torch.matmul(summed, self.score_vector[:, None, :, None]).squeeze(-1)  # [B, H, T, S]
 
 
-# The attention classes of score functions with parameters. `VaswaniAttention` computes the score functions
-# without parameters.
-OTHER_SCORES = {
+# The attention classes of the built-in score functions.
+_BUILT_IN = {
+    "scaled_dot": VaswaniAttention,
+    "dot": VaswaniAttention,
+    "dot_mean": VaswaniAttention,
     "general": GeneralAttention,
     "additive_linear": AdditiveLinearAttention,
     "additive": AdditiveAttention,
 }
-# The score functions that no fused kernel can compute.
-UNFUSED_SCORES = ("additive_linear", "additive")
+
+
+def register_attention(name: str, attention_class: type[VaswaniAttention]) -> None:
+    """Add a score function of attention. The config fields `attention_score` and `cross_attention_score` then
+    accept its name.
+
+    Training, cached decoding, the search, scores and ensembles use the methods of the class. Checkpoints
+    contain the file that defines the class. A checkpoint is loaded after this function was called, or with
+    `trust_remote_code=True` in a Python process that has not imported the package.
+
+    Args:
+        name (str): The name. The name must not be the name of a built-in score function.
+        attention_class (type): A subclass of `VaswaniAttention`, defined at the top level of a Python file.
+            The class may override `scores(query, key)`, which maps queries [B, H, T, K] and keys [B, H, S, K]
+            to scores [B, H, T, S], and may define `local_mask`. `scores` may use `self.scaling`, which is 1 /
+            sqrt(d_k). Parameters are created in `__init__`. A method `init_scores()` sets their initial
+            values, if the values that `__init__` sets are not wanted.
+
+    Raises:
+        ValueError: If the name is built in or registered for another class, or if the class is not a subclass
+            of `VaswaniAttention`.
+
+    Example:
+        >>> import torch
+        >>> from vaswani_hf import VaswaniAttention, VaswaniConfig, register_attention
+        >>> class DistanceAttention(VaswaniAttention):
+        ...     def scores(self, query, key):
+        ...         return -torch.cdist(query, key) * self.scaling
+        >>> register_attention("distance", DistanceAttention)
+        >>> VaswaniConfig(attention_score="distance").attention_score
+        'distance'
+    """
+    ATTENTIONS.add(name, attention_class, VaswaniAttention)
 
 
 def attention_class(config: VaswaniConfig, is_cross: bool = False) -> type[VaswaniAttention]:
     """Return the class for the score function that a config sets for self-attention or cross-attention."""
-    return OTHER_SCORES.get(config.score_of(is_cross), VaswaniAttention)
+    name = config.score_of(is_cross)
+    return _BUILT_IN[name] if name in _BUILT_IN else ATTENTIONS.classes[name]
+
+
+def can_be_fused(kind: type[VaswaniAttention]) -> bool:
+    """Return True if a fused kernel can compute the scores of an attention class."""
+    return {kind.scores, kind.weights} <= _FAST_PATH_METHODS

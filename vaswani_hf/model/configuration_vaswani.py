@@ -6,15 +6,21 @@ other code files of the checkpoint through its import statements.
 
 import copy
 import difflib
+import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, get_origin
 
+from huggingface_hub.dataclasses import type_validator
 from transformers import GenerationConfig, PreTrainedConfig
+from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import is_torch_available, logging
 
+from .extension_vaswani import ATTENTIONS, ENTRY, POSITION_ENCODINGS, Registry, save_user_code
 from .inputs_vaswani import is_int, is_number, nearest_name
 
 logger = logging.get_logger(__name__)
@@ -90,8 +96,11 @@ def _is_positive(value: Any) -> bool:
     return is_number(value) and value > 0
 
 
-ATTENTION_SCORES = ("scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive")
-_SCORES = ", ".join(f'"{score}"' for score in ATTENTION_SCORES[:-1]) + f' or "{ATTENTION_SCORES[-1]}"'
+def _names_of(registry: Registry) -> str:
+    names = ", ".join(f'"{name}"' for name in registry.built_in)
+    return f"{names} or a name that `{registry.function}` has added"
+
+
 _A_SIZE = (partial(is_int, least=1), "a positive integer")
 _A_SIZE_OR_NONE = (_is_none_or(partial(is_int, least=1)), "a positive integer or None")
 _A_RATE = (lambda value: is_number(value) and value < 1, "a number from 0 up to, but not including, 1")
@@ -119,13 +128,13 @@ FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
     "layer_norm_eps": (_is_positive, "a positive number"),
-    "position_embedding": (_is_one_of("sinusoidal", "learned"), '"sinusoidal" or "learned"'),
+    "position_embedding": (POSITION_ENCODINGS.accepts, _names_of(POSITION_ENCODINGS)),
     "max_position_embeddings": _A_SIZE,
     "scale_embedding": _A_SWITCH,
     "share_encoder_decoder_embeddings": _A_SWITCH,
     "tie_word_embeddings": _A_SWITCH,
-    "attention_score": (_is_one_of(*ATTENTION_SCORES), _SCORES),
-    "cross_attention_score": (_is_none_or(_is_one_of(*ATTENTION_SCORES)), f"{_SCORES}, or None"),
+    "attention_score": (ATTENTIONS.accepts, _names_of(ATTENTIONS)),
+    "cross_attention_score": (_is_none_or(ATTENTIONS.accepts), f"{_names_of(ATTENTIONS)}, or None"),
     "attention_window": (
         partial(_are_ints, may_be_none=True),
         "an integer of 0 or more (tokens), a list with one entry per layer or None",
@@ -146,6 +155,12 @@ FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a token id (an integer of 0 or more), a list of token ids or None",
     ),
     "decoder_start_token_id": _A_TOKEN_OR_NONE,
+}
+# The fields whose values may be names of classes that users have registered.
+_REGISTRIES = {
+    "attention_score": ATTENTIONS,
+    "cross_attention_score": ATTENTIONS,
+    "position_embedding": POSITION_ENCODINGS,
 }
 
 
@@ -187,7 +202,9 @@ class VaswaniConfig(PreTrainedConfig):
             deep stacks train more stably with "pre".
         layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives no value;
             tensor2tensor uses 1e-6.
-        position_embedding (str): "sinusoidal" (Section 3.5) or "learned" (Table 3 row E).
+        position_embedding (str): "sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model
+            without position information, or a name that `register_position_encoding` has added. "none" and
+            added names differ from the paper.
         max_position_embeddings (int): Number of learned positions (tokens); without effect on sinusoidal
             positions.
         scale_embedding (bool): Multiply embeddings by sqrt(d_model) (Section 3.4).
@@ -197,7 +214,7 @@ class VaswaniConfig(PreTrainedConfig):
             3.4).
         attention_score (str): The score function of a query and a key. The paper has "scaled_dot"
             (Equation 1). "dot", "dot_mean", "general", "additive_linear" and "additive" differ from the paper
-            (see attention_vaswani).
+            (see attention_vaswani), and names that `register_attention` has added differ, too.
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
         attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
@@ -277,12 +294,22 @@ class VaswaniConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 0
 
+    # The fields that a subclass adds, and their types.
+    added_fields = {}  # type: ignore[var-annotated]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.added_fields = _added_fields(cls)
+
     def __setattr__(self, name: str, value: Any) -> None:
         field = self.attribute_map.get(name, name)
         if field in FIELD_RULES:
             is_possible, words = FIELD_RULES[field]
             if not is_possible(value):
-                raise ValueError(f"`{name}` must be {words}, but is {value!r}.")
+                remedy = _remedy(field, value)
+                raise ValueError(f"`{name}` must be {words}, but is {value!r}{remedy}.")
+        elif field in self.added_fields:
+            value = _checked(self, field, value)
         if name == "decoder_vocab_size" and value is None:
             value = self.vocab_size
         # Assign both vocabulary sizes, because transformers assigns only `vocab_size` when it resizes shared
@@ -296,7 +323,7 @@ class VaswaniConfig(PreTrainedConfig):
         super().__setattr__(name, value)
 
     def __post_init__(self, **kwargs):
-        _refuse_unknown(kwargs)
+        _refuse_unknown(type(self), kwargs)
         for alias, field in self.attribute_map.items():
             if alias in kwargs:
                 setattr(self, field, kwargs.pop(alias))
@@ -395,8 +422,9 @@ class VaswaniConfig(PreTrainedConfig):
             )
         # transformers silently drops unknown keywords, so refuse keywords that look like misspelled fields.
         if not kwargs.get("return_unused_kwargs", False):
+            names = _field_names(cls)
             _refuse_unknown(
-                key for key in kwargs if difflib.get_close_matches(key, _field_names(), 1, cutoff=0.8)
+                cls, [key for key in kwargs if difflib.get_close_matches(key, names, 1, cutoff=0.8)]
             )
         # Drop `auto_map` and `custom_pipelines`, because with these entries transformers would ask for
         # `trust_remote_code`.
@@ -404,42 +432,174 @@ class VaswaniConfig(PreTrainedConfig):
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )
         # A file written by transformers may contain entries of other versions and other tools.
-        for name, message in _unknown(config_dict if "transformers_version" in config_dict else ()).items():
+        saved_names = config_dict if "transformers_version" in config_dict else ()
+        for name, message in _unknown(cls, saved_names).items():
             logger.warning_once(f"{message} The entry is ignored.")
             ignored.add(name)
         config_dict = {key: value for key, value in config_dict.items() if key not in ignored}
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the config together with the code of the model, so that both load without the package."""
+        """Save the config together with the code of the model, so that both load without the package.
+
+        If the config uses classes of users, the files that define these classes are saved, too.
+        """
         saved = copy.copy(self)
-        saved.auto_map = dict(AUTO_MAP)
-        saved.custom_pipelines = CUSTOM_PIPELINES
         # transformers refuses to save `output_attentions=True` with fused attention. The file does not
         # contain the attention implementation.
         saved._attn_implementation = None
+        saved.auto_map = self.auto_classes()
+        if "AutoModelForSeq2SeqLM" in saved.auto_map:
+            saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
+        if self.user_classes():
+            # Save the files of the package here, because transformers would save the user's file unchanged.
+            saved.__dict__["_auto_class"] = None
+            folder = Path(save_directory)
+            folder.mkdir(parents=True, exist_ok=True)
+            custom_object_save(_base_of(self), folder)
+            try:
+                _save_user_code(saved, folder)
+            except ValueError as error:
+                logger.warning(
+                    f"{error} Without this file, the checkpoint loads only where the class exists."
+                )
         super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
+
+    def auto_classes(self) -> dict[str, str]:
+        """The classes of the package that transformers loads for this config: {Auto class: "module.class"}."""
+        return dict(AUTO_MAP)
+
+    def user_classes(self) -> list[type]:
+        """The classes of users that the config needs: registered classes, and the config class itself."""
+        classes = [registry.classes[name] for registry, name in _registered(self)]
+        return classes if _base_of(self) is type(self) else [*classes, type(self)]
 
 
 # After this call transformers saves the code files of the model together with each config.
 VaswaniConfig.register_for_auto_class()
 
 
-def _field_names() -> set[str]:
-    return {field.name for field in fields(VaswaniConfig)} | set(VaswaniConfig.attribute_map)
+def _base_of(config: VaswaniConfig) -> type:
+    """The config class of the package from which the class of a config derives."""
+    name = config.auto_classes()["AutoConfig"].partition(".")[2]
+    return next(kind for kind in type(config).__mro__ if kind.__name__ == name)
 
 
-def _unknown(names: Iterable[str]) -> dict[str, str]:
-    """Return the names in `values` that are not fields, each with an error message."""
-    known = _field_names() | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
-    fields_of_ours = sorted(FIELD_RULES) + sorted(VaswaniConfig.attribute_map)
+def _registered(config: VaswaniConfig) -> list[tuple[Registry, str]]:
+    """The registered names that a config uses."""
+    names = {(field, getattr(config, field)) for field in _REGISTRIES}
+    found = {(_REGISTRIES[field], name) for field, name in names if name in _REGISTRIES[field].classes}
+    return sorted(found, key=lambda pair: (pair[0].function, pair[1]))
+
+
+def _save_user_code(saved: VaswaniConfig, folder: Path) -> None:
+    """Write the files of users and the entry module. `auto_map` then names the classes of the entry module."""
+    base = _base_of(saved)
+    kind = type(saved)
+    references = dict(saved.auto_map)
+    others: list[type] = []
+    if kind is not base:
+        # transformers loads a model only with the config class of the model, so the models of the package
+        # are of no use. Look for the model class in the file of the config class.
+        architecture = (saved.architectures or [""])[0]
+        model_class = vars(sys.modules[kind.__module__]).get(architecture, base)
+        bases = {parent.__name__ for parent in model_class.__mro__}
+        others = [kind, model_class] if model_class is not base else [kind]
+        names = {auto: architecture for auto, name in references.items() if name.partition(".")[2] in bases}
+        names["AutoConfig"] = kind.__name__
+        references = {}
+    else:
+        names = {auto: name.partition(".")[2] for auto, name in references.items()}
+    pipelines = getattr(saved, "custom_pipelines", {})
+    imported = [*references.values(), *(pipeline["impl"] for pipeline in pipelines.values())]
+    save_user_code(folder, _registered(saved), others, imported)
+    saved.auto_map = {auto: f"{ENTRY}.{name}" for auto, name in names.items()}
+    for pipeline in pipelines.values():
+        pipeline["impl"] = f"{ENTRY}.{pipeline['impl'].partition('.')[2]}"
+
+
+def _added_fields(cls: type) -> dict[str, Any]:
+    """The fields that a subclass adds to the configs of the package, and their types.
+
+    A subclass can add annotated fields, class attributes without annotation, and arguments of `__init__`. The
+    type of a field without annotation is Any.
+    """
+    known = _field_names(VaswaniConfig)
+    added: dict[str, Any] = {}
+    for kind in [kind for kind in cls.__mro__ if not issubclass(VaswaniConfig, kind)]:
+        try:
+            annotations = inspect.get_annotations(kind, eval_str=True)
+        except NameError:
+            # An annotation names a type that exists only in a function or for type checkers.
+            annotations = inspect.get_annotations(kind)
+        names = []
+        for name, value in vars(kind).items():
+            if not callable(value) and not hasattr(value, "__get__"):
+                names.append(name)
+        if inspect.isfunction(vars(kind).get("__init__")):
+            names += list(inspect.signature(vars(kind)["__init__"]).parameters)[1:]
+        for name in [*annotations, *names]:
+            annotation = annotations.get(name)
+            is_field = ClassVar not in (annotation, get_origin(annotation)) and not name.startswith("_")
+            if is_field and name not in known and not hasattr(PreTrainedConfig, name):
+                added.setdefault(name, annotations.get(name, Any))
+    return added
+
+
+def _checked(config: VaswaniConfig, name: str, value: Any) -> Any:
+    """Check the type of the value of a field that a subclass adds. Return the value."""
+    expected = config.added_fields[name]
+    if get_origin(expected) is tuple and isinstance(value, list):
+        # JSON has no tuples.
+        value = tuple(value)
+    if value is getattr(type(config), name, MISSING):
+        return value
+    errors = []
+    # Accept an integer as a float.
+    for candidate in (value, _with_floats(value)):
+        try:
+            type_validator(name, candidate, expected)
+            return value
+        except TypeError as error:
+            errors.append(str(error))
+    if "Unsupported type" in errors[0]:
+        return value
+    words = expected.__name__ if isinstance(expected, type) else str(expected)
+    raise ValueError(f"`{name}` must be of the type {words}, but is {value!r}.")
+
+
+def _with_floats(value: Any) -> Any:
+    """The value with each integer replaced by a float, also in lists and tuples."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_floats(item) for item in value)
+    return float(value) if is_int(value, least=-sys.maxsize) else value
+
+
+def _remedy(field: str, value: Any) -> str:
+    """The end of the message about a name that no class is registered for."""
+    if field not in _REGISTRIES or not isinstance(value, str):
+        return ""
+    return (
+        f"; import the Python file that adds {value!r}, or name this file with `model.code` in a recipe or `--code` "
+        "on the command line"
+    )
+
+
+def _field_names(cls: type[VaswaniConfig]) -> set[str]:
+    return {field.name for field in fields(cls)} | {*cls.attribute_map, *cls.added_fields}
+
+
+def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
+    """Return the names that are not fields of a config class, each with an error message."""
+    known = _field_names(cls) | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
+    candidates = sorted([*FIELD_RULES, *cls.attribute_map, *cls.added_fields])
     return {
-        name: f"`{name}` is no field of VaswaniConfig; the nearest field is `{nearest_name(name, fields_of_ours)}`."
+        name: f"`{name}` is no field of {cls.__name__}; the nearest field is `{nearest_name(name, candidates)}`."
         for name in names
         if name not in known and not name.startswith("_")
     }
 
 
-def _refuse_unknown(names: Iterable[str]) -> None:
-    for message in _unknown(names).values():
+def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:
+    for message in _unknown(cls, names).values():
         raise ValueError(message)

@@ -28,6 +28,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
+from .extension_vaswani import POSITION_ENCODINGS
 
 # The tree reserves memory for this number of steps at once. When the reserved memory is full, the tree
 # removes unused tokens and reserves memory for further steps.
@@ -298,6 +299,7 @@ class TreeAttentionDecoder:
         # source once per sentence.
         self.cache.self_attention_cache = self.tree
         self.encodings = torch.empty(0)
+        self.has_registered_positions = self.decoder.config.position_embedding in POSITION_ENCODINGS.classes
         # [N, K, S] the summed attention that each source token has received from each beam; None if unused.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
@@ -362,14 +364,7 @@ class TreeAttentionDecoder:
         decoder = self.decoder
         last = len(decoder.layers) - 1
         recorder = AttentionRecorder([last]) if self.with_coverage else None
-        if len(self.encodings) < self.num_read:
-            # Compute the encodings of many positions in advance, because computing sinusoids at each step
-            # takes long. A table of learned positions limits the size; `position_states` raises an error for
-            # positions beyond the end of the table.
-            longest = getattr(getattr(decoder, "embed_positions", None), "num_embeddings", math.inf)
-            size = max(self.num_read, min(2 * self.num_read + 62, longest))
-            self.encodings = decoder.position_states(torch.arange(size, device=positions.device))
-        states = decoder.add_positions(decoder.embed_tokens(input_ids), self.encodings[positions])
+        states = decoder.add_positions(decoder.embed_tokens(input_ids), self._position_states(positions))
         if self.steps:
             states = states.flatten(0, 1)
             for step, mask in zip(self.steps, masks, strict=True):
@@ -387,6 +382,20 @@ class TreeAttentionDecoder:
                 )
         self.tree.length += input_ids.shape[1]
         return decoder.final_norm(states), None if recorder is None else recorder.weights[last]
+
+    def _position_states(self, positions: torch.Tensor) -> torch.Tensor:
+        """The encodings [N, T, D] of positions [N, T]."""
+        if self.has_registered_positions:
+            # The class of a user may limit the number of positions, so compute no encodings in advance.
+            return self.decoder.position_states(positions)
+        if len(self.encodings) < self.num_read:
+            # Compute the encodings of many positions in advance, because computing sinusoids at each step
+            # takes long. A table of learned positions limits the size; `position_states` raises an error for
+            # positions beyond the end of the table.
+            longest = getattr(self.decoder.embed_positions, "num_embeddings", math.inf)
+            size = max(self.num_read, min(2 * self.num_read + 62, longest))
+            self.encodings = self.decoder.position_states(torch.arange(size, device=positions.device))
+        return self.encodings[positions]
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:

@@ -15,10 +15,8 @@ the size of the vocabulary.
 # transformers declares wider types for caches, outputs and sub-modules than this file uses.
 # mypy: disable-error-code="arg-type,assignment,index,misc,union-attr"
 
-import copy
-import os
 import sys
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import nn
@@ -53,8 +51,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
     model_type = "vaswani_stack"
     # The name of the stack, and the names of its models for `auto_map`.
-    stack = "decoder"
-    code = {}  # type: ignore[var-annotated]
+    stack: ClassVar[str] = "decoder"
+    code: ClassVar[dict[str, str]] = {}
     is_encoder_decoder: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -120,13 +118,8 @@ class VaswaniStackConfig(VaswaniConfig):
             fields["attention_window"] = config.windows_of(is_causal=cls.stack == "decoder")
         return cls(**fields)
 
-    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the config together with the code of the model, so that both load without the package."""
-        saved = copy.copy(self)
-        saved.auto_map = {auto: f"{_FILE}.{name}" for auto, name in self.code.items()}
-        # See `VaswaniConfig.save_pretrained`.
-        saved._attn_implementation = None
-        PreTrainedConfig.save_pretrained(saved, save_directory, *args, **kwargs)
+    def auto_classes(self) -> dict[str, str]:
+        return {auto: f"{_FILE}.{name}" for auto, name in self.code.items()}
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
@@ -139,8 +132,8 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
     """
 
     model_type = "vaswani_decoder"
-    stack = "decoder"
-    code = {
+    stack: ClassVar[str] = "decoder"
+    code: ClassVar[dict[str, str]] = {
         "AutoConfig": "VaswaniDecoderConfig",
         "AutoModel": "VaswaniDecoderModel",
         "AutoModelForCausalLM": "VaswaniForCausalLM",
@@ -162,8 +155,8 @@ class VaswaniEncoderConfig(VaswaniStackConfig):
     """
 
     model_type = "vaswani_encoder"
-    stack = "encoder"
-    code = {
+    stack: ClassVar[str] = "encoder"
+    code: ClassVar[dict[str, str]] = {
         "AutoConfig": "VaswaniEncoderConfig",
         "AutoModel": "VaswaniEncoderModel",
         "AutoModelForMaskedLM": "VaswaniForMaskedLM",

@@ -40,11 +40,11 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vaswani import (
-    UNFUSED_SCORES,
     VaswaniAttention,
     are_plain,
     attention_class,
     attention_masks,
+    can_be_fused,
     decoding_cache,
     fast_path,
     infer_mask,
@@ -53,6 +53,7 @@ from .attention_vaswani import (
     positions_of,
 )
 from .configuration_vaswani import TARGET_FOLDER, VaswaniConfig, eos_token_ids
+from .extension_vaswani import POSITION_ENCODINGS
 from .generation_vaswani import VaswaniGeneration
 from .loss_vaswani import (
     EXCLUDED_LOGIT,
@@ -79,8 +80,34 @@ def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()  # [..., D]
 
 
+class VaswaniSinusoidalPositions(nn.Module):
+    """The encodings of `sinusoids` (Section 3.5), without parameters."""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__()
+        self.d_model = config.d_model
+
+    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+        """The encodings [B or 1, T, D] of positions [B or 1, T]."""
+        return sinusoids(position_ids, self.d_model)
+
+
+class VaswaniNoPositions(VaswaniSinusoidalPositions):
+    """No position information: all encodings are 0.
+
+    Differs from the paper: for ablations that measure the use of positions.
+    """
+
+    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+        """Zeros [B or 1, T, D] for positions [B or 1, T]."""
+        return torch.zeros(*position_ids.shape, self.d_model, device=position_ids.device)
+
+
 class VaswaniLearnedPositions(nn.Embedding):
     """Learned position embeddings (Table 3, row E)."""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config.max_position_embeddings, config.d_model)
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
         """The embeddings [B or 1, T, D] of positions [B or 1, T]. Raises a ValueError for positions beyond
@@ -102,6 +129,54 @@ class VaswaniLearnedPositions(nn.Embedding):
         # cache, so the length of the input limits the positions.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
+
+
+_BUILT_IN_POSITIONS = {
+    "sinusoidal": VaswaniSinusoidalPositions,
+    "learned": VaswaniLearnedPositions,
+    "none": VaswaniNoPositions,
+}
+
+
+def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> None:
+    """Add a position encoding. The config field `position_embedding` then accepts its name.
+
+    Training, cached decoding, the search and language models use the class. Checkpoints contain the file that
+    defines the class. A checkpoint is loaded after this function was called, or with `trust_remote_code=True`
+    in a Python process that has not imported the package.
+
+    Args:
+        name (str): The name. The name must not be the name of a built-in position encoding.
+        encoding_class (type): A subclass of `torch.nn.Module`, defined at the top level of a Python file. The
+            model calls the class with its config. `forward(position_ids)` maps int64 positions [B or 1, T],
+            counted from 0 without padding, to encodings [B or 1, T, D] that the model adds to the embeddings.
+            A position must have the same encoding in each call. Tables must be parameters or persistent
+            buffers.
+
+    Raises:
+        ValueError: If the name is built in or registered for another class, or if the class is not a subclass
+            of `torch.nn.Module`.
+
+    Example:
+        >>> from torch import nn
+        >>> from vaswani_hf import VaswaniConfig, register_position_encoding
+        >>> class LinearPositions(nn.Module):
+        ...     def __init__(self, config):
+        ...         super().__init__()
+        ...         self.direction = nn.Linear(1, config.d_model)
+        ...     def forward(self, position_ids):
+        ...         return self.direction(position_ids[..., None] / 100)
+        >>> register_position_encoding("linear", LinearPositions)
+        >>> VaswaniConfig(position_embedding="linear").position_embedding
+        'linear'
+    """
+    POSITION_ENCODINGS.add(name, encoding_class, nn.Module)
+
+
+def _position_encoding(config: VaswaniConfig) -> nn.Module:
+    name = config.position_embedding
+    table = _BUILT_IN_POSITIONS if name in _BUILT_IN_POSITIONS else POSITION_ENCODINGS.classes
+    return table[name](config)
 
 
 @fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
@@ -334,8 +409,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
         config = self.config
-        scores = [config.score_of(is_cross=False), config.score_of(is_cross=True)]
-        unfused = [score for score in scores if score in UNFUSED_SCORES]
+        classes = {config.score_of(is_cross): attention_class(config, is_cross) for is_cross in (False, True)}
+        unfused = [score for score, kind in classes.items() if not can_be_fused(kind)]
         if unfused and attn_implementation not in (None, "eager"):
             raise ValueError(
                 f'`attn_implementation` must be "eager" for the attention score "{unfused[0]}", '
@@ -343,6 +418,12 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             )
         windows = config.windows_of(is_causal=False) + config.windows_of(is_causal=True)
         asked = attn_implementation or "sdpa"
+        masked = [score for score, kind in classes.items() if kind.local_mask is not None]
+        if masked and asked not in _WITH_WINDOW:
+            raise ValueError(
+                f"`attn_implementation` must be {' or '.join(_WITH_WINDOW)} for the mask of the attention score "
+                f'"{masked[0]}", but is {attn_implementation!r}.'
+            )
         if (
             any(window is not None for window in windows)
             and asked not in _WITH_WINDOW
@@ -463,8 +544,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
         super().__init__(config)
         self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
-        if config.position_embedding == "learned":
-            self.embed_positions = VaswaniLearnedPositions(config.max_position_embeddings, config.d_model)
+        self.embed_positions = _position_encoding(config)
         self.layers = nn.ModuleList([layer_class(config, layer_idx) for layer_idx in range(num_layers)])
         ends = [part for name, part in self.layers.named_modules() if name.endswith(("out_proj", "fc2"))]
         for part in ends:
@@ -472,13 +552,16 @@ class VaswaniStack(VaswaniPreTrainedModel):
         if config.norm_position == "pre":
             self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
+        for name, _ in self.named_non_persistent_buffers():
+            raise ValueError(
+                f"The buffer `{name}` of a registered class must be persistent, because `from_pretrained` does not "
+                "restore other buffers; register the buffer without `persistent=False`."
+            )
         self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
         """Return the encodings or embeddings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
-        if self.config.position_embedding == "learned":
-            return self.embed_positions(position_ids)
-        return sinusoids(position_ids, self.config.d_model)
+        return self.embed_positions(position_ids)
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
         """Compute the input of the first layer [B, T, D], Dropout(embedding * sqrt(d_model) + positions)."""

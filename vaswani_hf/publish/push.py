@@ -46,6 +46,7 @@ from ..checkpoint.loading import KINDS, check_config, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model import configuration_vaswani
 from ..model.configuration_vaswani import TARGET_FOLDER
+from ..model.extension_vaswani import ENTRY, source_for_checkpoint
 from ..model.modeling_vaswani import FromRepository
 from ..model.translator_vaswani import check_tokenizers
 from ..recipe.published import published_yaml
@@ -65,6 +66,7 @@ REPLACED_FILES = (
     RECIPE_FILE,
     CURVE_FILE,
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
+    f"{ENTRY}.py",
 )
 # Keys of tokenizer_config.json in which transformers records where a tokenizer was loaded from.
 _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
@@ -236,6 +238,9 @@ def stage_repository(
     # Save the config and the model code again, because an older checkpoint may not have the code files.
     model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
     config = model_class.config_class.from_pretrained(folder)
+    for kind in config.user_classes():
+        # Refuse a class that cannot be published. `save_pretrained` only warns.
+        source_for_checkpoint(kind)
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():
         GenerationConfig.from_model_config(config).save_pretrained(staged)
@@ -295,7 +300,7 @@ def _link(path: Path, link: Path) -> None:
 def refuse_tokens(folder: Path) -> None:
     """Raise an error if a text file in the folder contains an access token of the Hub."""
     for path in sorted(folder.rglob("*")):
-        if path.suffix not in (".md", ".yaml", ".json", ".jsonl"):
+        if path.suffix not in (".md", ".yaml", ".json", ".jsonl", ".py"):
             continue
         if has_token(path.read_text(encoding="utf-8", errors="replace")):
             name = path.relative_to(folder).as_posix()

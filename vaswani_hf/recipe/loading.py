@@ -16,6 +16,7 @@ import yaml
 from ..packaged import find_recipe, similar_recipes
 from ..settings.base import Settings, as_yaml
 from ..settings.names import suggestion
+from ..user_code import run_user_code
 from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
 
@@ -62,6 +63,8 @@ def load_recipe(
         is_record (bool): True if the file is the record of a run. In a record, keys of other tasks are
             ignored, and the tokenizer of BLEU may be missing on this machine.
 
+    The function executes the Python file that `model.code` names, unless the file is a record.
+
     Returns:
         Recipe: The recipe. The class of the recipe depends on its task.
 
@@ -75,12 +78,23 @@ def load_recipe(
     # YAML reads a section without keys as null.
     content = {key: {} if value is None and key in SECTIONS else value for key, value in content.items()}
     _refuse_unknown_keys(content, task_of(content), is_record=is_record)
+    if not is_record:
+        _run_code(content.get("model"))
     recipe = make_recipe(content)
     if needs_data:
         recipe.data.require_source()
     if not is_record:
         recipe.evaluation.check_dependencies()
     return recipe
+
+
+def _run_code(model: Any) -> None:
+    """Execute the file of the key `model.code`, because the file registers the names of other keys."""
+    if not isinstance(model, dict) or not isinstance(model.get("code"), str):
+        return
+    # A path on the command line is relative to the current folder.
+    model["code"] = os.path.abspath(model["code"])
+    run_user_code(model["code"], "model.code")
 
 
 def readable_record(path: Path | None) -> Recipe | None:
@@ -100,6 +114,9 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     `extending` is the chain of files that led to this file. Each file in the chain extends the next file.
     """
     content = read_mapping(path, extending[-1] if extending else None)
+    model = content.get("model")
+    if isinstance(model, dict) and isinstance(model.get("code"), str):
+        model["code"] = os.path.abspath(path.parent / model["code"])
     for section in SECTIONS if extending else ():
         if not isinstance(content.get(section, {}), dict | None):
             raise ValueError(

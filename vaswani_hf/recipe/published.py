@@ -48,9 +48,12 @@ def published_recipe(recipe: Recipe) -> Recipe:
         base = base.replace(**{stack: _published_base(name) for stack, name in base.by_stack().items()})
     elif base:
         base = _published_base(base)
+    model: dict[str, Any] = {"init_from": base} if base else {}
+    if recipe.model.code:
+        model["code"] = last_part(recipe.model.code)
     return recipe.replace(
         output_dir=last_part(recipe.output_dir),
-        model=recipe.model.replace(init_from=base) if base else recipe.model,
+        model=recipe.model.replace(**model),
         data=data.replace(**places),
         publishing=PublishingSettings(license=recipe.publishing.license),
     )

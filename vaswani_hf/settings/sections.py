@@ -107,6 +107,9 @@ class ModelSettings(Settings):
     """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
     or `user/name@revision`. `{encoder: …, decoder: …}` names a model for the encoder and a model for the
     decoder. With null, the training starts from random weights."""
+    code: str | None = None
+    """A Python file that registers attention functions or position encodings, relative to the folder of the
+    recipe. The file is executed when the recipe is loaded."""
 
     def config_fields(self) -> dict[str, Any]:
         """The fields of the config that the recipe sets."""

@@ -101,7 +101,7 @@ def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelS
     bases.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
-    return type(model).load({**fields, "init_from": recorded.init_from})
+    return model.replace(**fields, init_from=recorded.init_from)
 
 
 def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
@@ -136,7 +136,7 @@ def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSe
     pinned: Any = {stack: _pinned(base.name, base.folder) for stack, base in bases.items()}
     if not isinstance(model.init_from, InitFrom):
         pinned = next(iter(pinned.values()))
-    return type(model).load({**fields, **given, "init_from": pinned})
+    return model.replace(**{**fields, **given}, init_from=pinned)
 
 
 def _pinned(name: str, folder: Path) -> str:

@@ -29,7 +29,7 @@ FREE_TO_CHANGE = """
     output_dir data.test_split data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
     training.save_total_limit training.average_checkpoints training.early_stopping_patience training.report_to
-    training.dataloader_num_workers training.resume training.gradient_accumulation_steps
+    model.code training.dataloader_num_workers training.resume training.gradient_accumulation_steps
 """.split()
 FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 

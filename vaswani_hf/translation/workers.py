@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..model.inputs_vaswani import Request, TranslationOptions
+from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
 # The maximum number of windows per process that are read ahead of the returned translations.
@@ -62,7 +64,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     try:
         for _ in range(num_workers):
             connection, of_worker = context.Pipe()
-            process = context.Process(target=_work, args=(of_worker, load, num_threads), daemon=True)
+            arguments = (of_worker, load, num_threads, executed_files())
+            process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             # Close the worker's end of the pipe in this process, so that the connection is closed when the
             # worker process ends.
@@ -74,14 +77,20 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     return workers
 
 
-def _work(connection: Connection, load: Callable[[], Translator], num_threads: int) -> None:
+def _work(
+    connection: Connection, load: Callable[[], Translator], num_threads: int, user_files: list[Path]
+) -> None:
     """The main function of a worker process. The worker process translates windows from `connection` until
     `connection` is closed.
+
+    `user_files` are the files that register the classes of the user.
     """
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     torch.set_num_threads(num_threads)
+    for file in user_files:
+        run_user_code(file, "--code")
     translator = None
     while True:
         try:

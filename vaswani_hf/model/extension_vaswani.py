@@ -1,0 +1,196 @@
+"""Classes that users add to the models by name, and copies of the users' files in checkpoints.
+
+`register_attention` and `register_position_encoding` add classes to the registries of this file. The config
+accepts the names of the registries. When a config is saved, `save_user_code` copies the files that define the
+registered classes, so that `trust_remote_code=True` loads the checkpoint without the package.
+
+This file travels with every checkpoint because the config reads the registries of this file.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterable
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any
+
+from transformers.dynamic_module_utils import get_relative_imports
+
+# The name under which users import this package.
+PACKAGE = "vaswani_hf"
+# The module of a checkpoint that imports and registers the classes of users. transformers loads the config
+# and the models from this module, because the classes must be registered before the config is read.
+ENTRY = "registered_vaswani"
+_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+
+
+class Registry:
+    """The values that a config field accepts: built-in names, and names of classes that users have added."""
+
+    def __init__(self, function: str, home: str, *built_in: str):
+        # The function that adds a class, and the module that defines the function.
+        self.function = function
+        self.home = home
+        self.built_in = built_in
+        self.classes: dict[str, Any] = {}
+
+    def accepts(self, name: Any) -> bool:
+        """True if a config field may have this value."""
+        return isinstance(name, str) and (name in self.built_in or name in self.classes)
+
+    def add(self, name: str, kind: type, base: type) -> None:
+        """Add a subclass of `base`. A class with the same name in its file may replace an earlier class."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(
+                f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another name."
+            )
+        if name in self.built_in:
+            raise ValueError(f"`name` must be new, but {name!r} is built in; choose another name.")
+        if not isinstance(kind, type) or not issubclass(kind, base) or kind is base:
+            raise ValueError(
+                f"The class of {name!r} must be a subclass of {base.__name__}, but is {kind!r}; pass the class "
+                "itself, not an instance."
+            )
+        other = self.classes.get(name, kind)
+        # A notebook or a reloaded module defines the same class again.
+        if other.__qualname__ != kind.__qualname__:
+            raise ValueError(
+                f"`name` must be new, but {name!r} is registered for {other.__qualname__}; choose another name."
+            )
+        self.classes[name] = kind
+
+
+ATTENTIONS = Registry(
+    "register_attention",
+    "attention_vaswani",
+    *("scaled_dot", "dot", "dot_mean", "general", "additive_linear", "additive"),
+)
+POSITION_ENCODINGS = Registry(
+    "register_position_encoding", "modeling_vaswani", "sinusoidal", "learned", "none"
+)
+
+
+def _travelling_modules() -> set[str]:
+    """The names of the modules that the package saves with a checkpoint."""
+    return {path.stem for path in Path(__file__).parent.glob("*_vaswani.py")} | {ENTRY}
+
+
+def module_of(kind: type) -> str:
+    """The name of the module that defines a class in a saved checkpoint."""
+    home, _, name = kind.__module__.rpartition(".")
+    if home == __name__.rpartition(".")[0] and name in _travelling_modules():
+        return name
+    name = Path(_file_of(kind)).stem
+    is_safe = re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and not iskeyword(name)
+    if is_safe and name not in _travelling_modules():
+        return name
+    return "user_" + re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def _file_of(kind: type) -> str:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if kind.__module__ == "__main__" or file is None or kind.__qualname__ != kind.__name__:
+        raise ValueError(
+            f"{kind.__qualname__} cannot be saved with a checkpoint, because it is defined in a script, a notebook or "
+            "a function; define it at the top level of a Python file that is imported."
+        )
+    return file
+
+
+def source_for_checkpoint(kind: type) -> str:
+    """The text of the file that defines a class, with imports that also work inside a checkpoint.
+
+    `from vaswani_hf import NAME` first tries to import NAME from the files of the checkpoint. Raise a
+    ValueError if the file needs another file, because a checkpoint has only this file.
+    """
+    path = Path(_file_of(kind))
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    others = {name for name in get_relative_imports(path) if name not in _travelling_modules()}
+    if others:
+        raise ValueError(
+            f"'{path}' cannot be saved with a checkpoint, because it imports .{min(others)}; put all code that "
+            f"{kind.__name__} needs into one file."
+        )
+    for node in sorted(_imports(ast.parse("".join(lines))), key=lambda node: -node.lineno):
+        first = lines[node.lineno - 1]
+        rest = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode().strip()
+        if isinstance(node, ast.Import) or first[: node.col_offset].strip() or rest[:1] not in ("", "#"):
+            raise ValueError(
+                f"'{path}' cannot be saved with a checkpoint, because of line {node.lineno}, {first.strip()!r}; write "
+                f"`from {PACKAGE} import …` on a line of its own."
+            )
+        indent = first[: node.col_offset]
+        statements = [f"{indent}try:\n"]
+        statements += [f"{indent}    {ast.unparse(relative)}\n" for relative in _relative(node, path)]
+        statements += [f"{indent}except ImportError:\n", f"{indent}    {ast.unparse(node)}\n"]
+        lines[node.lineno - 1 : node.end_lineno] = statements
+    return "".join(lines)
+
+
+def _imports(node: ast.AST) -> Iterable[Any]:
+    """The import statements of this package. Statements inside `try` are left out, because they may fail."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Try, ast.TryStar)):
+            continue
+        names = []
+        if isinstance(child, ast.Import):
+            names = [alias.name for alias in child.names]
+        elif isinstance(child, ast.ImportFrom) and child.level == 0:
+            names = [child.module or ""]
+        if any(name.partition(".")[0] == PACKAGE for name in names):
+            yield child
+        yield from _imports(child)
+
+
+def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
+    """The same import from the files of a checkpoint: one statement for each file."""
+    found: dict[str, list[ast.alias]] = {}
+    for alias in node.names:
+        home = (node.module or "").rpartition(".")[2]
+        if home not in _travelling_modules():
+            # The statement names the package, so find the file that defines the name.
+            thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
+            home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
+        if home not in _travelling_modules():
+            raise ValueError(
+                f"'{path}' cannot be saved with a checkpoint, because it imports `{alias.name}` from {node.module}; import "
+                f"only classes and functions of the model from {PACKAGE}, such as VaswaniAttention."
+            )
+        found.setdefault(home, []).append(alias)
+    return [ast.ImportFrom(module=home, names=names, level=1) for home, names in found.items()]
+
+
+def save_user_code(
+    folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
+) -> None:
+    """Write the files of users into the folder of a checkpoint, and the module that registers their classes.
+
+    `registered` are the registered names that the config uses, and `others` are other classes of users.
+    `references` are the classes of the package that transformers loads, such as
+    "modeling_vaswani.VaswaniModel".
+    """
+    kinds = [registry.classes[name] for registry, name in registered] + [*others]
+    sources: dict[str, str] = {}
+    for kind in kinds:
+        module = module_of(kind)
+        if module in _travelling_modules():
+            continue
+        source = source_for_checkpoint(kind)
+        if sources.setdefault(module, source) != source:
+            raise ValueError(
+                f"{module}.py is the name of two files that define classes of this model; rename one of the files."
+            )
+    imported = {tuple(reference.split(".")) for reference in references}
+    imported |= {(module_of(kind), kind.__name__) for kind in kinds}
+    imported |= {(registry.home, registry.function) for registry, _ in registered}
+    lines = [f"from .{module} import {name}\n" for module, name in sorted(imported)]
+    calls = [
+        f'{registry.function}("{name}", {registry.classes[name].__name__})\n' for registry, name in registered
+    ]
+    title = '"""Registers the classes of users that this checkpoint needs. Written by `save_pretrained`."""\n'
+    (folder / f"{ENTRY}.py").write_text(
+        "".join([title, "\n", *lines, "\n" if calls else "", *calls]), encoding="utf-8"
+    )
+    for module, source in sources.items():
+        (folder / f"{module}.py").write_text(source, encoding="utf-8")

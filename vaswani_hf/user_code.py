@@ -1,0 +1,39 @@
+"""Executes a Python file of a user that registers attention functions or position encodings."""
+
+import hashlib
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+# The files that this process has executed. Worker processes execute the same files.
+_executed: dict[Path, None] = {}
+
+
+def run_user_code(file: str | Path, option: str) -> None:
+    """Execute a Python file. `option` is the name of the option in error messages.
+
+    Only call this function for files that the user names in a recipe or on the command line, never for files
+    of a checkpoint.
+    """
+    path = Path(file).absolute()
+    if path.suffix != ".py" or not path.is_file():
+        raise ValueError(f"`{option}` must be an existing Python file, but is '{file}'.")
+    # Add a hash of the path, because two files may have the same name.
+    name = f"user_code_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec: Any = spec_from_file_location(name, path)
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ValueError(
+            f"'{file}', the file of `{option}`, fails with {type(error).__name__}: {error}"
+        ) from error
+    _executed[path] = None
+
+
+def executed_files() -> list[Path]:
+    """The files that `run_user_code` has executed in this process."""
+    return list(_executed)
