@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import ClassVar
@@ -42,7 +43,8 @@ def run(options: EnvOptions) -> None:
     for name, value in sorted(os.environ.items()):
         if name.startswith(_VARIABLES):
             is_secret = any(word in name for word in _SECRETS)
-            facts[name] = "(set, not shown)" if is_secret else value
+            # A URL may contain a user name and a password.
+            facts[name] = "(set, not shown)" if is_secret else re.sub(r"//[^/@]*@", "//…@", value)
     for name, fact in facts.items():
         print(f"{name}: {fact}")
 
