@@ -9,8 +9,8 @@ TORCH ?= --constraint constraints.txt torch
 # Compiling all modules takes a minute, and Python compiles each module at its first import.
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile
 
-# Tests use one thread each; a process takes neighbours, which share what is made for a file, until it has none left.
-# One process more than there are processors: some wait for a network, a disk or a kill.
+# Each test process uses one thread and runs neighbouring tests, because the tests of a file share fixtures.
+# Start one process more than the machine has processors, because some tests wait for a network, a disk or a kill.
 WORKERS := -n $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --maxprocesses 4 --dist worksteal
 
 .PHONY: quickstart parsing test test-all test-oldest lint bench install contract docs
@@ -42,12 +42,12 @@ parsing: $(VENV)/runtime
 test: install
 	$(BIN)/python -m pytest $(WORKERS) -m "not slow" --durations=40
 
-# All tests. Large files move to and from the Hub in both ways of the client.
+# All tests, with transfers of large files by xet and by Git LFS.
 test-all: install
 	$(BIN)/python -m pytest $(WORKERS) --durations=40
 
-# The oldest versions that pyproject.toml allows, in an environment of their own: recipes from text to a scored checkpoint,
-# killed, damaged and resumed, and the private names.
+# Tests with the oldest versions that pyproject.toml allows, in a separate environment: whole runs, killed and resumed runs,
+# damaged runs, and private names.
 OLDEST := tests/test_private_names.py tests/test_oldest.py tests/training/test_training.py tests/training/test_killed.py \
 	tests/training/test_damaged.py tests/training/test_explosion.py
 
@@ -58,7 +58,7 @@ test-oldest:
 		pytest pytest-timeout pytest-xdist peft tensorboard
 	VASWANI_OLDEST=1 .venv-oldest/bin/python -m pytest $(WORKERS) $(OLDEST)
 
-# The test suite of transformers for models, from the source distribution of the installed version.
+# The test suite of transformers for models, downloaded as the source distribution of the installed version.
 contract: install
 	$(BIN)/$(INSTALL) parameterized
 	test -d build/transformers || { mkdir -p build && \

@@ -101,5 +101,5 @@ def test_a_name_that_a_new_version_lacks_is_reported_once_with_the_remedy(monkey
         warn_of_missing_names()
     assert [str(warning.message) for warning in caught] == [
         "transformers 99.0 does not have transformers.generation.utils._gone, transformers.moved._name, so parts of vaswani_hf will "
-        f"fail; install the version that vaswani_hf is tested with: pip install 'transformers=={TESTED['transformers']}'."
+        f"fail; install the version with which vaswani_hf is tested: pip install 'transformers=={TESTED['transformers']}'."
     ]

@@ -1,17 +1,15 @@
-"""The 2017 Transformer as a first-class Hugging Face model.
+"""The 2017 Transformer as a first-class Hugging Face model. This docstring is a tour of the package.
 
-    from transformers import AutoModelForSeq2SeqLM, pipeline
-    import vaswani_hf                                  # registers the models and the task "translation"
+    from vaswani_hf import Translator, evaluate, export, load_recipe, push, train
+    recipe = load_recipe("numbers")  # a YAML file, or the name of a recipe that `vaswani recipes` lists
+    train(recipe)  # writes the checkpoint, its scores and its training curve
+    translator = Translator.from_pretrained(recipe.output_dir)
+    print(list(translator.translate(["one", "two"])))
+    print(evaluate(translator, ["seven"], ["sieben"])["chrf"])
+    export(recipe.output_dir, "exported", "marian")
+    push(recipe.output_dir, "user/numbers")
 
-    recipe = vaswani_hf.load_recipe("recipe.yaml")     # settings of a run: data, tokenizer, model, training
-    vaswani_hf.train(recipe)                           # writes a checkpoint, its scores and its curve
-    translator = vaswani_hf.Translator.from_pretrained("checkpoints/run")
-    translator.translate(["one", "two"])               # the search of the paper, with constraints and scores
-    vaswani_hf.evaluate(translator, sources, references)
-    vaswani_hf.export("checkpoints/run", "folder", "ctranslate2")
-    vaswani_hf.push("checkpoints/run", "user/name")
-
-`__all__` is the public interface. Each public name is imported when it is first used.
+The import registers the models with `AutoModel` and the task "translation" with `pipeline`. `Parser` parses.
 """
 
 import sys

@@ -18,7 +18,8 @@ _OTHER_FOLDERS = ("ablations", "accelerate")
 def packaged_folder(name: str) -> Path:
     """The folder `configuration` or `model_cards`.
 
-    In an installed package, the folder is inside the package. In a clone, the folder is next to the package.
+    In an installed package, the folder of the recipes or cards is inside the package. In a clone, the folder
+    is next to the package.
     """
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name

@@ -1,4 +1,4 @@
-"""Private names of other libraries that the package uses, and a warning if a library lacks one of these names.
+"""Lists the undocumented names of other libraries that the package uses, and warns about missing names.
 
 Any version of a library may remove these names. CONTRIBUTING.md says how a new release of transformers is
 adopted.
@@ -39,13 +39,12 @@ PRIVATE = {
     "transformers.models.nllb.tokenization_nllb": "_build_translation_inputs",
     "transformers.pipelines.base": """
         _batch_size _forward _forward_params _load_feature_extractor _load_image_processor _load_processor _load_tokenizer
-        _load_video_processor _pipeline_calls_generate _postprocess_params _registered_impl _sanitize_parameters
+        _load_video_processor _postprocess_params _registered_impl _sanitize_parameters
     """,
-    "transformers.trainer": "_get_grad_norm _load_rng_state _prepare_input _save_checkpoint",
+    "transformers.trainer": "_get_grad_norm _load_rng_state _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
-    "torch.utils._pytree": "_pytree",
     # Dispatch modes and fake tensors are documented, but their modules have private names. The other names are attention
     # kernels that `scaled_dot_product_attention` chooses from.
     "torch._subclasses.fake_tensor": "_subclasses",
@@ -57,7 +56,7 @@ PRIVATE = {
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     """,
 }
-# Names without an underscore, in modules that are the inside of a library or that no documentation promises.
+# Names without an underscore in internal or undocumented modules.
 INSIDES = {
     "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
     "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",
@@ -78,7 +77,7 @@ INSIDES = {
 
 
 def missing_names(library: str) -> list[str]:
-    """The listed names that the installed version of a library does not have, as `module.name`.
+    """Return the listed names that the installed version of a library lacks, as `module.name`.
 
     The function searches the source files of the library, because the import of all modules takes seconds.
     """
@@ -98,7 +97,7 @@ def missing_names(library: str) -> list[str]:
 
 
 def warn_of_missing_names() -> None:
-    """Warn if a library has another version than the tested one, and does not have all listed names."""
+    """Warn if a library has another version than the tested version, and lacks a listed name."""
     for library, tested in TESTED.items():
         installed = version(library)
         if installed.split("+")[0] == tested:
@@ -106,7 +105,8 @@ def warn_of_missing_names() -> None:
         missing = missing_names(library)
         if missing:
             warnings.warn(
-                f"{library} {installed} does not have {', '.join(missing)}, so parts of vaswani_hf will fail; "
-                f"install the version that vaswani_hf is tested with: pip install '{library}=={tested}'.",
+                f"{library} {installed} does not have {', '.join(missing)}, so parts of vaswani_hf will "
+                "fail; install the version with which vaswani_hf is tested: pip install "
+                f"'{library}=={tested}'.",
                 stacklevel=2,
             )

@@ -32,7 +32,10 @@ KEYS = PACKAGE / "cli" / "recipe_keys.json"
 # the page may list for its keys, in this order.
 OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
-    "data": ({"data"}, ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py")),
+    "data": (
+        {"data"},
+        ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py", "settings/data.py"),
+    ),
     "tokenizer": ({"tokenizer", "section"}, ("tasks/", "data/corpus.py", "data/", "training/")),
     "model": ({"config", "model"}, ("model/", "training/")),
     "training": ({"training", "settings"}, ("optimization/", "training/trainer.py", "training/")),
@@ -42,7 +45,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
 }
 # Files whose classes have both fields and methods. In these files also count a read of `self.KEY`, because a
 # method may be the only reader of a key.
-FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py")
+FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py", "settings/data.py")
 HEAD = """# The keys of a recipe
 
 `python scripts/reference/recipe_reference.py` writes this page from the classes of the sections. An editor that reads

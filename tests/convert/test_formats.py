@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from vaswani_hf.cli import main
 from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import FORMATS, export
-from vaswani_hf.convert.formats import Expressible, Format, only
+from vaswani_hf.convert.formats import Expressible, Format, only, sample_batch
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
 from vaswani_hf.convert.onnx import ONNX
 from vaswani_hf.model.configuration_vaswani import VaswaniConfig
@@ -121,3 +121,12 @@ def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(
     message = f"`new_field` is 1, which {expressible.title} cannot express: it has only 0."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         expressible.refuse_others(config)
+
+
+def test_sample_inputs_use_existing_tokens_and_positions_only(tiny_config):
+    batch = sample_batch(tiny_config(position_embedding="learned", max_position_embeddings=6, pad_token_id=4))
+    assert batch["input_ids"].shape == batch["decoder_input_ids"].shape == (3, 6)
+    for name in ("", "decoder_"):
+        is_padding = batch[f"{name}attention_mask"] == 0
+        assert torch.equal(batch[f"{name}input_ids"] == 4, is_padding)
+    assert batch["decoder_input_ids"][:, 0].tolist() == [0, 0, 0]

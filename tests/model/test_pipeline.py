@@ -523,7 +523,7 @@ def test_other_models_are_scored_but_not_aligned(t5, tokenizer):
         translator(TEXTS[1], return_alignments=True)
     assert str(raised.value) == (
         "Word alignments and coverage must be left out for a model of type 't5'; only Vaswani models record the "
-        "attention for them."
+        "attention that alignments and coverage need."
     )
 
 

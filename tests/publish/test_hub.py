@@ -133,7 +133,7 @@ def test_a_run_that_may_not_push_says_so_before_it_trains(hub, train, tmp_path, 
     monkeypatch.delenv("HF_TOKEN")
     code, _, sentence = vaswani(*train)
     assert code == 1 and sentence.startswith(
-        "Token is required to call the /whoami-v2 endpoint, but no token found."
+        "A push needs an access token with write permission, but there is no token; log in with `hf auth login`"
     )
     assert not (tmp_path / "run").exists()
 

@@ -86,7 +86,6 @@ def test_each_script_runs(run, name):
 
 def test_every_script_is_run_by_a_test():
     tested_elsewhere = {
-        "ablation.py",
         "complexity.py",
         "memory_network.py",
         "quickstart.py",

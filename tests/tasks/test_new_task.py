@@ -6,12 +6,14 @@ from collections import Counter
 
 import pytest
 from factories import write_recipe
+from matplotlib.figure import Figure
 
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.tasks import TASKS, Scores
 from vaswani_hf.tasks.translation import Translation
 from vaswani_hf.training import train
+from vaswani_hf.training.results import plot_training_curve
 from vaswani_hf.translation import Translator
 
 CHANGES = {
@@ -113,6 +115,18 @@ def test_a_class_and_an_entry_are_a_task(tmp_path, monkeypatch, capsys, vaswani)
     assert [result.metric_type for result in card.data.eval_results] == ["rougeL", "rouge1"]
     assert "that summarises texts." in card.text and "- ROUGE-L " in card.text
     assert 'AutoModelForSeq2SeqLM.from_pretrained("user/name")' in card.text
+
+
+def test_the_training_curve_shows_the_first_score_of_the_task(monkeypatch):
+    monkeypatch.setitem(TASKS, "summarization", Summarization())
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    scores = {"eval_loss": 1.5, "eval_rougeL": 30.0, "eval_rouge1": 40.0}
+    plot_training_curve([{"step": 1, "loss": 2.0}, {"step": 2, **scores}], "curve.png")
+    _, right = figures[0].axes
+    assert right.get_ylabel() == "ROUGE-L"
+    (line,) = right.lines
+    assert (line.get_label(), line.get_xydata().tolist()) == ("validation ROUGE-L", [[2, 30]])
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,8 @@ def test_what_is_hidden_follows_from_seed_epoch_and_text_alone(masked_tokenizer)
     hidden = (batch["input_ids"] == tokenizer.mask_token_id)[chosen].float().mean().item()
     kept = (batch["input_ids"] == torch.tensor(ids))[chosen].float().mean().item()
     assert hidden == pytest.approx(0.8, abs=0.06) and kept == pytest.approx(0.1, abs=0.05)
+    others = set(batch["input_ids"].unique().tolist()) - {tokenizer.mask_token_id, tokenizer.eos_token_id}
+    assert not others & set(tokenizer.all_special_ids)
     assert torch.equal(batch["labels"][chosen], torch.tensor(ids).expand(300, -1)[chosen])
     assert torch.equal(batch["input_ids"][~chosen], torch.tensor(ids).expand(300, -1)[~chosen])
 

@@ -47,8 +47,8 @@ def test_the_end_of_a_run_names_both_losses_and_sizes_are_checked_before_the_tra
     lines = capsys.readouterr().out.splitlines()
     first_step = next(number for number, line in enumerate(lines) if line.startswith("step "))
     warnings = [line for line in lines[:first_step] if line.startswith("warning: ")]
-    assert "the vocabulary of 280 tokens is far too large for the corpus" in warnings[0]
-    assert warnings[0].endswith("lower `tokenizer.vocab_size`, or add training data.")
+    assert "`tokenizer.vocab_size` is 280 and far too large for the corpus" in warnings[0]
+    assert warnings[0].endswith("give a smaller number, or add training data.")
     assert "the model is far too large for the corpus, because its layers have 4," in warnings[1]
     losses = [row for row in metrics(folder) if "eval_loss" in row]
     expected = (

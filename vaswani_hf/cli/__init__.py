@@ -135,7 +135,7 @@ COMMANDS = {
         _train,
     ),
     "ablate": Command(
-        "train variations of one recipe, and compare their validation scores",
+        "train variations of one recipe with several seeds, and compare their validation scores",
         "vaswani ablate runs.yaml --output checkpoints/runs --seeds 3",
         _ablate,
     ),

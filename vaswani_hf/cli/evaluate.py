@@ -304,6 +304,7 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     of_recipes = _scoring_of_recipes(options, records)
     if "tokenize" in of_recipes:
         check_tokenizer(of_recipes["tokenize"], "evaluation.tokenize")
+    scoring = of_recipes | options.scoring
     if options.comet is not None and models:
         # Score one sentence with COMET first, because an error of COMET should end the command before a model
         # translates for hours.
@@ -316,11 +317,13 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
             picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
         failure: CometError | None = None
         if options.compare:
-            scores, failure = _compare(options, sources, references, finished, of_recipes)
+            scores, failure = _compare(options, sources, references, finished, scoring)
             as_text: AsText = comparison_as_text
         else:
             record = records.get(options.systems[0])
-            scores, translations, as_text = _score_one(options, sources, references, finished, record)
+            scores, translations, as_text = _score_one(
+                options, sources, references, finished, scoring, record
+            )
             comet, failure = _comet(options, {"": translations}, sources, references)
             if comet is not None:
                 scores |= {"comet": statistics.fmean(comet[""]), "comet_model": options.comet}
@@ -345,9 +348,11 @@ def _compare(
     sources: list[str],
     references: list[str],
     finished: dict[str, list[str]],
-    of_recipes: dict[str, Any],
+    scoring: dict[str, Any],
 ) -> tuple[dict[str, Any], CometError | None]:
-    """The comparison of all systems, and the error if COMET has failed."""
+    """The comparison of all systems, and the error if COMET has failed. `scoring` has `tokenize` and
+    `lowercase`, unless their defaults apply.
+    """
     from ..evaluation.comparison import compare_systems
     from ..evaluation.evaluate import translate_test_set
     from ..translation.translator import Translator
@@ -363,7 +368,6 @@ def _compare(
         translations[name] = translate_test_set(translator, sources, name, **settings)
         del translator
     comet, failure = _comet(options, translations, sources, references)
-    scoring = of_recipes | options.scoring
     scores = compare_systems(
         translations, sources, references, comet, **scoring, split_compounds=options.split_compounds
     )
@@ -377,12 +381,14 @@ def _score_one(
     sources: list[str],
     references: list[str],
     finished: dict[str, list[str]],
+    scoring: dict[str, Any],
     record: Any | None,
 ) -> tuple[dict[str, Any], list[str], AsText]:
     """The scores of one system, the translations of the system, and a function that formats the scores as
     text.
 
-    The task of the checkpoint determines the metrics. A file of outputs is scored as translations, because a
+    The task of `record`, the recipe of the checkpoint, determines the metrics. `--split_compounds` always
+    means BLEU. A file of outputs is scored as translations, because a
     file does not name its task.
     """
     from ..evaluation.bleu import score_translations
@@ -398,28 +404,19 @@ def _score_one(
         translator = Translator.from_pretrained(name, options.device, **options.precision)
         measured = translate_and_measure(translator, sources, references, **options.translation_settings())
         translations = measured.pop("translations")
-    task = TASKS["translation" if record is None else record.task]
-    evaluation: Any = task.evaluation_settings() if record is None else record.evaluation
-    evaluation = evaluation.replace(**options.scoring)
+    task = TASKS["translation" if record is None or options.split_compounds else record.task]
     if options.split_compounds:
-        # `--split_compounds` always means BLEU, even if the task of the checkpoint has other metrics.
-        task = TASKS["translation"]
-        scores: dict[str, Any] = score_translations(
-            translations,
-            references,
-            tokenize=evaluation.tokenize,
-            lowercase=evaluation.lowercase,
-            split_compounds=True,
-        )
+        scores: dict[str, Any] = score_translations(translations, references, **scoring, split_compounds=True)
     else:
-        scores = task.score_outputs(translations, references, evaluation)
+        evaluation: Any = task.evaluation_settings() if record is None else record.evaluation
+        scores = task.score_outputs(translations, references, evaluation.replace(**options.scoring))
     return scores | measured, translations, functools.partial(scores_as_text, task.metrics)
 
 
 def _scoring_of_recipes(options: EvaluateOptions, records: dict[str, Any]) -> dict[str, Any]:
-    """The values of `tokenize` and `lowercase` that the recipes of the checkpoints set and the user does not.
+    """Return `tokenize` and `lowercase` from the recipes of the checkpoints, unless the user sets the option.
 
-    All systems are scored alike. Therefore recipes with different values are an error.
+    Raise an error if the recipes have different values, because all systems are scored alike.
     """
     scoring = {}
     for key in _SCORING:

@@ -73,12 +73,12 @@ def translate_remaining(
     options = replace(options, window=window)
     remaining: Iterator[Any] = islice(requests, begin, None)
     starts_processes = False
-    translations: Any
     if work.workers > 1:
         # Read more than one window, to find out whether there is work for several processes.
         first = list(islice(remaining, window + 1))
         remaining = chain(first, remaining)
         starts_processes = len(first) > window
+    translations: Any
     if starts_processes:
         from ..translation.workers import translate_in_processes
 

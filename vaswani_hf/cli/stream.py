@@ -1,4 +1,4 @@
-"""The output of `vaswani translate --stream`. In a separate file because the class of the streamer needs
+"""The output of `vaswani translate --stream`. The code is in a separate file, because the class of the streamer needs
 transformers, and translate.py is imported before transformers.
 """
 

@@ -150,9 +150,8 @@ def settings_of(options: Any, **more: Any) -> TranslationOptions:
     """Create the translation options. If the user types the texts and does not give `--window`, each text is
     translated as soon as it is typed.
 
-
-    Otherwise, the input is read in windows of many lines. Large windows are faster, because the lines of a
-    window are sorted into batches of similar length.
+    Input from a file is read in windows of many lines. Large windows are faster, because the lines of a window
+    are sorted into batches of similar length.
     """
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):

@@ -31,6 +31,15 @@ def export(
 ) -> str:
     """Write a checkpoint in another format, and compare the written model with the checkpoint.
 
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM, export
+        >>> config = VaswaniConfig(vocab_size=100, d_model=16, encoder_layers=1, decoder_layers=1)
+        >>> with TemporaryDirectory() as folder:
+        ...     VaswaniForSeq2SeqLM(config).save_pretrained(f"{folder}/model")
+        ...     print(export(f"{folder}/model", f"{folder}/marian", "marian"))
+        Largest difference between ...
+
     Args:
         model_name_or_path (str or PathLike): A local folder, or a repository on the Hub: user/name or user/name@revision.
         output (str or PathLike): A new or empty folder. The folder is created after the comparison has

@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..settings.sections import FREE_FIELDS
 
-# The source tokenizer and the target tokenizer. With a joint vocabulary, both are the same object.
+# The source tokenizer and the target tokenizer. With a joint vocabulary, both tokenizers are the same object.
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 # A function that gets a config and returns the reason why a format does not support a field, or None if the
 # format supports the field.

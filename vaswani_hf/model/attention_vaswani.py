@@ -737,7 +737,9 @@ class LearnedScores(VaswaniAttention):
 
 @fast_path("attend")
 class GeneralAttention(LearnedScores):
-    """The score q W k: `score_weight` [H, K * K] projects the queries before their dot product with keys."""
+    """Computes the score q W k. `score_weight` [H, K * K] projects queries before their dot product with
+    keys.
+    """
 
     def score_parameters(self):
         return {"score_weight": (self.d_k**2, self.d_k**2)}
@@ -754,7 +756,7 @@ class GeneralAttention(LearnedScores):
 
 
 class AdditiveLinearAttention(LearnedScores):
-    """The score w_q q + w_k k: `score_query` and `score_key` are [H, K]."""
+    """Computes the score w_q q + w_k k. `score_query` and `score_key` are [H, K]."""
 
     def score_parameters(self):
         return {"score_query": (self.d_k, 2 * self.d_k), "score_key": (self.d_k, 2 * self.d_k)}
@@ -766,13 +768,14 @@ class AdditiveLinearAttention(LearnedScores):
 
 
 class AdditiveAttention(LearnedScores):
-    """The score v tanh(W q + U k): `score_query` and `score_key` are [H, K * K], `score_vector` is [H, K]."""
+    """Computes v tanh(W q + U k). `score_query` and `score_key` are [H, K * K], and `score_vector` is [H, K]."""
 
     def score_parameters(self):
         return {
             "score_query": (self.d_k**2, 2 * self.d_k),
             "score_key": (self.d_k**2, 2 * self.d_k),
-            # The mean of tanh(x)^2 is 0.39 if x has a normal distribution with variance 1.
+            # Multiply by 0.39, because the mean of tanh(x)^2 is 0.39 if x has a normal distribution with
+            # variance 1.
             "score_vector": (self.d_k, 0.39 * self.d_k),
         }
 

@@ -309,7 +309,9 @@ class VaswaniConfig(PreTrainedConfig):
 
     @property
     def output_attentions(self) -> bool:
-        """True if each call of a model returns attention weights. Such calls use eager attention."""
+        """True if each call of a model returns attention weights. Calls that return attention weights use
+        eager attention.
+        """
         return self._output_attentions
 
     @output_attentions.setter

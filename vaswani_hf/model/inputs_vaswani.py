@@ -1,18 +1,19 @@
-"""Validation of user input: option fields, texts, and lines of texts.
+"""Validates user input: option fields, texts, and lines of texts.
 
-Options. The options of a call are the fields of two dataclasses: `TranslationOptions` has the options of a
-translation, and `SearchSettings` has the settings of `generate`. Each field has a type, a default and metadata:
+The options of a call are the fields of two dataclasses. `TranslationOptions` has the options of a translation,
+and `SearchSettings` has the settings of `generate`. Each field has a type, a default and metadata:
 
-- `help`: one sentence for the command line and the manual;
-- `least`, `above`, `most`: the range of a number; `whole`: True if a float must be a whole number;
-- `choices`: the possible values;
-- `command_line`: False if the option exists only in Python.
+- `help` is one sentence for the command line and the manual.
+- `least`, `above` and `most` are the limits of a number.
+- `whole` is True if a float must be a whole number.
+- `choices` are the possible values.
+- `command_line` is False if the option exists only in Python.
 
 `check_options` validates values against the fields. The command line, the manual, `Translator` and the
 pipeline read the same fields. To add an option, add a field and the code that uses the option.
 
-Lines. A `Request` is a text with the constraints of its translation. An `InvalidInput` stands for a line that
-cannot become a request.
+A `Request` is a text with the constraints of its translation. An `InvalidInput` replaces a line that cannot
+become a request.
 
 This file imports neither torch nor transformers, because the command `vaswani` reads its arguments with this
 file before it imports the two libraries.
@@ -96,8 +97,8 @@ SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
     """Refuse a sampling setting in a call that does not ask for sampling.
 
-    transformers ignores such a setting. A config may have such settings, because a checkpoint may recommend
-    them to users who sample. `prefix` is written before the names of the settings, such as "--".
+    transformers ignores a sampling setting without `do_sample`. A config may have sampling settings, because a
+    checkpoint may recommend settings to users who sample. `prefix` is written before the names of the settings, such as "--".
     """
     if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
         return
@@ -174,31 +175,33 @@ class SearchSettings:
     """
 
     num_beams: int = option(
-        1, "number of beams; by default the checkpoint's, or 4 if the checkpoint sets none", least=1
+        1,
+        "number of beams; by default the number in the checkpoint, or 4 if the checkpoint has no number",
+        least=1,
     )
     num_return_sequences: int = option(
         1, "number of translations of each text (1); several translations are printed as JSON lines", least=1
     )
     early_stopping: bool | str = option(
         False,
-        "when the beam search stops: True as soon as `num_beams` translations have finished",
+        "when the beam search stops; with True, as soon as `num_beams` translations have finished",
         choices=(False, True, "never"),
         command_line=False,
     )
     length_penalty: float = option(
-        1.0, "exponent of the length penalty of beam search; by default the checkpoint's"
+        1.0, "exponent of the length penalty of beam search; by default the value in the checkpoint"
     )
     length_penalty_type: str | None = option(
         None,
-        "form of the length penalty: gnmt, ((5 + length) / 6)^exponent, or power, length^exponent; by default the "
-        "checkpoint's",
+        "form of the length penalty: ((5 + length) / 6)^exponent for gnmt, length^exponent for power; by default the "
+        "form in the checkpoint",
         choices=("gnmt", "power"),
     )
     coverage_penalty: float | None = option(
-        None, "weight of the coverage penalty of beam search; by default the checkpoint's", least=0
+        None, "weight of the coverage penalty of beam search; by default the value in the checkpoint", least=0
     )
     max_new_tokens: int | None = option(
-        None, "maximum number of tokens of a translation; by default the checkpoint's", least=1
+        None, "maximum number of tokens of a translation; by default the value in the checkpoint", least=1
     )
     max_length: int | None = option(
         None,
@@ -213,15 +216,20 @@ class SearchSettings:
         None, "number of tokens added to `max_length_a` times the source length", least=0, whole=True
     )
     no_repeat_ngram_size: int = option(
-        0, "no sequence of this number of tokens occurs twice in a translation", least=0
+        0,
+        "forbid a translation that contains a sequence of this number of tokens twice; 0 forbids nothing",
+        least=0,
     )
     do_sample: bool = option(False, "sample translations at random instead of searching for the best")
     temperature: float = option(
-        1.0, "temperature of sampling: above 1 gives more varied translations, below 1 less varied", above=0
+        1.0, "temperature of sampling; translations are more varied above 1 and less varied below 1", above=0
     )
-    top_k: int = option(50, "sample from this number of most probable tokens", least=0)
+    top_k: int = option(50, "sample each token from this number of most probable tokens", least=0)
     top_p: float = option(
-        1.0, "sample from the most probable tokens whose probabilities sum to this", above=0, most=1
+        1.0,
+        "sample each token from the most probable tokens whose probabilities sum to this value",
+        above=0,
+        most=1,
     )
 
 

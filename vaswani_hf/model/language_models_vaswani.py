@@ -273,11 +273,12 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
                 with labels.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
-                attention.
+                attention. A call with `output_attentions=True` uses eager attention, because fused kernels
+                return no weights.
 
         Returns:
             CausalLMOutputWithPast: `loss` (float32 scalar), `logits` [B, T, V], the cache and recorded
-                outputs.
+                outputs. For each layer, `attentions` has weights [B, H, T, T + cached tokens].
 
         Raises:
             ValueError: If an argument, such as `encoder_outputs`, describes a source.
@@ -438,10 +439,12 @@ class VaswaniForMaskedLM(_LanguageModel):
             skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
                 with labels.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
-                attention.
+                attention. A call with `output_attentions=True` uses eager attention, because fused kernels
+                return no weights.
 
         Returns:
-            MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V] and recorded outputs.
+            MaskedLMOutput: `loss` (float32 scalar), `logits` [B, T, V] and recorded outputs. For each layer,
+                `attentions` has weights [B, H, T, T].
         """
         outputs = self.model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs

@@ -250,7 +250,8 @@ def tensor_parallel_plan(*attentions: str) -> dict[str, str]:
 class FromRepository:
     """Mixin for `from_pretrained`: stores the folder of a loaded model in `origin`."""
 
-    # The local folder, or the folder of a commit in the cache. The value is None if the model was not loaded.
+    # The folder from which the model was loaded: a local folder, or the folder of a commit in the cache. The
+    # value is None if the model was not loaded.
     origin: Path | None = None
 
     @classmethod
@@ -892,10 +893,13 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
                 with labels.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
-                attention.
+                attention. A call with `output_attentions=True` uses eager attention, because fused kernels
+                return no weights.
 
         Returns:
-            Seq2SeqLMOutput: `loss` (float32 scalar), `logits` [B, T, V], the cache and recorded outputs.
+            Seq2SeqLMOutput: `loss` (float32 scalar), `logits` [B, T, V], the cache and recorded outputs. For
+                each layer, `encoder_attentions` has weights [B, H, S, S], `decoder_attentions` has weights
+                [B, H, T, T + cached tokens], and `cross_attentions` has weights [B, H, T, S].
         """
         if labels is not None:
             use_cache = False

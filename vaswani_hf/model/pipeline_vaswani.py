@@ -61,9 +61,6 @@ class TranslationPipeline(Pipeline):
     tokenizer: Any
     _load_tokenizer: Any = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False  # type: ignore
-    # The translator resolves generation settings, because `Pipeline` resolves them differently in different
-    # versions of transformers.
-    _pipeline_calls_generate = False
 
     def __init__(
         self, model, tokenizer, *, target_tokenizer=None, task=TASK, local_files_only=False, **kwargs: Any

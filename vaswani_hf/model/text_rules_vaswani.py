@@ -221,12 +221,13 @@ _BYTE_OF_CHARACTER |= {chr(256 + number): byte for number, byte in enumerate(_OT
 def token_texts(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
     r"""The text of each token. For a byte-level tokenizer, the entry "ĠlÃ¤uft" of the vocabulary becomes " läuft".
 
-    A token may contain only a part of a character. Each byte of such a part becomes an escape such as "\xc3".
+    If a token contains only a part of a character, each byte of this part becomes an escape such as "\xc3".
     """
     entries: Any = tokenizer.convert_ids_to_tokens(list(token_ids))
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is None or decoder.decode(["Ã¤"]) != "ä":
-        # The tokenizer is not a byte-level tokenizer. The entries of its vocabulary are text.
+        # Return the entries unchanged, because only a byte-level tokenizer has entries that are not plain
+        # text.
         return entries
     added = tokenizer.added_tokens_decoder
     texts = []

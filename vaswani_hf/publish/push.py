@@ -108,6 +108,10 @@ def push(
     user are checked. huggingface_hub validates the metadata of the card before the upload. If a push fails,
     the branch does not change, and the push can be repeated. The folder of the checkpoint does not change.
 
+    Example:
+        >>> from vaswani_hf import push
+        >>> push("checkpoints/numbers", "user/numbers", private=True)  # doctest: +SKIP
+
     Args:
         checkpoint (str or Path): A folder that `vaswani train` or `save_pretrained` has written, with
             tokenizers. If the folder has a README.md, this file is the model card. Otherwise the card is

@@ -138,7 +138,9 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """The content of one YAML file. Errors name `extending`, the file that extends this file, and similar recipes."""
+    """The content of one YAML file. Errors name similar recipes, and `extending`, the file that extends this
+    file.
+    """
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
         loader.of_file = f" of '{path}'" if extending else ""

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from ..checkpoint.files import METRICS_FILE, finite, write_whole
 from ..model.configuration_vaswani import VaswaniConfig
+from ..packaged import find_recipe
 from ..recipe import Recipe, load_recipe
 from ..recipe.loading import read_mapping
 from ..settings.base import Settings
@@ -59,7 +60,7 @@ class AblationList(Settings):
     """The content of the YAML file that lists the runs."""
 
     recipe: str
-    """The recipe that all runs vary. The path is relative to the list."""
+    """The recipe that all runs vary: a path relative to the list, or the name of a recipe of the package."""
     seeds: int = Field(1, ge=1)
     """The number of trainings of each run. The first training has the seed of the recipe, and each further
     training has the next larger seed."""
@@ -79,7 +80,7 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
         seeds (int, optional): The number of trainings of each run; by default `seeds` of the list.
 
     Returns:
-        dict: By the name of each run, one recipe for each seed.
+        dict: The recipes of each run by the name of the run, one recipe for each seed.
 
     Raises:
         ValueError: If the list or the recipe of a run is invalid, or a folder contains another run.
@@ -95,7 +96,8 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
         for key, value in (for_all | keys).items():
             words += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
         try:
-            recipe = load_recipe(path.parent / content.recipe, [*words, *overrides, "--resume", "true"])
+            base = find_recipe(content.recipe, path.parent)
+            recipe = load_recipe(base, [*words, *overrides, "--resume", "true"])
             recipe = _scored_on_validation(recipe)
             runs[name] = [
                 _with_seed(recipe, number, output / name, list(content.runs), runs)
@@ -227,7 +229,11 @@ def _time_left(started: float, num_done: int, num_trainings: int) -> str:
     if num_done == 0:
         return ""
     seconds = (time.monotonic() - started) / num_done * (num_trainings - num_done)
-    return f" (about {seconds / 3600:.1f} hours left)" if seconds > 5400 else f" (about {seconds / 60:.1f} minutes left)"
+    return (
+        f" (about {seconds / 3600:.1f} hours left)"
+        if seconds > 5400
+        else f" (about {seconds / 60:.1f} minutes left)"
+    )
 
 
 def _write_files(runs: Runs, results: Results, output: Path, stem: str) -> None:

@@ -17,7 +17,7 @@ PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model: peaks without sparsity, in TFLOPS.
+    """A GPU model with its peaks without sparsity, in TFLOPS.
 
     Attributes:
         bf16: The peak of matrix products in bfloat16; None if the hardware has no bfloat16.
@@ -62,7 +62,9 @@ GPUS = {
 
 
 def gpu_name(given: str) -> str:
-    """The name of a GPU in `GPUS` or `PAPER_GPUS`. Case, spaces, hyphens and underscores are ignored."""
+    """Return the name of a GPU as in `GPUS` or `PAPER_GPUS`. Case, spaces, hyphens and underscores are
+    ignored.
+    """
     name = given.upper().replace(" ", "").replace("-", "").replace("_", "")
     known = [*GPUS, *PAPER_GPUS]
     if name not in known:

@@ -259,6 +259,15 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
     steps_per_epoch = tokens_per_epoch / (tokens_per_batch * size.gradient_accumulation_steps)
     steps = min(size.most_steps, max(size.fewest_steps, math.ceil(size.epochs * steps_per_epoch)))
     save_steps = steps // 100
+    schedule = dict(size.schedule)
+    if "learning_rate" in schedule and tokens_per_batch < size.tokens_per_batch:
+        # Smaller batches have noisier gradients, so lower the learning rate by the square root.
+        rate, _ = schedule["learning_rate"]
+        rate = float(f"{rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
+        schedule["learning_rate"] = (
+            rate,
+            "the highest learning rate; lower than in the named recipe, because the batches are smaller",
+        )
     tokenize, tokenize_reason = _bleu_tokenizer(data["target_language"], corpus)
     return {
         "data": {
@@ -301,7 +310,7 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
             ),
             "target_tokens_per_batch": (tokens_per_batch, ""),
             "gradient_accumulation_steps": (size.gradient_accumulation_steps, "batches per step"),
-            **size.schedule,
+            **schedule,
             "warmup_steps": (round(size.warmup_share * steps), "steps until the highest learning rate"),
             "logging_steps": (50, ""),
             "eval_steps": (5 * save_steps, "steps between two validations"),
@@ -309,7 +318,7 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
             "save_total_limit": (max(2, size.average_checkpoints), "the number of checkpoints that are kept"),
             "average_checkpoints": (
                 size.average_checkpoints,
-                "the final weights are the mean of so many checkpoints; 0: the last weights",
+                "the number of checkpoints whose mean gives the final weights; 0 keeps the last weights",
             ),
         },
         "decoding": {

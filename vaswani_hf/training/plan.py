@@ -350,7 +350,8 @@ def _hours_lines(plan: dict[str, Any]) -> list[str]:
         has_speed = plan["hardware"] or plan["tokens_per_second"]
         why = "the number of steps is unknown" if has_speed else plan["speed"]
         return [f"hours                     unknown  {why}"]
-    lines = [f"hours             {hours:>15,.{2 if hours < 10 else 1}f}  by {plan['speed']}"]
+    digits = f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
+    lines = [f"hours             {digits:>15}  by {plan['speed']}"]
     if plan["price"] is not None:
         price = plan["price"]
         lines.append(

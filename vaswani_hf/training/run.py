@@ -48,7 +48,7 @@ from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
 from ..recipe.recipe import check_warmup
-from ..settings.sections import ModelSettings, PublishingSettings
+from ..settings.sections import ModelSettings, PublishingSettings, TokenizerSettings
 from ..tasks import TASKS
 from . import checkpoints, finished, initialization, results, resume
 from .averaging import average_checkpoints
@@ -85,6 +85,11 @@ def train(recipe: Recipe) -> dict[str, Any]:
 
     The same recipe gives the same weights on the same machine. A resumed run gives the weights of an
     uninterrupted run.
+
+    Example:
+        >>> from vaswani_hf import load_recipe, train
+        >>> results = train(load_recipe("numbers"))  # doctest: +SKIP
+        >>> results["test"]["bleu"]  # doctest: +SKIP
 
     Args:
         recipe (Recipe): All settings of the run.
@@ -134,7 +139,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     with said_at_intervals("preparing the data") if processes.is_first else contextlib.nullcontext():
         corpus = processes.main_process_first(lambda: _load_corpus(recipe, processes, checkpoint))
     model = _initial_model(recipe, corpus, checkpoint, processes)
-    _warn(check_sizes(model, corpus, recipe.model), processes)
+    _warn(check_sizes(model, corpus, recipe.model, recipe.tokenizer), processes)
     trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
     processes.run_on_main(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=has_results))
 
@@ -374,30 +379,31 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     return model
 
 
-def check_sizes(model: PreTrainedModel, corpus: Corpus, settings: ModelSettings) -> list[str]:
+def check_sizes(
+    model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
+) -> list[str]:
     """Warn if the vocabulary or the model is far too large for the corpus (see the constants above).
 
-    Other models, from which the training starts, and streams of unknown length are not checked.
+    A run that starts from another model and a run on a stream are not checked.
     """
     if settings.init_from is not None or not isinstance(corpus.train, Dataset):
         return []
     source_lengths, target_lengths = pair_lengths(corpus.train)
     num_source = int(source_lengths.sum())
     num_target = int(target_lengths.sum())
-    vocabularies = {"`tokenizer.vocab_size`": (corpus.source_tokenizer, num_source)}
     num_tokens = num_target if corpus.are_texts else num_source + num_target
-    if corpus.target_tokenizer is corpus.source_tokenizer:
-        vocabularies["`tokenizer.vocab_size`"] = (corpus.source_tokenizer, num_tokens)
-    else:
-        vocabularies["`tokenizer.target_vocab_size`"] = (corpus.target_tokenizer, num_target)
+    # For each key: the size of the vocabulary, and the number of tokens of the training data.
+    vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}
+    if not tokenizer.has_one_vocabulary:
+        vocabularies["tokenizer.vocab_size"] = (tokenizer.vocab_size, num_source)
+        vocabularies["tokenizer.target_vocab_size"] = (tokenizer.planned_target_size, num_target)
     warnings = []
-    for key, (tokenizer, count) in vocabularies.items():
-        size = len(tokenizer)
+    for key, (size, count) in vocabularies.items():
         if size > SMALL_VOCABULARY and count < LEAST_TOKENS_PER_ENTRY * size:
             warnings.append(
-                f"the vocabulary of {size:,} tokens is far too large for the corpus, because the training data has only "
-                f"{count:,} tokens, {count / size:.1f} for each token of the vocabulary, and fewer than {LEAST_TOKENS_PER_ENTRY} "
-                f"are too few to learn from; lower {key}, or add training data."
+                f"`{key}` is {size:,} and far too large for the corpus, because the training data has only {count:,} tokens, "
+                f"{count / size:.1f} for each token of the vocabulary, and fewer than {LEAST_TOKENS_PER_ENTRY} are too few to learn from; "
+                "give a smaller number, or add training data."
             )
     parameters = parameters_by_part(model)
     in_layers = parameters["total"] - parameters["embeddings"]

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from transformers import PreTrainedModel
 
@@ -188,7 +187,8 @@ class _Counter(TorchDispatchMode):
         formula = _FORMULAS.get(func.overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=results)
-        for result in tree_leaves(results):
+        # An operator returns a tensor, or several tensors.
+        for result in results if isinstance(results, tuple | list) else (results,):
             if isinstance(result, torch.Tensor) and result.device.type != "meta":
                 self._add(result.untyped_storage())
         return results

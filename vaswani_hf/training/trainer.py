@@ -211,12 +211,6 @@ class VaswaniTrainer(Seq2SeqTrainer):
             **options,
         )
 
-    def _prepare_input(self, data: Any) -> Any:
-        # The copy from pinned memory runs while the device computes.
-        if isinstance(data, torch.Tensor) and data.is_pinned():
-            data = data.to(self.args.device, non_blocking=True)
-        return super()._prepare_input(data)
-
     def get_batch_samples(self, *args, **kwargs):
         """Return the batches of one step, and add their target tokens to `target_tokens_seen`."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
@@ -228,6 +222,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Compute the loss and the gradients of one batch. A CPU computes a large batch in parts."""
         self._seed_batch()
         step = super().training_step
+        # On a GPU, the copy from pinned memory runs while the device computes.
+        inputs = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         parts = [inputs]
         # Compute parts only if the number of tokens of the whole step is known, because the loss is a mean
         # over all of these tokens.

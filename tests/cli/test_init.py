@@ -1,0 +1,90 @@
+"""`vaswani init`: a recipe that fits the files, and that trains."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vaswani_hf.data.toy_corpora import english_words, german_words
+from vaswani_hf.recipe import load_recipe
+from vaswani_hf.training import train
+
+INIT = ("init", "mine.yaml", "--source", "train.en", "--target", "train.de", "--seconds", "0.01")
+
+
+@pytest.fixture
+def pairs(tmp_path, monkeypatch) -> Path:
+    """A folder with 300 sentence pairs in two text files and in a file of JSON lines."""
+    monkeypatch.chdir(tmp_path)
+    numbers = range(0, 90_000, 300)
+    Path("train.en").write_text("".join(f"{english_words(number)}\n" for number in numbers))
+    Path("train.de").write_text("".join(f"{german_words(number)}\n" for number in numbers))
+    rows = [{"en": english_words(number), "de": german_words(number)} for number in numbers]
+    Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_a_recipe_fits_the_files_and_trains(pairs, vaswani):
+    code, out, _ = vaswani(*INIT)
+    assert code == 0 and "300 sentence pairs" in out and "hours on this machine" in out
+    text = Path("mine.yaml").read_text()
+    assert "300 sentence pairs with about " in text and "measured training steps of this model" in text
+    recipe = load_recipe(
+        "mine.yaml", ["--max_steps", "2", "--num_beams", "1", "--validation_bleu", "false", "--bf16", "false"]
+    )
+    assert recipe.output_dir == "checkpoints/mine"
+    assert recipe.data.source_language == "en" and recipe.data.train_target == "train.de"
+    assert recipe.data.validation_size == recipe.data.test_size == 15
+    # The targets have one word.
+    assert recipe.evaluation.tokenize == "char"
+    results = train(recipe.replace(model=recipe.model.replace(d_model=16)))
+    assert results["test"]["sentences"] == 15
+
+
+def test_pairs_in_other_formats_need_the_languages(pairs, vaswani):
+    words = ("init", "mine.yaml", "--pairs", "train.jsonl", "--seconds", "0.01")
+    assert vaswani(*words)[2].startswith("`--source_language` must be given")
+    assert vaswani(*words, "--source_language", "en", "--target_language", "de")[0] == 0
+    assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["train_pairs"] == "train.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("init", "train.en", *INIT[2:]),
+            "`recipe` must be a new file, but train.en exists; give another name.",
+        ),
+        (
+            ("init", "no/mine.yaml", *INIT[2:]),
+            "`recipe` must be the name of a .yaml file in an existing folder",
+        ),
+        (("init", "mine", *INIT[2:]), "`recipe` must be the name of a .yaml file in an existing folder"),
+        (
+            ("init", "mine.yaml", "--source", "train.en"),
+            "Either `--source` and `--target`, or `--pairs` must be given",
+        ),
+        ((*INIT[:4], "--target", "gone.de"), "`--target` must be an existing file, but is gone.de."),
+    ],
+)
+def test_wrong_options_are_one_sentence_and_write_nothing(pairs, vaswani, words, message):
+    before = {path: path.read_bytes() for path in pairs.iterdir()}
+    code, _, said = vaswani(*words)
+    assert code != 0 and said.startswith(message)
+    assert {path: path.read_bytes() for path in pairs.iterdir()} == before
+
+
+def test_a_corpus_that_is_too_small_or_not_aligned_is_refused(pairs, vaswani):
+    Path("few.en").write_text("one\n")
+    Path("few.de").write_text("eins\n")
+    code, _, said = vaswani("init", "mine.yaml", "--source", "few.en", "--target", "few.de")
+    assert (
+        code != 0
+        and said == "The training data must have at least 100 sentence pairs, but has 1; give more data."
+    )
+    assert (
+        "must have equally many lines"
+        in vaswani("init", "mine.yaml", "--source", "train.en", "--target", "few.de")[2]
+    )
+    assert not Path("mine.yaml").exists()
