@@ -32,7 +32,7 @@ def run(options: EnvOptions) -> None:
     facts["python"] = f"{platform.python_version()} on {platform.platform()}"
     for name in _LIBRARIES:
         facts[name] = _version_of(name)
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     found = [name for name in ("avx2", "avx512_bf16", "amx_bf16", "bf16") if capabilities.get(name)]
     facts["processor"] = f"{_processor()}; {os.cpu_count()} cores"
     facts["processor instructions"] = ", ".join(found) or "unknown"

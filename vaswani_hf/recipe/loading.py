@@ -235,7 +235,7 @@ def _unknown_key(
     if hint:
         hint = f"; write {hint}"
     elif similar := _similar_key(key, places) or suggestion(place, [*candidates]):
-        hint = f"; the most similar key is `{similar}`"
+        hint = f"; the nearest key is `{similar}`"
     return f"`{place}` is no key of a recipe, but has the value {as_yaml(value)}{hint}."
 
 
@@ -272,7 +272,7 @@ def _place_of(key: str) -> str:
     if not found:
         names = [place.split(".")[-1] for place in places]
         similar = suggestion(key.split(".")[-1], names) or suggestion(key, places)
-        hint = "" if similar is None else f"; the most similar key is `--{similar}`"
+        hint = "" if similar is None else f"; the nearest key is `--{similar}`"
         raise ValueError(f"`--{key}` is no key of a recipe{hint}.")
     if len(found) > 1:
         choices = " or ".join(f"`--{place}`" for place in found)
