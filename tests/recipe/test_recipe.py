@@ -534,7 +534,7 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
         ({"recipe": "extends: b.yaml", "b": "seed: 1\nseed: 2"}, "`seed` occurs twice ... of '{0}/b.yaml'"),
         ({"recipe": "extends: b.yaml", "b": "- 1"}, "'{0}/b.yaml' must be a mapping of keys to values"),
         ({"recipe": MINIMAL + "extendz: b.yaml"}, "`extendz` ... 'b.yaml' ... `extends`"),
-        ({"recipe": MINIMAL + "model: {extends: b.yaml}"}, "`model.extends` ... 'b.yaml' ... nearest key"),
+        ({"recipe": MINIMAL + "model: {extends: b.yaml}"}, "`model.extends` ... 'b.yaml'"),
     ],
 )  # fmt: skip
 def test_wrong_extensions_are_one_sentence(files, texts, parts):
