@@ -15,7 +15,7 @@ import yaml
 
 from ..packaged import find_recipe, similar_recipes
 from ..settings.base import Settings, as_yaml
-from ..settings.names import suggestion
+from ..settings.names import SYNONYMS, suggestion
 from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
 
@@ -234,8 +234,11 @@ def _unknown_key(
     hint = " or ".join(f"`{found}`" for found in _named(key, places))
     if hint:
         hint = f"; write {hint}"
-    elif similar := _similar_key(key, places) or suggestion(place, [*candidates]):
-        hint = f"; the nearest key is `{similar}`"
+    else:
+        # A key of another toolkit, such as `training.lr`, has no similar spelling. Look it up first.
+        similar = None if key in SYNONYMS else suggestion(place, [*candidates])
+        similar = similar or _similar_key(key, places)
+        hint = "" if similar is None else f"; the nearest key is `{similar}`"
     return f"`{place}` is no key of a recipe, but has the value {as_yaml(value)}{hint}."
 
 
