@@ -103,7 +103,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def _unknown(self, option: str, keys: list[str]) -> str:
         options = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-        found = suggestion(option.lstrip("-"), [*options, *(key.split(".")[-1] for key in keys), *keys])
+        found = suggestion(
+            option.lstrip("-").split(".")[-1], [*options, *(key.split(".")[-1] for key in keys)]
+        )
         kind = "option or recipe key" if keys else "option"
         message = f"there is no {kind} {option}"
         if found is not None:

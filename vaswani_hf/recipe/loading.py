@@ -236,7 +236,9 @@ def _unknown_key(
         hint = f"; write {hint}"
     else:
         # A key of another toolkit, such as `training.lr`, has no similar spelling. Look it up first.
-        similar = None if key in SYNONYMS else suggestion(place, [*candidates])
+        section = place.rpartition(".")[0]
+        in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
+        similar = None if key in SYNONYMS else _similar_key(key, in_section)
         similar = similar or _similar_key(key, places)
         hint = "" if similar is None else f"; the nearest key is `{similar}`"
     return f"`{place}` is no key of a recipe, but has the value {as_yaml(value)}{hint}."
@@ -274,7 +276,7 @@ def _place_of(key: str) -> str:
     found = [key] if key in places else _named(key, places)
     if not found:
         names = [place.split(".")[-1] for place in places]
-        similar = suggestion(key.split(".")[-1], names) or suggestion(key, places)
+        similar = suggestion(key.split(".")[-1], names)
         hint = "" if similar is None else f"; the nearest key is `--{similar}`"
         raise ValueError(f"`--{key}` is no key of a recipe{hint}.")
     if len(found) > 1:
