@@ -2,20 +2,32 @@
 
 import dataclasses
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from transformers.utils import logging as transformers_logging
 
 from vaswani_hf.checkpoint.locks import InUseError
-from vaswani_hf.cli import main
-from vaswani_hf.cli.arguments import CommandParser, add_options, normalised
-from vaswani_hf.cli.options import Options, on_command_line
+from vaswani_hf.cli import COMMANDS, main
+from vaswani_hf.cli.arguments import (
+    CommandParser,
+    add_options,
+    make_parser,
+    normalised,
+    option_of,
+    recipe_keys,
+    type_of_field,
+)
+from vaswani_hf.cli.options import Options, command_line_settings, on_command_line
 from vaswani_hf.cli.output import LineOutput, check_output, output_file
+from vaswani_hf.cli.train import RecipeOptions
 from vaswani_hf.cli.translate import TranslateOptions
 from vaswani_hf.model.inputs_vaswani import SearchSettings, TranslationOptions
+from vaswani_hf.version import __version__
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +82,17 @@ def test_the_help_has_descriptions_and_defaults(capsys):
 
 
 MISTYPED = {
-    "translate m --foo": "there is no option --foo; the nearest one is --format",
+    "translate m --foo": "there is no option --foo; see",
+    "translate m --num_b 3": "there is no option --num_b; the most similar name is --num_beams; see",
+    "translate m --beam-size 3": "there is no option --beam_size; the most similar name is --num_beams; see",
+    "translate m --batch_size 3": "there is no option --batch_size; the most similar name is --tokens_per_batch; see",
+    "translate m --precision x": "there is no option --precision; the most similar name is --dtype; see",
+    "train numbers --lr 1": "there is no option or recipe key --lr; the most similar name is --learning_rate; see",
+    "train numbers --heads 1": "there is no option or recipe key --heads; the most similar name is "
+    "--encoder_attention_heads; see",
+    "train numbers --patience 1": "there is no option or recipe key --patience; the most similar name is "
+    "--early_stopping_patience; see",
+    "train numbers --gpus 1": "there is no option or recipe key --gpus; CUDA_VISIBLE_DEVICES chooses the GPUs",
     "translate": "the following arguments are required: model",
     "score m --source=x": "the following arguments are required: --target",
     "export m x y --format onnx": "there is no argument 'y' to take",
@@ -105,7 +127,7 @@ def test_a_word_that_is_no_command_is_answered_by_a_similar_command(capsys, word
 
 
 IMPOSSIBLE = {
-    f"plan {ROOT}/configuration/numbers.yaml --hardware P100 --tokens_per_second 3": "`--hardware` and `--tokens_per_second` ",
+    "plan numbers --hardware P100 --tokens_per_second 3": "`--hardware` and `--tokens_per_second` ",
     "average a b --last 2 --output c": "`--last` and `--best` choose from one run, but 2 ",
     "average a --output c": "`checkpoints` must be two or more folders, or one run with `--last` or `--best`",
     "average a --metric bleu --output c": "`--metric bleu` has an effect only with `--best`, which is not given",
@@ -117,7 +139,7 @@ IMPOSSIBLE = {
 @pytest.mark.parametrize("words", IMPOSSIBLE)
 def test_impossible_values_are_one_sentence(vaswani, words):
     code, out, said = vaswani(*words.split())
-    assert (code, out) == (1, "") and said.startswith(IMPOSSIBLE[words])
+    assert (code, out) == (2, "") and said.startswith(IMPOSSIBLE[words])
 
 
 def test_the_arguments_are_checked_before_torch_is_imported():
@@ -140,6 +162,103 @@ sys.exit(", ".join(slow & sys.modules.keys()) or None)
     assert done.returncode == 0, done.stderr
     assert "`--source` must be an existing file, but is no." in done.stderr
     assert "`recipe` must be an existing file or the name of a recipe, but is no.yaml; " in done.stderr
+
+
+@pytest.mark.parametrize("words", ["plan numbers --max_steps two", "plan numbers --label_smoothing 3"])
+def test_a_wrong_value_in_a_recipe_is_a_usage_error(vaswani, words):
+    code, out, said = vaswani(*words.split())
+    assert (code, out) == (2, "") and words.split()[2][2:] in said
+
+
+def test_a_name_has_one_meaning_in_all_commands_and_recipe_keys():
+    """A name is a switch everywhere or nowhere, and takes one value everywhere or several values everywhere."""
+    kinds = {}
+    for name, command in COMMANDS.items():
+        options, _ = command.load()
+        for field_name, field in options.command_line().items():
+            if not command_line_settings(field).get("positional"):
+                kind = type_of_field(field)
+                kinds.setdefault(option_of(field_name, field), {})[name] = kind is bool
+    for place, is_boolean in recipe_keys().items():
+        kinds.setdefault(f"--{place.split('.')[-1]}", {})[place] = is_boolean
+    assert {option: of for option, of in kinds.items() if len(set(of.values())) > 1} == {}
+    assert [name for name, of in kinds.items() if name == "--text" and "evaluate" in of] == []
+
+
+def test_a_boolean_recipe_key_needs_no_value():
+    words = normalised(["--resume", "--lowercase", "false", "--bf16"], RecipeOptions, recipe_keys())
+    assert words == ["--resume=true", "--lowercase", "false", "--bf16=true"]
+
+
+def test_quiet_and_verbose_are_for_every_command():
+    for name, command in COMMANDS.items():
+        options, _ = command.load()
+        text = make_parser(name, command.help, command.example, options).format_help()
+        assert "-q" in text and "-v" in text and command.example in text
+        assert not any(
+            group.title == "optional arguments" for group in make_parser(name, "", "", options)._action_groups
+        )
+
+
+@pytest.mark.parametrize(("flag", "is_said"), [("-v", True), ("-q", False), ("--quiet=false", True)])
+def test_quiet_hides_messages_and_keeps_results_and_errors(
+    files, capsys, copier_checkpoint, monkeypatch, flag, is_said
+):
+    level = logging.getLogger("vaswani_hf").level
+    words = [
+        "score",
+        str(copier_checkpoint),
+        "--source",
+        "source",
+        "--target",
+        "reference",
+        flag,
+        "--device",
+        "cpu",
+    ]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 2 and ("sentences/s" in err) == is_said
+    assert main(["score", "no/model", *words[2:]]) == 1
+    err = capsys.readouterr().err
+    assert "vaswani: There is no repository" in err
+    logging.getLogger("vaswani_hf").setLevel(level)
+    transformers_logging.set_verbosity_warning()
+
+
+def test_the_version_and_the_environment(capsys, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HF_ENDPOINT", "http://user:word@localhost")
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"vaswani_hf {__version__}\n"
+    assert main(["env"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        f"vaswani_hf: {__version__}" in out and "torch: " in out and "HF_ENDPOINT: http://…@localhost" in out
+    )
+    assert "secret" not in out and "word" not in out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_names_every_command(capsys, shell):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in COMMANDS) and "num_beams" in script
+    if shell == "bash":
+        code = f"{script}\nCOMP_WORDS=(vaswani translate --num_b); COMP_CWORD=2; _vaswani; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "--num_beams\n"
+
+
+def test_a_closed_pipe_is_no_failure(python, files, copier_checkpoint):
+    command = f'set -o pipefail; yes "ja?" | head -300 > many; "{python}" -m vaswani_hf translate "{copier_checkpoint}" '
+    command += "--device cpu --window 1 --input many | head -1"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env=environment, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "ja?\n"), done.stderr
 
 
 def test_translate_has_every_option_of_a_translation():
@@ -196,7 +315,11 @@ EVALUATE = ("--source", "source", "--reference", "reference", "--device", "cpu")
 )
 def test_an_output_of_evaluate_is_refused_before_the_model_is_loaded(files, vaswani, output, message):
     before = {path: path.read_bytes() for path in files.iterdir() if path.is_file()}
-    assert vaswani("evaluate", "no/model", *EVALUATE, "--output", output) == (1, "", message)
+    assert vaswani("evaluate", "no/model", *EVALUATE, "--output", output) == (
+        1 + message.startswith("`"),
+        "",
+        message,
+    )
     assert {path: path.read_bytes() for path in files.iterdir() if path.is_file()} == before
 
 
@@ -329,7 +452,10 @@ def test_streams_that_are_closed_or_full(python, files, copier_checkpoint, strea
     command = f'"{python}" -m vaswani_hf.cli translate "{copier_checkpoint}" --device cpu {streams}'
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment, check=False)
-    assert (done.returncode, done.stdout) == (int(bool(message)), out), done.stderr
+    assert (done.returncode, done.stdout) == (
+        0 if not message else 1 + message.startswith("Standard input"),
+        out,
+    ), done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("vaswani: ")]
     assert len(said) == bool(message) and all(line.startswith(f"vaswani: {message}") for line in said)
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

@@ -249,7 +249,8 @@ def test_bad_input_is_one_sentence_and_leaves_files_alone(evaluate, folder, word
     (folder / "old.png").write_bytes(b"old")
     before = {path: path.read_bytes() for path in folder.iterdir()}
     code, out, errors = evaluate(*words.split())
-    assert (code, out) == (1, "")
+    is_usage_error = BAD_INPUT[words].startswith("`") and "--tokenize" not in words
+    assert (code, out) == (1 + is_usage_error, "")
     assert errors.startswith(f"vaswani: {BAD_INPUT[words]}") and errors.count("\n") == 1
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 

@@ -172,7 +172,7 @@ def test_what_cannot_be_scored_is_refused_in_a_sentence(
     (tmp_path / "gold").write_text(gold)
     (tmp_path / "other").write_text("(S (NN a))")
     code, out, sentence = vaswani("evaluate", *words.format(checkpoint=checkpoint).split())
-    assert (code, out) == (1, "") and sentence.startswith(message)
+    assert code in (1, 2) and out == "" and sentence.startswith(message)
 
 
 def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog):

@@ -356,6 +356,8 @@ def replaced(old, new):
     [
         (MINIMAL + "trainer: {}", "`trainer` ... {} ... nearest key is `training`"),
         (replaced("max_steps: 3", "warmup: 5"), "`training.warmup` ... 5 ... `training.warmup_steps`"),
+        (MINIMAL + "model: {layers: 2}", "`model.layers` ... 2 ... nearest key is `model.encoder_layers`"),
+        (MINIMAL + "model: {xyzzy: 2}", "`model.xyzzy` is no key of a recipe, but has the value 2."),
         (MINIMAL + "model: {d_modell: 64}", "`model.d_modell` ... 64 ... nearest key is `model.d_model`"),
         (MINIMAL + "model: {vocab_size: 64}", "`model.vocab_size` ... 64; write `tokenizer.vocab_size`"),
         (MINIMAL + "model: {init_from: {encodr: a}}", "`model.init_from.encodr` ... 'a' ... `model.init_from.encoder`"),
@@ -534,7 +536,7 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
         ({"recipe": "extends: b.yaml", "b": "seed: 1\nseed: 2"}, "`seed` occurs twice ... of '{0}/b.yaml'"),
         ({"recipe": "extends: b.yaml", "b": "- 1"}, "'{0}/b.yaml' must be a mapping of keys to values"),
         ({"recipe": MINIMAL + "extendz: b.yaml"}, "`extendz` ... 'b.yaml' ... `extends`"),
-        ({"recipe": MINIMAL + "model: {extends: b.yaml}"}, "`model.extends` ... 'b.yaml' ... nearest key"),
+        ({"recipe": MINIMAL + "model: {extends: b.yaml}"}, "`model.extends` ... 'b.yaml'"),
     ],
 )  # fmt: skip
 def test_wrong_extensions_are_one_sentence(files, texts, parts):

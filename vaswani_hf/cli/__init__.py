@@ -6,6 +6,7 @@ transformers only after it has checked its options, because these imports take s
 """
 
 import os
+import select
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -205,9 +206,12 @@ def main(argv: list[str] | None = None) -> int:
         code = _run(words)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:
-        # The program that reads standard output, such as `head`, has read enough. This is no failure.
-        _discard_lost_output()
+    except BrokenPipeError as error:
+        # If the reader of standard output has not ended, another pipe is broken, for example to a worker process.
+        is_lost = _is_reader_gone()
+        if not _discard_lost_output() and not is_lost:
+            return _report(error, is_output_lost=False)
+        # The program that reads standard output, such as `head`, has read enough.
         return 0
     except KeyboardInterrupt:
         print("vaswani: interrupted", file=sys.stderr)
@@ -311,6 +315,17 @@ def _open_closed_streams() -> None:
     if sys.stderr is None:
         # `print(file=None)` writes to standard output.
         sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
+
+
+def _is_reader_gone() -> bool:
+    """True if standard output is a pipe whose reader has ended."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (AttributeError, OSError):
+        # Windows has no `poll`. A stream of a test has no file number.
+        return False
 
 
 def _discard_lost_output() -> bool:

@@ -14,7 +14,7 @@ from .options import Options, command_line_settings
 from .recipe_keys import read_rows
 
 # The groups of the help. Every other option is in the group "input and output".
-_GROUPS = ("input and output", "search", "sampling", "computing")
+GROUPS = ("input and output", "search", "sampling", "computing")
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
 _SEARCH = (*DECODING_SETTINGS, "split_sentences", "repetition_guard", "ensemble", "teacher")
 _COMPUTING = "device dtype quantization workers engine window tokens_per_batch hardware tokens_per_second measure".split()
@@ -103,7 +103,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def _unknown(self, option: str, keys: list[str]) -> str:
         options = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-        found = suggestion(option.lstrip("-"), [*options, *(key.split(".")[-1] for key in keys), *keys])
+        found = suggestion(
+            option.lstrip("-").split(".")[-1], [*options, *(key.split(".")[-1] for key in keys)]
+        )
         kind = "option or recipe key" if keys else "option"
         message = f"there is no {kind} {option}"
         if found is not None:
@@ -120,7 +122,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
 
     If an option is missing on the command line, the parsed result has no attribute for this option.
     """
-    groups = {title: parser.add_argument_group(title) for title in _GROUPS}
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for name, field in options.command_line().items():
         is_positional = command_line_settings(field).get("positional")
         kind = type_of_field(field)
@@ -134,14 +136,14 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
             argument["nargs"] = "?"
         if "action" in command_line_settings(field):
             argument["action"] = command_line_settings(field)["action"]
-        group = groups[_group_of(name)]
+        group = groups[group_of(name)]
         if is_positional:
             group.add_argument(name, **argument)
         else:
             group.add_argument(option_of(name, field), dest=name, required=field.is_required(), **argument)
 
 
-def _group_of(name: str) -> str:
+def group_of(name: str) -> str:
     """Return the title under which the help lists an option."""
     if name in _SAMPLING:
         return "sampling"

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,7 +32,7 @@ def run(options: EnvOptions) -> None:
     facts["python"] = f"{platform.python_version()} on {platform.platform()}"
     for name in _LIBRARIES:
         facts[name] = _version_of(name)
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     found = [name for name in ("avx2", "avx512_bf16", "amx_bf16", "bf16") if capabilities.get(name)]
     facts["processor"] = f"{_processor()}; {os.cpu_count()} cores"
     facts["processor instructions"] = ", ".join(found) or "unknown"
@@ -42,7 +43,8 @@ def run(options: EnvOptions) -> None:
     for name, value in sorted(os.environ.items()):
         if name.startswith(_VARIABLES):
             is_secret = any(word in name for word in _SECRETS)
-            facts[name] = "(set, not shown)" if is_secret else value
+            # A URL may contain a user name and a password.
+            facts[name] = "(set, not shown)" if is_secret else re.sub(r"//[^/@]*@", "//…@", value)
     for name, fact in facts.items():
         print(f"{name}: {fact}")
 

@@ -15,7 +15,7 @@ import yaml
 
 from ..packaged import find_recipe, similar_recipes
 from ..settings.base import Settings, as_yaml
-from ..settings.names import suggestion
+from ..settings.names import SYNONYMS, suggestion
 from ..user_code import run_user_code
 from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
@@ -251,8 +251,13 @@ def _unknown_key(
     hint = " or ".join(f"`{found}`" for found in _named(key, places))
     if hint:
         hint = f"; write {hint}"
-    elif similar := _similar_key(key, places) or suggestion(place, [*candidates]):
-        hint = f"; the most similar key is `{similar}`"
+    else:
+        # A key of another toolkit, such as `training.lr`, has no similar spelling. Look it up first.
+        section = place.rpartition(".")[0]
+        in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
+        similar = None if key in SYNONYMS else _similar_key(key, in_section)
+        similar = similar or _similar_key(key, places)
+        hint = "" if similar is None else f"; the nearest key is `{similar}`"
     return f"`{place}` is no key of a recipe, but has the value {as_yaml(value)}{hint}."
 
 
@@ -288,8 +293,8 @@ def _place_of(key: str) -> str:
     found = [key] if key in places else _named(key, places)
     if not found:
         names = [place.split(".")[-1] for place in places]
-        similar = suggestion(key.split(".")[-1], names) or suggestion(key, places)
-        hint = "" if similar is None else f"; the most similar key is `--{similar}`"
+        similar = suggestion(key.split(".")[-1], names)
+        hint = "" if similar is None else f"; the nearest key is `--{similar}`"
         raise ValueError(f"`--{key}` is no key of a recipe{hint}.")
     if len(found) > 1:
         choices = " or ".join(f"`--{place}`" for place in found)

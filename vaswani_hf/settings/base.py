@@ -96,7 +96,7 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     place = prefix + _place_of(first)
     if first["type"] == "unknown_key":
         section = f"{place}." if _place_of(first) else prefix
-        hint = f"; the most similar key is `{section}{context['similar']}`" if context["similar"] else ""
+        hint = f"; the nearest key is `{section}{context['similar']}`" if context["similar"] else ""
         return (
             f"`{section}{context['key']}` is not a key, but has the value {as_yaml(context['value'])}{hint}."
         )

@@ -86,5 +86,5 @@ def suggestion(name: str, known: Collection[str]) -> str | None:
     for synonym in [synonyms] if isinstance(synonyms, str) else synonyms:
         if synonym in known:
             return synonym
-    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
     return similar[0] if similar else None

@@ -6,6 +6,7 @@ or scores a test set.
 """
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -25,8 +26,13 @@ LONGEST_WAIT = timedelta(days=7)
 SECONDS_BETWEEN_LINES = 30.0
 
 
-def say(line: str) -> None:
-    """Print a line at once. The run continues if the reader of its output, such as `head`, has ended."""
+def say(line: str, *, is_result: bool = False) -> None:
+    """Print a line at once. The run continues if the reader of its output, such as `head`, has ended.
+
+    With `--quiet`, the level of the log is ERROR, and only results are printed.
+    """
+    if not is_result and not logging.getLogger("vaswani_hf").isEnabledFor(logging.WARNING):
+        return
     try:
         print(line, flush=True)
     except BrokenPipeError:

@@ -126,7 +126,7 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, A
     if task.outputs_file is not None and found.outputs is not None:
         (folder / task.outputs_file).write_text(found.outputs, encoding="utf-8")
     for line in found.lines:
-        say(line)
+        say(line, is_result=True)
     return found.scores
 
 

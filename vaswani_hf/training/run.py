@@ -147,7 +147,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     if not _is_trained(checkpoint, trainer):
         run_training(trainer, checkpoint)
     processes.run_on_main(lambda: finish_run(recipe, trainer))
-    processes.run_on_main(lambda: say(results.end_in_words(trainer)))
+    processes.run_on_main(lambda: say(results.end_in_words(trainer), is_result=True))
     if processes.is_first:
         # The other processes do not wait for the push.
         push_result(recipe.output_dir, recipe.publishing)
