@@ -5,10 +5,7 @@ __version__ = "0.2.0"
 # The README, the manual and the model cards have this instruction. No text may advise to install the package by
 # its name, because the name is free on PyPI: a stranger could register the name and run code on the machines of
 # users.
-#
-# constraints.txt pins the versions of the libraries that the tests run with. Without constraints.txt, pip installs
-# the newest version of transformers, and the package may not work with the newest version.
-INSTALL_INSTRUCTION = "The package is not on PyPI. Run `pip install --constraint constraints.txt .` in a clone of the repository of the package."
+INSTALL_INSTRUCTION = "The package is not on PyPI. Run `pip install .` in a clone of the repository of the package."
 
 
 def install_command(extra: str) -> str:
