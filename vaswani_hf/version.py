@@ -5,7 +5,9 @@ __version__ = "0.2.0"
 # The README, the manual and the model cards have this instruction. No text may advise to install the package by
 # its name, because the name is free on PyPI: a stranger could register the name and run code on the machines of
 # users.
-INSTALL_INSTRUCTION = "The package is not on PyPI. Run `pip install .` in a clone of the repository of the package."
+INSTALL_INSTRUCTION = (
+    "The package is not on PyPI. Run `pip install .` in a clone of the repository of the package."
+)
 
 
 def install_command(extra: str) -> str:

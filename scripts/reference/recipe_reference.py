@@ -37,7 +37,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
         ("tasks/", "data/corpus.py", "training/run.py", "publish/model_card.py", "settings/data.py"),
     ),
     "tokenizer": ({"tokenizer", "section"}, ("tasks/", "data/corpus.py", "data/", "training/")),
-    "model": ({"config", "model"}, ("model/", "training/")),
+    "model": ({"config", "model"}, ("model/", "training/", "cli/train.py")),
     "training": ({"training", "settings"}, ("optimization/", "training/trainer.py", "training/")),
     "decoding": ({"generation_config", "config", "options"}, ("model/",)),
     "evaluation": ({"evaluation"}, ("tasks/", "training/")),

@@ -372,7 +372,7 @@ def test_a_config_has_the_fields_of_one_stack():
             "`is_encoder_decoder` must be False for a model of one stack, but is True.",
         ),
         ({"decoder_layers": 0}, "`decoder_layers` must be a positive integer, but is 0."),
-        ({"layers": 3}, "`layers` is no field of VaswaniConfig"),
+        ({"layers": 3}, "`layers` is no field of VaswaniDecoderConfig"),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):
             VaswaniDecoderConfig(**fields)

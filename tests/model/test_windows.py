@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.model import attention_vaswani
 from vaswani_hf.model.attention_vaswani import (
     Blocks,
     VaswaniAttention,
@@ -356,7 +357,7 @@ class EvenDistances(VaswaniAttention):
 @torch.no_grad()
 @pytest.mark.parametrize("length", [12, 150])
 def test_a_neighbourhood_of_ones_own_holds_within_the_window(tiny_model, monkeypatch, length):
-    monkeypatch.setattr("vaswani_hf.model.attention_vaswani.VaswaniAttention", EvenDistances)
+    monkeypatch.setitem(attention_vaswani._BUILT_IN, "scaled_dot", EvenDistances)
     model = tiny_model(attention_window=4, encoder_layers=1, decoder_layers=1)
     states, attention = torch.randn(1, length, 16), model.get_encoder().layers[0].self_attn
     distance = torch.arange(length)[:, None] - torch.arange(length)

@@ -158,7 +158,7 @@ def test_bad_initializations_are_one_sentence(train_command, finished, tmp_path,
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "config.json").write_text(json.dumps({"model_type": "bert"}))
     code, _, said = train_command(options.replace("BASE", str(finished)).replace("BERT", f"{tmp_path}/bert"))
-    assert code == 1 and contains(said, parts.replace("BASE", str(finished))), said
+    assert code in (1, 2) and contains(said, parts.replace("BASE", str(finished))), said
     assert not (tmp_path / "run").exists()
 
 

@@ -494,7 +494,25 @@ def eager_attention_forward(
 
 @fast_path("scores", "weights", "forward", "attend", "keys_and_values")
 class VaswaniAttention(nn.Module):
-    """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O."""
+    """Multi-head attention (Section 3.2.2): Concat(head_1 … head_h) W^O.
+
+    Derive a class from `VaswaniAttention` for another score function, and pass the class to
+    `register_attention`.
+
+    Args:
+        config (VaswaniConfig): The config of the model.
+        num_heads (int): Number h of heads.
+        layer_idx (int): The index of the layer in its stack, counted from 0.
+        is_causal (bool): True for self-attention of a decoder.
+        is_cross (bool): True for cross-attention.
+
+    Example:
+        >>> import torch
+        >>> from vaswani_hf import VaswaniAttention, VaswaniConfig
+        >>> attention = VaswaniAttention(VaswaniConfig(vocab_size=9, d_model=16), num_heads=2, layer_idx=0)
+        >>> attention(torch.zeros(1, 5, 16))[0].shape
+        torch.Size([1, 5, 16])
+    """
 
     # `local_mask` is None if only padding and the order of tokens restrict attention. A subclass may define a
     # method `local_mask(query_positions, key_positions)` that restricts self-attention further. The positions

@@ -26,6 +26,7 @@ from ..recipe.loading import read_mapping
 from ..settings.base import Settings
 from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
+from ..tasks import TASKS
 from .callbacks import read_metrics
 from .results import read_results
 from .run import (
@@ -125,7 +126,7 @@ def _read_list(path: Path) -> AblationList:
 
 def _scored_on_validation(recipe: Recipe) -> Recipe:
     data = recipe.data
-    if recipe.task != "translation":
+    if "bleu" not in TASKS[recipe.task].metrics:
         raise ValueError(
             f"runs are compared by BLEU, but `task: {recipe.task}` has no BLEU; list recipes of translation."
         )
