@@ -12,7 +12,7 @@ import torch
 # - avx512_bf16: measured on an AMD EPYC with two threads (scripts/benchmarks/bf16.md). bfloat16 is at most
 # 1.12 times as fast as float32 up to 3.0e9 FLOPs, and at least 1.16 times as fast as float32 from 6.4e9 FLOPs
 # on.
-# - amx_bf16 and Arm's bf16 were not measured, so they have the number of avx512_bf16.
+# - amx_bf16 and Arm's bf16 were not measured, so they have the threshold of avx512_bf16.
 _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 

@@ -36,7 +36,7 @@ from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
 # Each head has the width of the paper. A wider layer has more heads, so that the cost of the softmax is also
 # proportional to n^2 d.
 HEAD_WIDTH = 64
-# The size at which sequential operations and paths are measured.
+# The sizes at which the sequential operations and the maximum path lengths are measured.
 PATH_LENGTH, PATH_WIDTH, PATH_KERNEL, PATH_WINDOW = 257, 16, 3, 16
 
 

@@ -111,7 +111,9 @@ def _completion() -> Implementation:
 
 
 class Command(NamedTuple):
-    """A command for the table: help text, example, and a function that imports the options and `run`."""
+    """An entry of `COMMANDS`: help text, example, and a function that imports and returns the options class
+    and `run`.
+    """
 
     help: str
     example: str

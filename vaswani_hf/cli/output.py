@@ -134,8 +134,8 @@ def output_file(
 
     If the command fails and the file is new and empty, the file is deleted.
 
-    The arguments `path`, `option` and `resume` are the same as in `check_output`. `remedy` ends the error
-    message of a failed write.
+    The arguments `path`, `option` and `resume` are the same as in `check_output`. `remedy` is the last part
+    of the error message if a write fails.
     """
     with ExitStack() as stack:
         is_new = not os.path.lexists(path)

@@ -52,7 +52,7 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
-    """Refuse lines that are all empty. Errors say that `name` in the file `place` is empty."""
+    """Raise an error if no line has text. Errors say that `name` in the file `place` is empty."""
     if not any(line.strip() for line in lines):
         raise ValueError(
             f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."

@@ -23,8 +23,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
     """The batches of one process from a stream of encoded pairs, for an unlimited number of epochs.
 
     The pairs of a window are permuted, sorted by length and cut into batches, and the batches are permuted.
-    If less than a full batch remains after the last full window of an epoch, the remaining pairs are added to
-    that window. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
+    The pairs after the last full window of an epoch are added to the window if they fill less than one
+    batch. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
     collate_fn=collator)` without workers, because only the process that reads the stream has the state of the
     stream.
     """

@@ -45,8 +45,8 @@ def check_comparable(num_sentences: int) -> None:
             f"need gigabytes of memory for more, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")
-    # Refuse the seed 0, because sacreBLEU treats 0 as no seed, and would draw other samples for each system
-    # without a warning.
+    # Refuse the seed 0, because sacreBLEU treats 0 as no seed, and would draw different samples for each
+    # system without a warning.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
         raise ValueError(f"SACREBLEU_SEED must be a positive integer or none, but is {seed!r}.")
 

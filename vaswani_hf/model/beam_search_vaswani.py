@@ -443,8 +443,8 @@ class BeamSearch:
         """Return the log-probabilities after the logits processors [N, K or 1, V], and one unprocessed value
         per row [N, K or 1] for the NaN check.
 
-        The values to check are the log-probabilities of a single class before processing. A single class is
-        enough, because all log-probabilities of a row are NaN if one logit of the row is NaN or +inf, or if
+        The values to check are the log-probabilities of a single class before processing. One token of the
+        vocabulary is enough, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or if
         all logits of the row are -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)

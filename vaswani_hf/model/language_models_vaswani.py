@@ -123,7 +123,7 @@ class VaswaniStackConfig(VaswaniConfig):
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
-    """The architecture of a decoder alone. Each field of the encoder equals the field of the decoder.
+    """The architecture of a decoder-only model. Each field of the encoder equals the field of the decoder.
 
     Example:
         >>> from vaswani_hf import VaswaniDecoderConfig

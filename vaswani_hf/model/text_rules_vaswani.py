@@ -327,7 +327,7 @@ def ngram_size_without_loops(source: str) -> int:
 
     For long texts the size is 3, because a long sentence may need to repeat two tokens. For short texts the
     size is 2, because size 3 is not enough: a small Multi30k model gave loops for 20 of 950 short inputs.
-    With size 3, 19 of the 20 second translations still repeated a word or phrase three times in a row. With
+    With size 3, 19 of 20 new translations still repeated a word or phrase three times in a row. With
     size 2, only 2 of the 20 second translations still repeated a word or phrase three times in a row.
     """
     return 2 if len(source.split()) <= _SHORT else 3

@@ -94,7 +94,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # Keep one checkpoint fewer of the newest checkpoints, because the best checkpoint is kept, too.
+        # The best checkpoint takes the place of the oldest of these checkpoints, unless only one is kept.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:

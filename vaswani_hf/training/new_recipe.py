@@ -52,7 +52,8 @@ class _Size:
     epochs: int
     fewest_steps: int
     most_steps: int
-    # The keys of the schedule, with their comments. A share of the steps replaces the key `warmup_steps`.
+    # The keys of the schedule, with their comments. `warmup_share` gives the warm-up as a share of all steps. The
+    # written recipe has the key `warmup_steps`.
     schedule: dict[str, tuple[Any, str]]
     warmup_share: float
     average_checkpoints: int

@@ -66,7 +66,7 @@ from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 # paper's parser for the Wall Street Journal has about 30 parameters per token (Section 6.3).
 LEAST_TOKENS_PER_ENTRY = 25
 MOST_PARAMETERS_PER_TOKEN = 40
-# The size of a vocabulary is checked only above this number of tokens, because 256 tokens are single bytes.
+# Do not check a vocabulary of at most this size, because 256 tokens of each vocabulary are single bytes.
 SMALL_VOCABULARY = 1000
 # A pattern for the error messages of gloo and NCCL after another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
