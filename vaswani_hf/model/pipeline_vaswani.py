@@ -44,9 +44,8 @@ class TranslationPipeline(Pipeline):
 
     The value of a setting of `generate` comes from the first of these places that sets it: the call, the
     constructor, the `task_specific_params` and the `generation_config` of the checkpoint. If none of these
-    places sets the number of beams, the search has 4 beams. If no place limits the length, a translation has at most
-    256
-    tokens, or with a Vaswani model at most 50 tokens more than its text.
+    places sets the number of beams, the search has 4 beams. If no place limits the length, a translation has
+    at most 256 tokens, or with a Vaswani model at most 50 tokens more than its text.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
