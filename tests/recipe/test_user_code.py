@@ -68,7 +68,12 @@ def test_a_resumed_run_may_name_another_file(recipe, tmp_path):
         output_dir=str(tmp_path / "run"),
         training=loaded.training.replace(resume=True),
     )
-    refuse_another_run(moved, loaded.replace(output_dir=str(tmp_path / "run")))
+    recorded = loaded.replace(output_dir=str(tmp_path / "run"))
+    refuse_another_run(moved, recorded)
+    # Another attention function is another model.
+    other = moved.replace(model=moved.model.replace(code=None, attention_score="dot"))
+    with pytest.raises(ValueError, match="attention_score"):
+        refuse_another_run(other, recorded)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a run prints: warnings before the training, an estimate of its time, the name of the loss, and its end."""
+"""The log of a run has warnings before the training, an estimate of the hours, the name of the loss, and a last line."""
 
 import time
 

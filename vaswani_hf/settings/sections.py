@@ -238,9 +238,9 @@ class PublishingSettings(Settings):
     push_to_hub: bool = False
     """Push the final checkpoint to the Hub when the run ends."""
     hub_strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "end"
-    """What the run pushes each time it saves a checkpoint. "end": nothing. "every_save": the model.
-    "checkpoint": the model and the newest checkpoint, so that the run can be resumed. "all_checkpoints": the
-    model and all checkpoints."""
+    """With "end", push only when the run ends. With "every_save", push the model each time a checkpoint is saved.
+    With "checkpoint", also push the newest checkpoint, so that the run can be resumed. With "all_checkpoints",
+    also push all checkpoints."""
     hub_model_id: str | None = None
     """The name of the repository, such as user/name."""
     hub_private_repo: bool = False
