@@ -124,3 +124,9 @@ def tiny_tokenizer(
     """A tokenizer trained on these texts. A process trains each tokenizer once, and returns copies."""
     texts = (texts,) if isinstance(texts, str) else tuple(texts)
     return copy.deepcopy(_trained_tokenizer(texts, vocab_size, tuple(sorted(options.items()))))
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """The contents of all files in a folder by relative path."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}

@@ -154,13 +154,13 @@ def test_branch_tag_commit_and_pull_request(hub, repo_id, tiny_checkpoint):
     for number, place in enumerate(("commit", "v1.0", "exp/2", "refs/pr/1", "main")):
         folder = tiny_checkpoint(place.replace("/", "-"), dropout=0.1 * number)
         files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-        repository.commit(files, branch="exp/2" if place == "exp/2" else "main")
+        repository.commit(files, ref="exp/2" if place == "exp/2" else "main")
         if place == "commit":
             place = repository.head()
         elif place == "v1.0":
-            repository.set_ref("refs/tags/v1.0", repository.head())
+            repository.refs["refs/tags/v1.0"] = repository.head()
         elif place == "refs/pr/1":
-            repository.set_ref(place, repository.head())
+            repository.refs[place] = repository.head()
         places[place] = AutoModelForSeq2SeqLM.from_pretrained(folder)
     for revision, expected in places.items():
         translator = pipeline("translation", model=repo_id, revision=revision)
@@ -182,7 +182,7 @@ def test_private_and_gated(hub, fork, alice, bob, copier, access, monkeypatch, t
                 published, token=token, cache_dir=tmp_path / f"stranger{number}"
             )
     if access == "gated":
-        hub.repository(published).grant("bob")
+        hub.repository(published).readers.add("bob")
     reader = alice.token if access == "private" else bob.token
     translator = pipeline(
         "translation", model=published, token=reader, model_kwargs={"cache_dir": tmp_path / "own"}
@@ -210,7 +210,6 @@ def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
 
 def test_another_endpoint_and_then_offline_from_the_cache(hub, published, tmp_path, fresh_python):
     mirror = LocalHub()
-    mirror.start()
     environment = mirror.environment() | {"HF_HOME": str(tmp_path / "home")}
     # Start to count connections after the imports and before the first request.
     program = """

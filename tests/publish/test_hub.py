@@ -196,7 +196,7 @@ def test_branch_tag_commit_and_pull_request(
         code, out, _ = vaswani("push", folders["request"], repo_id, "--create-pr", "--revision", base)
         assert (code, out.splitlines()[0]) == (0, f"pushed to {hub.endpoint}/{repo_id}/discussions/{number}")
     refs = {"refs/heads/main", "refs/heads/exp/2", "refs/tags/v1.0", "refs/pr/1", "refs/pr/2"}
-    assert set(repository.refs()) == refs
+    assert set(repository.refs) == refs
     places = {first: "main", "exp/2": "branch", "v1.0": "tag", "refs/pr/1": "request", "refs/pr/2": "request"}
     for revision, name in places.items():
         weights = repository.files(revision)["model.safetensors"]
@@ -261,11 +261,11 @@ def test_a_push_is_checked_after_the_download(hub, repo_id, tiny_checkpoint, vas
     code, _, sentence = vaswani("push", folder, repo_id, "--tag", "v1.0")
     assert code == 1 and sentence.startswith("403 Forbidden: ") and sentence.endswith(in_spite(hub, repo_id))
     # Do not tag a commit that was not verified.
-    assert "refs/tags/v1.0" not in hub.repository(repo_id).refs()
+    assert "refs/tags/v1.0" not in hub.repository(repo_id).refs
     code, _, sentence = vaswani("push", folder, repo_id, "--tag", "v 1")
     assert (code, sentence) == (1, f"Bad request: Invalid reference name: v 1 {in_spite(hub, repo_id)}")
     assert vaswani("push", folder, repo_id, "--tag", "v1")[0] == 0
-    assert "refs/tags/v1" in hub.repository(repo_id).refs()
+    assert "refs/tags/v1" in hub.repository(repo_id).refs
 
 
 def test_another_model_or_tokenizer_has_another_fingerprint(tiny_checkpoint):
