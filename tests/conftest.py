@@ -273,6 +273,14 @@ def repo_id(alice) -> str:
 
 
 @pytest.fixture
+def copier_repository(hub, repo_id, copier_checkpoint):
+    """A repository of alice with the files of the copier."""
+    repository = hub.create_repository(repo_id)
+    repository.commit(factories.files_in(Path(copier_checkpoint)))
+    return repository
+
+
+@pytest.fixture
 def tiny_checkpoint(tiny_model, tmp_path):
     """Make the folder of a checkpoint with weights that no other checkpoint has, and with given config
     fields.

@@ -46,7 +46,11 @@ def with_key(**changes):
 
 # Each row is a file, the new content of the file or a change of its content (None: the file is deleted), and the error.
 DAMAGES = [
-    (CONFIG, None, "'{folder}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again."),
+    (
+        CONFIG,
+        None,
+        "'{folder}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.",
+    ),
     (CONFIG, b"{", "The config.json of '{folder}' must name its `model_type`, but is damaged."),
     (
         CONFIG,
@@ -55,7 +59,11 @@ DAMAGES = [
     ),
     (CONFIG, with_key(encoder_layers=3), OTHER % "encoder.layers.2.fc1.bias and 11 more are missing"),
     (CONFIG, with_key(encoder_layers=1), OTHER % "encoder.layers.1.fc1.bias and 11 more are unexpected"),
-    (CONFIG, with_key(encoder_ffn_dim=24), OTHER % "encoder.layers.0.fc1.bias and 5 more are of another shape"),
+    (
+        CONFIG,
+        with_key(encoder_ffn_dim=24),
+        OTHER % "encoder.layers.0.fc1.bias and 5 more are of another shape",
+    ),
     (WEIGHTS, None, NOT_WHOLE % WEIGHTS),
     (WEIGHTS, without_a_bias, OTHER % "decoder.layers.1.fc2.bias is missing"),
     (WEIGHTS, lambda content: content[:-100], TORN % "incomplete metadata, file not fully covered"),
@@ -73,7 +81,12 @@ DAMAGES = [
     ("tokenizer_config.json", b'{"pad_token": "<pad>"}', NOT_NAMED % "eos_token"),
     *[
         (file, how, sentence)
-        for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "target_tokenizer/tokenizer_config.json")
+        for file in (
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "generation_config.json",
+            "target_tokenizer/tokenizer_config.json",
+        )
         for how, sentence in ((b"[]", NO_OBJECT), (cut, NO_OBJECT), (FOLDER, NO_FILE))
     ],
 ]

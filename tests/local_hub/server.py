@@ -233,7 +233,9 @@ class LocalHub:
         try:
             if token and token not in self.users:
                 is_whoami = call.path == "/api/whoami-v2"
-                message = "Invalid user token." if is_whoami else "Invalid credentials in Authorization header"
+                message = (
+                    "Invalid user token." if is_whoami else "Invalid credentials in Authorization header"
+                )
                 raise RefusalError(401, message)
             if token:
                 call.user, call.role = self.users[token]

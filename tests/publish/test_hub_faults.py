@@ -1,6 +1,7 @@
 """A refusal of the Hub or a fault of the connection gives an error of one sentence, and changes nothing."""
 
 import errno
+import json
 import re
 import shutil
 from contextlib import contextmanager
@@ -130,7 +131,8 @@ def test_cards_and_files_that_cannot_be_published(hub, published, alice, tiny_ch
             code, _, said = vaswani("push", folder, published.id)
         assert code == 1 and said.startswith(sentence.format(**names)), card
     (folder / "README.md").unlink()
-    (folder / "generation_config.json").write_text(f'{{"made_by": "{alice.token}"}}')
+    generation = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(generation | {"made_by": alice.token}))
     with nothing_changes(hub, folder):
         assert vaswani("push", folder, published.id)[2] == f"generation_config.json {HAS_TOKEN}"
     assert not hub.uploads()
@@ -254,7 +256,9 @@ def test_files_that_were_changed_in_the_cache_are_not_loaded(published, cache, v
         (blob,) = {path.resolve() for path in cache.rglob(file)}
         blob.chmod(0o644)
         blob.write_bytes(blob.read_bytes()[:-1] + b" ")
-        sentence = f"{WRONG % (file, published.id)}delete '{blob}', and run the command again to download the file."
+        sentence = (
+            f"{WRONG % (file, published.id)}delete '{blob}', and run the command again to download the file."
+        )
         assert vaswani(*translate) == (1, "", sentence)
         blob.unlink()
         assert vaswani(*translate) == expected
@@ -262,11 +266,11 @@ def test_files_that_were_changed_in_the_cache_are_not_loaded(published, cache, v
 
 # A Hub that is overloaded, that has an error, or that closes the connection during a transfer.
 
-WRONG = "%s of '%s' is not the file that the Hub has: it was damaged or changed during the download or on disk; "
-ERROR = "Server error '503 Service Unavailable' for url '"
-NOT_JSON = (
-    "The answer of {hub} is not JSON, so it may come from a proxy or another server; check HF_ENDPOINT, or run the command again later."
+WRONG = (
+    "%s of '%s' is not the file that the Hub has: it was damaged or changed during the download or on disk; "
 )
+ERROR = "Server error '503 Service Unavailable' for url '"
+NOT_JSON = "The answer of {hub} is not JSON, so it may come from a proxy or another server; check HF_ENDPOINT, or run the command again later."
 LOST = "The connection to {hub} was lost ("
 FAILED = "The transfer failed ("
 AGAIN = "); run the command again; complete files are not transferred again."
@@ -284,7 +288,14 @@ FAULTS = [
     ("push", "PUT", "/storage/", {"cut_after": 500}, LOST, AGAIN),
     ("translate", "GET", WEIGHTS, {"cut_after": 300}, LOST, AGAIN),
     ("translate", "GET", WEIGHTS, {"status": 503}, ERROR, ""),
-    ("translate", "GET", WEIGHTS, {"change": lambda body: body[:-1] + b"x"}, WRONG % ("model.safetensors", "{repo}"), ""),
+    (
+        "translate",
+        "GET",
+        WEIGHTS,
+        {"change": lambda body: body[:-1] + b"x"},
+        WRONG % ("model.safetensors", "{repo}"),
+        "",
+    ),
     ("push with xet", "GET", "/xet-write-token/", {"status": 404}, FAILED, XET_AGAIN),
 ]
 
@@ -295,7 +306,9 @@ def test_a_command_that_fails_on_the_way_can_be_run_again(
 ):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", "xet" not in command)
     folder = tiny_checkpoint()
-    words = ("push", folder, published.id) if "push" in command else ("translate", published.id, "--text", "Hund")
+    words = (
+        ("push", folder, published.id) if "push" in command else ("translate", published.id, "--text", "Hund")
+    )
     hub.fault(method, path, times=None, **fault)
     with nothing_changes(hub, folder):
         code, out, sentence = vaswani(*words)

@@ -141,7 +141,7 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, pushing, strateg
     ("strategy", "streaming"),
     [
         ("checkpoint", "false"),
-        pytest.param("all_checkpoints", "true", marks=[pytest.mark.transfer, pytest.mark.slow]),
+        pytest.param("all_checkpoints", "true", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_goes_on_on_another_machine(repo_id, recipe, pushing, strategy, streaming, tmp_path, capsys):
@@ -253,8 +253,7 @@ def test_a_trainer_of_the_user_pushes_what_loads(hub, repo_id, alice, copier, st
         assert torch.equal(tensor, model.state_dict()[name]), name
 
 
-@pytest.mark.transfer
-def test_a_pipeline_pushes_everything(hub, repo_id, alice, finished, tmp_path):
+def test_a_pipeline_pushes_everything(hub, repo_id, alice, transfer, finished, tmp_path):
     pipeline("translation", model=str(finished)).push_to_hub(
         repo_id, private=True, commit_message="All of it"
     )
