@@ -11,6 +11,7 @@ import yaml
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.model import modeling_vaswani
 from vaswani_hf.recipe import load_recipe
 
 # The smallest config that has every part.
@@ -61,6 +62,11 @@ TINY_RECIPE: dict[str, Any] = {
     },
     "decoding": {"num_beams": 2, "max_length": 8},
 }
+
+
+# The code files in the repository of a translation checkpoint.
+CODE_FILES = {path.name for path in Path(modeling_vaswani.__file__).parent.glob("*_vaswani.py")}
+CODE_FILES.remove("language_models_vaswani.py")
 
 
 def tiny_config(**fields) -> VaswaniConfig:

@@ -3,11 +3,10 @@
 import json
 import subprocess
 import urllib.request
-from pathlib import Path
 
 import pytest
 import torch
-from factories import files_in
+from factories import CODE_FILES, files_in
 from huggingface_hub import HfApi
 from local_hub import LocalHub
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
@@ -53,10 +52,9 @@ def test_model_and_tokenizer_push_their_parts_which_combine(hub, repo_id, copier
     copier.model.push_to_hub(repo_id)
     copier.source_tokenizer.push_to_hub(repo_id)
     files = hub.repository(repo_id).files()
-    code = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")}
     parts = {".gitattributes", "README.md", "config.json", "generation_config.json", "model.safetensors"}
     tokenizer = {"tokenizer.json", "tokenizer_config.json"}
-    assert set(files) == parts | tokenizer | code - {"language_models_vaswani.py"}
+    assert set(files) == parts | tokenizer | CODE_FILES
     config = json.loads(files["config.json"])
     assert config["auto_map"] == {
         "AutoConfig": "configuration_vaswani.VaswaniConfig",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from factories import files_in, write_recipe
+from factories import CODE_FILES, files_in, write_recipe
 from huggingface_hub import HfApi
 
 import vaswani_hf
@@ -15,10 +15,9 @@ from vaswani_hf.publish.push import HubError, fingerprint, push
 from vaswani_hf.translation.translator import Translator
 
 MODEL_FOLDER = Path(vaswani_hf.__file__).parent / "model"
-CODE = {path.name for path in MODEL_FOLDER.glob("*_vaswani.py")} - {"language_models_vaswani.py"}
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 TARGET_TOKENIZER = {f"target_tokenizer/{name}" for name in TOKENIZER}
-ROOT = {".gitattributes", "README.md", "config.json", "generation_config.json", *TOKENIZER, *CODE}
+ROOT = {".gitattributes", "README.md", "config.json", "generation_config.json", *TOKENIZER, *CODE_FILES}
 CHECKED = "same logits, tokens and translation"
 
 
@@ -56,7 +55,7 @@ def test_a_push_leaves_a_whole_repository_in_one_commit(
     assert set(files) == ROOT | {"model.safetensors"} | TARGET_TOKENIZER
     for name in {"model.safetensors", "generation_config.json", *TOKENIZER, *TARGET_TOKENIZER}:
         assert files[name] == before[name], name
-    assert all(files[name] == (MODEL_FOLDER / name).read_bytes() for name in CODE)
+    assert all(files[name] == (MODEL_FOLDER / name).read_bytes() for name in CODE_FILES)
     assert set(json.loads(files["config.json"])["auto_map"]) == {
         "AutoConfig",
         "AutoModel",

@@ -320,12 +320,7 @@ def test_a_command_that_fails_on_the_way_can_be_run_again(
     assert vaswani(*words)[0] == 0
 
 
-def test_complete_files_are_not_transferred_again(hub, published, cache, tiny_checkpoint, vaswani):
-    folder = tiny_checkpoint()
-    hub.fault("POST", "/commit/", status=403)
-    assert vaswani("push", folder, published.id)[0] == 1 and hub.uploads()
-    hub.clear()
-    assert vaswani("push", folder, published.id)[0] == 0 and not hub.uploads()
+def test_complete_files_are_not_downloaded_again(hub, published, cache, vaswani):
     hub.fault("GET", WEIGHTS, status=403)
     translate = ("translate", published.id, "--text", "der Hund")
     assert vaswani(*translate)[0] == 1

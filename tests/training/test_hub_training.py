@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from factories import write_recipe
+from factories import CODE_FILES, write_recipe
 from huggingface_hub import HfApi
 from tiny_runs import metrics, same, weights
 from transformers import (
@@ -19,7 +19,6 @@ from transformers import (
     pipeline,
 )
 
-import vaswani_hf
 from vaswani_hf.checkpoint.hub import HubError
 from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
@@ -44,10 +43,6 @@ ROOT_FILES = {
     *"config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json".split()
 }
 PUBLISHED = ROOT_FILES | {"README.md", "recipe.yaml", "training_curve.png"}
-# A translation checkpoint does not contain the file of the language models.
-TRAVELLERS = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")} - {
-    "language_models_vaswani.py"
-}
 STATE_FILES = {
     *"manifest.json optimizer.pt scheduler.pt rng_state.pth trainer_state.json metrics.jsonl".split()
 }
@@ -259,7 +254,7 @@ def test_a_pipeline_pushes_everything(hub, repo_id, alice, transfer, finished, t
     )
     files = hub.repository(repo_id).files()
     assert by_folder(files) == {"": PUBLISHED}
-    assert {name for name in files if name.endswith(".py")} == TRAVELLERS
+    assert {name for name in files if name.endswith(".py")} == CODE_FILES
     assert not any(str(tmp_path).encode() in content for content in files.values())
     assert b"alice" in files["README.md"] and hub.repository(repo_id).private
     # Push a model that was loaded from an older commit of the Hub, with the card, recipe and picture of this
