@@ -313,7 +313,9 @@ def test_a_tokenizer_of_another_model_is_refused(translator, tokenizer, checkpoi
     larger = tiny_tokenizer(TEXTS + GERMAN, 300)
     larger.add_tokens(["<new>"])
     message = f"The source tokenizer must fit {checkpoint!r}, but has ids up to 300, more than the 300 classes of the model"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}; take both from one checkpoint.$"):
+    with pytest.raises(
+        ValueError, match=f"^{re.escape(message)}; take the tokenizer and the model from one checkpoint.$"
+    ):
         pipeline("translation", model=model, tokenizer=larger)
     for token, token_id in (("pad_token", 5), ("eos_token", 7)):
         other = tiny_tokenizer(TEXTS + GERMAN, 300)
