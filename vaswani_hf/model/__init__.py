@@ -1,1 +1,3 @@
-"""The models, the search and the translator. The files travel with checkpoints and need no other folder."""
+"""The models, the search and the translator. Every saved checkpoint contains copies of these files. Therefore
+the files import nothing from the other folders of the package.
+"""

@@ -5,7 +5,8 @@ loss of a token with either form of label smoothing is logsumexp(z) - (gold - ot
 sum(z). `gold` is the target probability of the reference token, and `other` is the target probability of each
 other class.
 
-This file travels with every checkpoint because `forward` uses the functions in this file to compute the loss.
+This file is saved with every checkpoint because `forward` uses the functions in this file to compute the
+loss.
 
 In shapes, N is the number of tokens (batch times length), D the model width and V the size of the target
 vocabulary.
@@ -25,9 +26,9 @@ IGNORED_LABEL = -100
 # evaluation loss.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in memory at once. 2**24 float32 numbers are 64 MiB. On a GPU use larger
-# chunks, because each chunk costs time. On a CPU also limit the number of rows (tokens) of a chunk, because a
-# small chunk stays in the processor's cache. With 10,000 classes the loss takes 0.56 s if a chunk has 384
-# rows, and 0.70 s if a chunk has 1,677 rows.
+# chunks, because each chunk costs a fixed time. On a CPU also limit the number of rows (tokens) of a chunk,
+# because a small chunk stays in the processor's cache. With 10,000 classes the loss takes 0.56 s if a chunk
+# has 384 rows, and 0.70 s if a chunk has 1,677 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
@@ -98,7 +99,8 @@ def smoothed_cross_entropy(
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """The summed loss of states [N, D]. The forward pass also computes the gradients, chunk by chunk.
+    """Computes the sum of the losses of states [N, D]. The forward pass also computes the gradients, chunk by
+    chunk.
 
     `valid` [N, 1] is False at ignored positions. The states at ignored positions must be 0.
     """
@@ -174,10 +176,10 @@ def chunked_cross_entropy(
     """Compute the loss (float32 scalar, nats per token) of decoder states, with few logits in memory at a
     time.
 
-    States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64; -100 is
-    ignored. The sum over the tokens is divided by `num_items`, by default the number of labels that are not
-    ignored. `excluded` is a class whose probability is 0, or None. Only first derivatives of the result can
-    be computed.
+    States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64. Positions
+    with the label -100 are ignored. The sum over the tokens is divided by `num_items`, by default the number
+    of labels that are not ignored. `excluded` is a class whose probability is 0, or None. Only first
+    derivatives of the result can be computed.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
