@@ -40,7 +40,7 @@ def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -
 
 
 def build_adam(model: nn.Module, settings: AdamSettings, *, bf16: bool) -> torch.optim.AdamW:
-    """Adam for a model."""
+    """Return the optimizer Adam for the weights of a model."""
     return fused_adamw(model, settings, weight_decay=0.0)
 
 
