@@ -12,15 +12,15 @@ from typing import Any
 import yaml
 
 _PACKAGE = Path(__file__).parent
-# These folders contain YAML files that are not recipes.
+# Folders with YAML files that are not recipes.
 _OTHER_FOLDERS = ("ablations", "accelerate")
 
 
 def packaged_folder(name: str) -> Path:
     """Return the path of the folder `configuration` or `model_cards`.
 
-    In an installed package, both folders are inside the package. In a clone of the repository, both folders
-    are next to the package.
+    In an installed package, the folders `configuration` and `model_cards` are inside the package. In a clone
+    of the repository, the two folders are next to the package.
     """
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
@@ -39,7 +39,7 @@ def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
     """Return the path of a recipe. `name` is a path relative to `folder`, or the name of a recipe of the
     package.
 
-    If both a file and a recipe of the package have this name, return the path of the file.
+    If both a file and a recipe of the package have the name `name`, return the path of the file.
     """
     path = folder / name
     if path.is_file():
@@ -48,7 +48,9 @@ def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
 
 
 def similar_recipes(name: str | Path) -> list[str]:
-    """Return the names of the recipes of the package that are similar to `name`, the most similar name first."""
+    """Return the names of the recipes of the package that are similar to `name`, the most similar name
+    first.
+    """
     stem = str(name).removeprefix("configuration/").removesuffix(".yaml")
     return difflib.get_close_matches(stem, packaged_recipes(), n=3)
 

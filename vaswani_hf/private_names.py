@@ -19,7 +19,7 @@ TESTED = {
     "evaluate": "0.4.6",
 }
 
-# Names that begin with an underscore, by module.
+# Maps each module to the names that begin with an underscore.
 PRIVATE = {
     "transformers.generation.utils": """
         _eos_token_tensor _expand_inputs_for_generation _has_unfinished_sequences _pad_token_tensor _prefill

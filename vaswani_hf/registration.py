@@ -21,7 +21,7 @@ logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in re
 logging.getLogger("torch.utils._pytree").addFilter(
     lambda record: "register_constant" not in record.getMessage()
 )
-# Hide the warnings about invalid escape sequences in torchao. Python shows these warnings at each import if
+# Hide the warnings about invalid escape sequences in torchao. Python shows the warnings at each import if
 # Python cannot write bytecode files.
 warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
 
@@ -100,7 +100,7 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
         """
         if self.model.config.model_type != "vaswani":
             return super().push_to_hub(repo_id, **kwargs)
-        # Import here, because the import is slow.
+        # Import publish.push here, because the import is slow.
         from .publish.push import push_pipeline
 
         return push_pipeline(self, repo_id, **kwargs)
@@ -117,9 +117,7 @@ class _NoDefault(dict):
 
 
 def register_translation_pipeline() -> None:
-    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline`, if transformers does not have
-    them.
-    """
+    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline`, if transformers lacks the tasks."""
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
     # `pipeline` refuses the tasks in REMOVED_TASKS before it searches the registry. Older versions of

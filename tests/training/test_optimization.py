@@ -250,7 +250,7 @@ RUN/checkpoint-4 RUN/checkpoint-8 RUN/./checkpoint-4 | `checkpoints` names RUN/.
 RUN --last=2 --metric=bleu | `--metric bleu` has an effect only with `--best`, which is not given; leave out `--metric`.
 RUN/nothing --last=2 | 'RUN/nothing' must be the folder of a run, but there is no such folder.
 RUN/checkpoint-4 OTHER | 'OTHER' and 'RUN/checkpoint-4' are different models: `encoder_attention_heads` is 4 and 2; average
-RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors is not as it was saved; leave this checkpoint out.
+RUN/checkpoint-4 BROKEN | 'BROKEN' cannot be averaged: model.safetensors has changed since it was saved; leave this checkpoint out.
 RUN/checkpoint-4 RUN/nothing | `checkpoints` must be a checkpoint folder or user/name on the Hub, but there is no folder 'RUN/nothing'; check the name.
 RUN --last=2 --output=NEW/checkpoint-9 | `--output` must not be inside a checkpoint or have the name of a checkpoint (checkpoint-STEP), but is 'NEW/checkpoint-9'; give
 RUN --last=2 --output=RUN/checkpoint-4/mean | `--output` must not be inside a checkpoint

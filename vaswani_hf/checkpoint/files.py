@@ -1,5 +1,5 @@
-"""Defines the file names in a checkpoint and in the output folder of a run. The functions find files of
-checkpoints and write files atomically.
+"""Defines the file names in a checkpoint and in the output folder of a run. This file contains functions that
+find files of checkpoints and write files atomically.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def recipe_file(folder: Path) -> Path | None:
     """Return the file with the recipe that a checkpoint was trained from, or None if the checkpoint has no
     such file.
     """
-    # The recipe of a numbered checkpoint is in the folder above. Resolve the path of the checkpoint, because
+    # The recipe of a numbered checkpoint is in the parent folder. Resolve the path of the checkpoint, because
     # the path may be a link or ".".
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
@@ -201,7 +201,7 @@ def _put_in_place(folder: Path, output: Path) -> None:
         folder.rename(output)
     except OSError:
         # A mount point cannot be replaced by another folder. If `output` is an empty mount point, move the
-        # files into it.
+        # files of the temporary folder into `output`.
         if not output.is_dir() or any(output.iterdir()):
             raise
         for path in sorted(folder.iterdir()):

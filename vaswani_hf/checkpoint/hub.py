@@ -135,8 +135,8 @@ def _without_tokens(text: str) -> str:
 
 
 def _own_error(error: BaseException) -> str | None:
-    # If the Hub rejects the model card, huggingface_hub raises a ValueError whose message starts with these
-    # words. The message is clear enough for the user.
+    # If the Hub rejects the model card, huggingface_hub raises a ValueError with this message about
+    # README.md. The user can understand the message without an explanation.
     is_sentence = isinstance(error, HubError) or str(error).startswith("Invalid metadata in README.md")
     return str(error) if is_sentence else None
 

@@ -30,8 +30,8 @@ from .tokenizers import read_json_object
 
 # A repository name: user/name or user/name@revision.
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
-# In the cache of the Hub, the name of a file is its hash: the sha1 of git for a small file, the sha256 for a
-# large file.
+# In the cache of the Hub, each file is named by the hash of its content: the sha1 of git for a small file,
+# the sha256 for a large file.
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 

@@ -28,8 +28,8 @@ SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 # The file descriptors of the lock files and folders that this process has open. A forked process closes its
-# copies of these file descriptors. Otherwise a data worker that runs longer than its parent would keep the
-# lock of the parent.
+# copies of the file descriptors. Otherwise a data worker that runs longer than its parent would keep the lock
+# of the parent.
 _DESCRIPTORS: set[int] = set()
 # Maps the absolute path of each run folder that this process has locked to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}
@@ -74,8 +74,8 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Create the folder of a run and lock the folder. Repeat both steps if another process deletes the empty
-    folder between the two steps.
+    """Create the folder of a run and lock the folder. Repeat the creation and the locking if another process
+    deletes the empty folder before it is locked.
     """
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:

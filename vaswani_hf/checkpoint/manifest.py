@@ -103,7 +103,7 @@ def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str
             continue
         try:
             if describe(folder / name)["sha256"] != sha256:
-                faults[name] = f"{name} is not as it was saved"
+                faults[name] = f"{name} has changed since it was saved"
         except OSError as error:
             faults[name] = f"{name} cannot be read ({error.strerror})"
     return faults

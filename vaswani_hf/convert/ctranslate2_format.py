@@ -1,5 +1,5 @@
-"""The entry for CTranslate2 in the table of export formats. The conversion itself is in ctranslate2.py, which
-imports CTranslate2.
+"""Defines the entry for CTranslate2 in the table of export formats. The conversion itself is in
+ctranslate2.py, which imports CTranslate2.
 """
 
 from pathlib import Path

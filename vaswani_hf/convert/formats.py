@@ -19,8 +19,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..settings.sections import FREE_FIELDS
 
-# The source tokenizer and the target tokenizer. If the model has a joint vocabulary, both are the same
-# object.
+# The source tokenizer and the target tokenizer. If the model has a joint vocabulary, both entries are the
+# same tokenizer.
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
 # A function that returns the reason why a format does not support a field of a config, or None if the format
 # supports the field.
@@ -93,7 +93,9 @@ class Export(Protocol):
 
 
 class Load(Protocol):
-    """A function that reads a folder in a format. The function returns the model, and the tokenizers or None."""
+    """A function that reads a folder in a format. The function returns the model, and the tokenizers or
+    None.
+    """
 
     def __call__(self, folder: Path) -> tuple[Any, Tokenizers | None]: ...
 
@@ -103,7 +105,8 @@ class Format:
     """Describes a format of another library. The table `FORMATS` lists all formats.
 
     Attributes:
-        name (str): The value of `--format`. The package extra of the same name installs `libraries`.
+        name (str): The value of `--format`. The optional dependency group of the same name installs the
+            modules in `libraries`.
         expressible (Expressible): The configs that the format supports.
         export (Export, optional): The function that writes a model. None if the package can only read the
             format.

@@ -66,8 +66,8 @@ _LIMITS: dict[str, Limit] = {
 }
 _OTHER_FIELDS = ("share_encoder_decoder_embeddings", "attention_bias", "max_position_embeddings")
 EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS]), _LIMITS)
-# The modules whose weights have the D features of the model as columns: reorder the columns of these weights.
-# The weights of all other modules have the D features as rows: reorder their rows.
+# The modules whose weights have the D features of the model as columns. The columns of the weights of these
+# modules are reordered. In all other modules, the rows of the weights are reordered.
 _READS_MODEL_FEATURES = {"shared", "embed_tokens", "q_proj", "k_proj", "v_proj", "fc1", "lm_head"}
 
 

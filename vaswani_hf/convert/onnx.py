@@ -1,7 +1,7 @@
 """Converts a checkpoint to three ONNX graphs with the exporter of transformers. Compares the graphs with the
 checkpoint in ONNX Runtime.
 
-- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. The other two graphs get
+- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. prefill.onnx and decode.onnx get
   `last_hidden_state` as the input `encoder_outputs.last_hidden_state`.
 - prefill.onnx: maps the first `decoder_input_ids` to `logits` and `past_key_values.*`. prefill.onnx accepts
   any number of `decoder_input_ids`.

@@ -1,3 +1,3 @@
-"""The models, the search and the translator. Every saved checkpoint contains copies of these files. Therefore
-the files import nothing from the other folders of the package.
+"""Contains the models, the search and the translator. Every saved checkpoint contains copies of the files in
+this folder. Therefore the files import nothing from the other folders of the package.
 """

@@ -336,9 +336,9 @@ def positions_of(
     position 0.
 
     `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. If `is_causal` is
-    True, the mask may also be a causal mask [B, 1, T, S], as for a static cache. Padding counts like a real
-    token in two cases: if `attention_mask` is None, and if it is [B, 1, T, S] and `is_causal` is False. In
-    these cases the first position is `past_length`.
+    True, the mask may also be a causal mask [B, 1, T, S], as for a static cache. If `attention_mask` is None,
+    or if it is [B, 1, T, S] and `is_causal` is False, padding counts like a real token, and the first
+    position is `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -576,7 +576,9 @@ class VaswaniAttention(nn.Module):
 
     @property
     def implementation(self) -> str:
-        """The attention implementation of the config, or "eager" if no fused kernel can compute the scores."""
+        """The attention implementation of the config, or "eager" if no fused kernel can compute the
+        scores.
+        """
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

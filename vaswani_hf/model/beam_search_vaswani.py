@@ -67,7 +67,9 @@ class Candidates:
 
 
 class Decoder(Protocol):
-    """The interface between the search and a model. Computes the logits of the next token of each beam."""
+    """Defines the interface between the search and a model. Computes the logits of the next token of each
+    beam.
+    """
 
     # The tree of cached tokens; None for decoders without a tree.
     tree: TreeKVCache | None
@@ -453,7 +455,7 @@ class BeamSearch:
         """Return the log-probabilities [N, K or 1, V] after the logits processors, and one unprocessed
         log-probability per row [N, K or 1].
 
-        The unprocessed log-probabilities are used to find NaN. They belong to a single class of the
+        The unprocessed log-probabilities are needed to find NaN, and belong to a single class of the
         vocabulary. One class is enough, because all log-probabilities of a row are NaN if one logit is NaN or
         +inf, or if all logits of the row are -inf.
         """
@@ -863,8 +865,8 @@ class NotFiniteError(SentenceError):
 
 
 class NoTranslationError(SentenceError):
-    """Raised if the settings forbid every translation of a sentence. `settings` names these settings in the
-    error message.
+    """Raised if the settings forbid every translation of a sentence. `settings` names the forbidding settings
+    in the error message.
     """
 
     def __init__(self, sentence: int, settings: str, text: str | None = None):

@@ -1,4 +1,4 @@
-"""The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
+"""Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
 This file is saved with every checkpoint because transformers reads config.json with this file, and finds the
 other code files of the checkpoint through its import statements.
@@ -37,7 +37,8 @@ STORED_BY_TRANSFORMERS = frozenset(
     """.split()
 )
 
-# Saved in config.json. `trust_remote_code=True` loads these classes if the package is not installed.
+# The classes that `trust_remote_code=True` loads if the package is not installed. The table is saved in
+# config.json.
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
     "AutoModel": "modeling_vaswani.VaswaniModel",
@@ -59,7 +60,9 @@ TARGET_FOLDER = "target_tokenizer"
 
 
 def eos_token_ids(config: Any) -> list[int]:
-    """Return the ids of `</s>` as a list. The field `eos_token_id` of a config may be one id, a list or None."""
+    """Return the ids of `</s>` as a list. The field `eos_token_id` of a config may be one id, a list or
+    None.
+    """
     eos = config.eos_token_id
     if eos is None:
         return []
@@ -480,7 +483,9 @@ class VaswaniConfig(PreTrainedConfig):
         return dict(AUTO_MAP)
 
     def user_classes(self) -> list[type]:
-        """Return the classes of users that the config needs: registered classes, and the config class itself."""
+        """Return the classes of users that the config needs: registered classes, and the config class
+        itself.
+        """
         classes = [registry.classes[name] for registry, name in _registered(self)]
         return classes if _base_of(self) is type(self) else [*classes, type(self)]
 

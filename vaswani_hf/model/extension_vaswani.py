@@ -31,7 +31,7 @@ class Registry:
     """
 
     def __init__(self, function: str, home: str, *built_in: str):
-        # The function that adds a class, and the module that defines the function.
+        # The name of the function that adds a class, and the module that defines the function.
         self.function = function
         self.home = home
         self.built_in = built_in
@@ -174,7 +174,7 @@ def save_user_code(
     folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
 ) -> None:
     """Write the files of users into the folder of a checkpoint. Also write the module that registers the
-    classes in these files.
+    users' classes.
 
     `registered` are the registered names that the config uses, and `others` are other classes of users.
     `references` are the classes of the package that transformers loads, such as

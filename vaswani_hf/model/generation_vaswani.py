@@ -494,7 +494,9 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """Return the object itself, because transformers asks here for the config of the text model."""
+        """Return the object itself, because `compute_transition_scores` asks for the config of the text
+        model.
+        """
         return self
 
 

@@ -110,7 +110,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         """Sum losses and gradients over chunks. `gold` and `other` are target probabilities."""
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         # The sum of all logits of all tokens is the dot product of the summed states and the summed weights.
-        # Compute the term `-other * (sum of all logits)` from these two sums.
+        # Therefore compute the term `-other * (sum of all logits)` without computing the logits.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         total = -other * (state_sum * weight_sum).sum()

@@ -1,4 +1,4 @@
-"""The Transformer of Vaswani et al. 2017, "Attention Is All You Need", as models of transformers.
+"""Implements the Transformer of Vaswani et al. 2017, "Attention Is All You Need", as models of transformers.
 
 `VaswaniForSeq2SeqLM` contains the whole computation from token ids to logits and loss. Attention (Section
 3.2) is in attention_vaswani. Dropout and the label-smoothed loss (Section 5.4) are in loss_vaswani.
@@ -6,8 +6,8 @@
 
 With the defaults of `VaswaniConfig` the models compute what the paper describes. Differs from the paper: the
 padding class has probability 0 because no translation contains padding. Differs from the paper: some options
-of `VaswaniConfig` change the computation. The docstring of `VaswaniConfig` describes the difference for each
-of these options. All options that differ from the paper are off by default.
+of `VaswaniConfig` change the computation. The docstring of `VaswaniConfig` describes how each of these
+options differs from the paper. All options that differ from the paper are off by default.
 
 This file is saved with every checkpoint because it defines the models.
 
@@ -860,8 +860,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """Return the id of the padding token, or None if padding may have a probability above 0."""
-        # Label smoothing gives the padding class a probability above 0, also if the training loop instead of
-        # the model computes the smoothed loss.
+        # Label smoothing gives the padding class a probability above 0, even if the training loop computes
+        # the smoothed loss instead of the model.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 

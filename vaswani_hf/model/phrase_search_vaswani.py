@@ -3,8 +3,8 @@
 A beam competes only with beams that contain the same number of phrase tokens. For each number of phrase
 tokens the search keeps as many beams as a search without phrases. A beam ends only if the beam contains all
 phrases of its sentence. If the remaining length of a beam is just enough for the missing phrases, the beam
-must continue with these phrases. `PhraseCandidates` implements these rules as a candidate selection of
-`BeamSearch`.
+must continue with the missing phrases. `PhraseCandidates` implements the rules of grid beam search as a
+candidate selection of `BeamSearch`.
 
 Other settings may forbid a translation with all phrases of a sentence. If a contradiction between phrases and
 settings is known before the search, an error is raised. If the contradiction appears only during the search,
@@ -46,7 +46,9 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """Raised if phrases of a sentence (lists of token ids) contradict a setting. `reason` ends the message."""
+    """Raised if phrases of a sentence (lists of token ids) contradict a setting. `reason` ends the
+    message.
+    """
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
         super().__init__(sentence, text)
@@ -143,7 +145,7 @@ class PhraseTables:
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the matches [N, K, O, F, L + 1] after each of the tokens [N, K, O]. `matches` are the
-        matches before these tokens.
+        matches before the tokens.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next

@@ -44,9 +44,10 @@ class TranslationPipeline(Pipeline):
     """Translates texts with any encoder-decoder model that has `generate`.
 
     The value of a setting of `generate` comes from the first of these places that sets it: the call, the
-    constructor, the `task_specific_params` and the `generation_config` of the checkpoint. If none of these
-    places sets the number of beams, the search has 4 beams. If no place limits the length, a translation has
-    at most 256 tokens, or with a Vaswani model at most 50 tokens more than its text.
+    constructor, the `task_specific_params` and the `generation_config` of the checkpoint. If neither the
+    call, the constructor nor the checkpoint sets the number of beams, the search has 4 beams. If neither the
+    call, the constructor nor the checkpoint limits the length, a translation has at most 256 tokens, or with
+    a Vaswani model at most 50 tokens more than its text.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
@@ -173,8 +174,8 @@ class TranslationPipeline(Pipeline):
 
     def _sanitize_parameters(self, **kwargs):
         if (kind := kwargs.pop("return_type", None)) is not None:
-            # The value may be an enumeration, as in transformers 4, or "NEW_TEXT" or "FULL_TEXT", as in
-            # transformers 5.
+            # The value of `return_type` may be an enumeration, as in transformers 4, or "NEW_TEXT" or
+            # "FULL_TEXT", as in transformers 5.
             kind = str(getattr(kind, "name", kind)).upper()
             if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
                 raise ValueError(f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.')

@@ -13,7 +13,7 @@
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
 7. Join the translations of the segments of each text.
 
-The methods of `BaseTranslator` are in the order of these steps. `PyTorchBackend` follows below. The
+The methods of `BaseTranslator` are in the order of the seven steps. `PyTorchBackend` follows below. The
 translator works for all encoder-decoder models that have `generate`.
 
 The file inputs_vaswani checks options and texts, and combines each text with its
@@ -150,7 +150,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a translation.
+    """Contains a word of a translation and its confidence.
 
     Attributes:
         word (str): The word.
@@ -165,8 +165,8 @@ class Word:
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation of a text. The fields with scores and alignments are None if the options do not request
-    them.
+    """Contains the translation of a text. The fields with scores and alignments are None if the options do
+    not request scores or alignments.
 
     Attributes:
         text (str): The translation.
@@ -817,7 +817,9 @@ def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Tran
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """Return the phrases of a segment that a hypothesis lacks; None if the hypothesis contains all phrases."""
+    """Return the phrases of a segment that a hypothesis lacks; None if the hypothesis contains all
+    phrases.
+    """
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
         if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:

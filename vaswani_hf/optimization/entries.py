@@ -120,8 +120,8 @@ class Regularizer:
         needs_encoder_decoder (bool): True if only tasks with an encoder and a decoder have the keys of the
             regulariser.
         check (Callable): A function that is called with the sections `training` and `model` of a recipe if
-            the recipe turns the regulariser on. Raises a ValueError if the regulariser has no effect with
-            these settings.
+            the recipe turns the regulariser on. Raises a ValueError if the regulariser has no effect with the
+            settings of the recipe.
     """
 
     name: str

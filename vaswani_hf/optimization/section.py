@@ -38,7 +38,7 @@ _EncoderDecoderKeys: Any = _keys_of("_EncoderDecoderKeys", REGULARIZERS.values()
 
 
 class TrainingSettings(_EntryKeys):
-    """The settings of the training.
+    """The section `training` of a recipe, with the keys that all tasks share.
 
     If `TrainingArguments` of transformers has the same setting, the key has the name that `TrainingArguments`
     uses.

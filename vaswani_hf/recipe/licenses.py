@@ -27,8 +27,8 @@ def check_license(license: str | None, of_data: str | None, key: str = "publishi
     """Raise a ValueError if the licence of the model permits more than the licence of the training data.
 
     Share-alike and no-derivatives licences of the data are accepted, because the law does not settle whether
-    they apply to a model. `license` is the licence of the model. The error message shows `key`, the name of
-    the key or option that sets the licence.
+    such licences apply to a model. `license` is the licence of the model. The error message shows `key`, the
+    name of the key or option that sets the licence.
     """
     if license is None or of_data is None:
         return

@@ -114,7 +114,8 @@ def readable_record(path: Path | None) -> Recipe | None:
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     """Return the keys of a recipe file. If the file extends another file, merge the keys of both files.
 
-    `extending` lists the files that have led to this file. Each of these files extends the next file.
+    `extending` lists the files that have led to this file. Each file in `extending` extends the next file in
+    `extending`.
     """
     content = read_mapping(path, extending[-1] if extending else None)
     model = content.get("model")
@@ -219,7 +220,8 @@ def _places_of_all_tasks() -> dict[str, Any]:
 def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool) -> None:
     """Raise a ValueError for unknown keys and for keys of other tasks.
 
-    Keys of other tasks are deleted if their value is null or empty, or if the recipe is the record of a run.
+    Keys of other tasks are deleted if their value is null or empty, or if the recipe is the recipe.yaml that
+    a run has written.
     """
     of_tasks = _places_of_tasks()
     places = of_tasks[task]
@@ -255,8 +257,8 @@ def _unknown_key(
     if hint:
         hint = f"; write {hint}"
     else:
-        # A key of another toolkit, such as `training.lr`, has no similar spelling, so look up its
-        # synonym first.
+        # The keys of other toolkits, such as `training.lr`, are not spelled like the keys of this package, so
+        # look up a synonym first.
         section = place.rpartition(".")[0]
         in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
         similar = None if key in SYNONYMS else _similar_key(key, in_section)

@@ -70,7 +70,9 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any], prefix: str = "") -> Self:
-        """Check the values and create the settings. Error messages put `prefix` before the name of a field."""
+        """Check the values and create the settings. Error messages put `prefix` before the name of a
+        field.
+        """
         try:
             return cls.model_validate(values)
         except ValidationError as error:

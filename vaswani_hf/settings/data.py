@@ -43,7 +43,7 @@ class DataSettings(Settings):
 
     # For each kind in this tuple, the keys `train_<kind>`, `validation_<kind>` and `test_<kind>` name files.
     file_kinds: ClassVar[tuple[str, ...]] = ()
-    # Exactly one of these keys names the training data.
+    # The keys that can name the training data. A recipe gives exactly one of these keys.
     source_keys: ClassVar[tuple[str, ...]] = ("corpus",)
 
     corpus: str | None = None
@@ -55,12 +55,12 @@ class DataSettings(Settings):
     not use the example."""
     validation_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for validation, if the recipe names
-    no validation data. The same data always give the same examples. The training uses neither these examples
-    nor their duplicates."""
+    no validation data. Every run takes the same examples out of the same data. The training uses neither
+    these examples nor their duplicates."""
     test_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for the scores at the end of the
-    run, if the recipe names no test data. The same data always give the same examples. The training uses
-    neither these examples nor their duplicates."""
+    run, if the recipe names no test data. Every run takes the same examples out of the same data. The
+    training uses neither these examples nor their duplicates."""
     num_proc: int = Field(1, gt=0, json_schema_extra={"unit": "processes"})
     """The number of processes that tokenize the corpus."""
     license: str | None = None

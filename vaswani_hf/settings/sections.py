@@ -172,10 +172,10 @@ def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
 
 
 class DecodingSettings(Settings):
-    """The section `decoding` of a recipe: the default search settings of the checkpoint. The run writes these
-    settings to generation_config.json.
+    """The section `decoding` of a recipe: the default search settings of the checkpoint. The run writes the
+    search settings to generation_config.json.
 
-    The default values are those of the paper (Section 6.1).
+    The default values are the values of the paper (Section 6.1).
     """
 
     num_beams: int = Field(4, gt=0, json_schema_extra={"unit": "beams"})

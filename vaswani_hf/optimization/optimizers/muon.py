@@ -45,8 +45,8 @@ class Muon(torch.optim.Optimizer):
     Args:
         matrices (list): The weights [rows, columns].
         weight_decay (float): A step reduces each weight by the fraction `weight_decay` * learning rate.
-        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The value is the recorded `training.bf16`
-            of the run, because a resumed run must compute in the same precision on another processor.
+        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines the value once and
+            records the value, because a resumed run must compute in the same precision on another processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
