@@ -115,7 +115,7 @@ def _is_command() -> bool:
     """
     if sys.argv[:1] == ["-m"]:
         # With `python -m`, Python runs this file before it replaces "-m" in `sys.argv` by the path of the
-        # module. In this case the name of the module is the last word before the arguments.
+        # module. With `python -m`, the name of the module is the last word before the arguments.
         return sys.orig_argv[-len(sys.argv)] in ("vaswani_hf", "vaswani_hf.cli")
     return Path(sys.argv[0]).name in ("vaswani", "vaswani.exe")
 

@@ -76,7 +76,8 @@ INSIDES = {
 }
 
 # transformers 5.24 renames the public field `past_key_values`, and the argument of the same name, to `cache`.
-# `generate` then passes an argument `cache`, and the models of this package do not accept this argument.
+# In this version `generate` passes an argument `cache`, and the models of this package do not accept the
+# argument.
 RENAMED = {"transformers.modeling_outputs": "past_key_values"}
 
 

@@ -117,7 +117,9 @@ class _NoDefault(dict):
 
 
 def register_translation_pipeline() -> None:
-    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline`, if transformers lacks the tasks."""
+    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline`, if transformers lacks the
+    tasks.
+    """
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
     # `pipeline` refuses the tasks in REMOVED_TASKS before it searches the registry. Older versions of

@@ -14,7 +14,7 @@ def install_command(extra: str) -> str:
     """Return the command that installs the libraries of an optional dependency group of pyproject.toml.
 
     The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI. The
-    quotes are needed in zsh.
+    names are in quotes, because zsh needs the quotes.
     """
     # Import these functions here, because `vaswani --help` imports this file and must be fast.
     from importlib.metadata import requires

@@ -102,7 +102,7 @@ def _alternatives(names: Iterable[str]) -> str:
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
     """Copy the recipe of the checkpoint without private paths, because `vaswani distill` reads the languages
-    from it.
+    from the copied recipe.
     """
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:

@@ -51,8 +51,8 @@ def needs_start_token(config: VaswaniConfig) -> str | None:
 class Expressible:
     """Describes which configs a format supports.
 
-    A field that is neither in `fields` nor in `limits` must have its default value. Therefore
-    an export with a new field fails until the format supports the field.
+    A field that is neither in `fields` nor in `limits` must have its default value. Therefore an export with
+    a new config field fails until the format supports the field.
 
     Attributes:
         title (str): The name of the format in error messages.

@@ -12,7 +12,7 @@ caller must pass `attention_mask`. The position table of MarianMT has a fixed le
 
 CTranslate2 cannot convert the exported MarianMT model. The converter of CTranslate2 for MarianMT drops the
 last token of the vocabulary, and starts the decoder from zeros instead of the embedding of a token. Use the
-format "ctranslate2" of this package instead.
+format "ctranslate2" of this package to convert a checkpoint to CTranslate2.
 """
 
 from pathlib import Path
@@ -66,8 +66,8 @@ _LIMITS: dict[str, Limit] = {
 }
 _OTHER_FIELDS = ("share_encoder_decoder_embeddings", "attention_bias", "max_position_embeddings")
 EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS]), _LIMITS)
-# The modules whose weights have the D features of the model as columns. The columns of the weights of these
-# modules are reordered. In all other modules, the rows of the weights are reordered.
+# In the modules of this set, the weights have the D features of the model as columns, so the columns are
+# reordered. In all other modules, the rows of the weights are reordered.
 _READS_MODEL_FEATURES = {"shared", "embed_tokens", "q_proj", "k_proj", "v_proj", "fc1", "lm_head"}
 
 
@@ -151,8 +151,8 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
     If the embeddings are tied, the row is also the embedding of `<pad>`. Usually no position attends to
     padding, so the row can be zero. If the decoder starts from `<pad>`, as in models of the Marian toolkit,
-    the decoder reads the row, so the row is kept. The logit of the padding class is then not exactly the
-    bias, but the probability is still 0.
+    the decoder reads the row, so the row is kept. If the row is kept, the logit of the padding class is not
+    exactly the bias, but the probability is still 0.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"

@@ -132,12 +132,14 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class Blocks:
     """Describes attention with a window for a sequence that is divided into N blocks of W queries.
 
-    Each block attends only to the C keys in the windows of its queries. With blocks, the cost of attention is
-    therefore linear in the length of the sequence.
+    Each block attends only to the C keys in the windows of its queries. Therefore the cost of attention is
+    linear in the length of the sequence.
+
+    `mask` is [B * N, 1, W, C] bool. `num_before` is the number of keys before the first query of a block.
     """
 
-    mask: torch.Tensor  # [B * N, 1, W, C] bool
-    num_before: int  # the number of keys before the first query of a block
+    mask: torch.Tensor
+    num_before: int
 
     def to(self, *args, **kwargs) -> "Blocks":
         """Copy the mask to another device. If the layers of a model are on several devices, each device needs
@@ -243,7 +245,8 @@ def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | No
     num_blocks = -(-length // width)
     if real is None:
         real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
-    places = torch.arange(num_keys, device=states.device) - num_before  # [C], 0 is the first query of a block
+    # Number the keys of a block, so that the first query of the block has the number 0.
+    places = torch.arange(num_keys, device=states.device) - num_before  # [C]
     query_places = places[num_before : num_before + width, None]  # [W, 1]
     near = _visible_pairs(attention, query_places, places[None])  # [W, C]
     padded = nn.functional.pad(real, (num_before, num_blocks * width - length + num_after))
@@ -770,7 +773,9 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return for each parameter the number of values per head and 1 / (variance of initial values)."""
+        """Return the number of values per head of each parameter, and the reciprocal of the variance of the
+        initial values.
+        """
         raise NotImplementedError
 
     def init_scores(self) -> None:
@@ -814,8 +819,8 @@ class AdditiveLinearAttention(LearnedScores):
 
 
 class AdditiveAttention(LearnedScores):
-    """Computes the score v tanh(W q + U k) of a query q and a key k. `score_query` and `score_key` are [H, K
-    * K], and `score_vector` is [H, K].
+    """Computes the score v tanh(W q + U k) of a query q and a key k. `score_vector` is [H, K].
+    `score_query` and `score_key` are [H, K * K].
     """
 
     def score_parameters(self):

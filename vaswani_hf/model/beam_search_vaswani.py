@@ -13,9 +13,9 @@ the K best candidates. Of the candidates that have not ended, the best candidate
 4. If the stopping rule ends the search for a sentence, the sentence is closed. Closed sentences are removed
    from the batch.
 
-The search follows the rules of transformers. This package adds the length penalty that the paper uses (Wu et
-al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al., a length limit for each sentence,
-and the removal of closed sentences.
+The search selects and ends beams by the rules of beam search in transformers. This package adds the length
+penalty that the paper uses (Wu et al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al.,
+a length limit for each sentence, and the removal of closed sentences.
 
 `generate(..., search=SearchStrategies(...))` replaces the candidate selection, the scorer or the stopping
 rule.
@@ -119,14 +119,17 @@ class StoppingRule(Protocol):
     """Decides whether the search of a sentence ends before the length limit of the sentence."""
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        """[N] bool: True if a longer translation could still change the results of a sentence.
+        """Return [N] bool, which is True if a longer translation could still change the results of a
+        sentence.
 
         `finished` [N, K] are the scores of the finished translations, best first, NEG_INF for missing
         translations. `best` [N] is the highest summed log-probability of the candidates that have not ended.
         """
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
-        """[N] bool: True if a sentence has enough translations, even if better translations could follow."""
+        """Return [N] bool, which is True if a sentence has enough translations, even if better translations
+        could follow.
+        """
 
 
 @dataclass(frozen=True)
@@ -501,7 +504,7 @@ class BeamSearch:
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
     def _ended_by_criteria(self, sequences: torch.Tensor) -> torch.Tensor:
-        """[N, C] bool: True where a custom criterion ends a candidate [N, C, T + 1]."""
+        """Return [N, C] bool, which is True where a custom criterion ends a candidate [N, C, T + 1]."""
         scores = tuple(self.step_scores) or None
         size = self.rows_per_sentence or sequences.shape[1]
         parts = []
@@ -520,7 +523,9 @@ class BeamSearch:
         return torch.cat((paths, new.unsqueeze(2)), dim=2)
 
     def _has_ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
-        """[N, C] bool: True where `</s>`, the limit or a custom criterion ends a candidate."""
+        """Return [N, C] bool, which is True where `</s>`, the limit or a custom criterion ends a
+        candidate.
+        """
         if self.eos is None:
             ended = torch.zeros_like(candidates.tokens, dtype=torch.bool)
         elif len(self.eos) > 1:

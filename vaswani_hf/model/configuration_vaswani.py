@@ -1,7 +1,7 @@
 """Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
-This file is saved with every checkpoint because transformers reads config.json with this file, and finds the
-other code files of the checkpoint through its import statements.
+This file is saved with every checkpoint because transformers reads config.json with this file. transformers
+finds the other code files of the checkpoint through the import statements in this file.
 """
 
 import copy
@@ -37,7 +37,7 @@ STORED_BY_TRANSFORMERS = frozenset(
     """.split()
 )
 
-# The classes that `trust_remote_code=True` loads if the package is not installed. The table is saved in
+# The classes that `trust_remote_code=True` loads if the package is not installed. `AUTO_MAP` is saved in
 # config.json.
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
@@ -217,8 +217,8 @@ class VaswaniConfig(PreTrainedConfig):
         tie_word_embeddings (bool): True if output projection and target embedding are one matrix (Section
             3.4).
         attention_score (str): The score function of a query and a key. The paper has "scaled_dot" (Equation
-            1). All other functions differ from the paper: "dot", "dot_mean", "general", "additive_linear" and
-            "additive" (see attention_vaswani), and functions that `register_attention` has added.
+            1). The functions "dot", "dot_mean", "general", "additive_linear" and "additive" (see
+            attention_vaswani) differ from the paper, and so do functions that `register_attention` has added.
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
         attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
@@ -508,8 +508,8 @@ def _registered(config: VaswaniConfig) -> list[tuple[Registry, str]]:
 
 
 def _save_user_code(saved: VaswaniConfig, folder: Path) -> None:
-    """Write the files of users and the entry module. `auto_map` then names the classes of the entry
-    module.
+    """Write the files of users, and the entry module that registers the classes in these files. Afterwards
+    `auto_map` names the classes of the entry module.
     """
     base = _base_of(saved)
     kind = type(saved)

@@ -126,7 +126,7 @@ class TreeKVCache:
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
     def living(self) -> torch.Tensor:
-        """[N, M] bool: True for tokens that belong to a beam."""
+        """Return [N, M] bool, which is True for tokens that belong to a beam."""
         return (self.visible[:, :, : self.length] == 0).any(dim=1)  # type: ignore[index]
 
     def _prune(self, num_beams: int) -> None:
@@ -136,7 +136,8 @@ class TreeKVCache:
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
         if length < self.length:
-            # All sentences keep equally many tokens. Kept tokens that belong to no beam stay invisible.
+            # Keep the same number of tokens for every sentence, because the tokens of all sentences are rows
+            # of one tensor. Kept tokens that belong to no beam stay invisible.
             kept = (
                 self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
             )  # [N, length]

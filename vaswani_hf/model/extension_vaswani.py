@@ -42,7 +42,7 @@ class Registry:
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
-        """Add a subclass of `base`. The class may replace an earlier class with the same name."""
+        """Add a subclass of `base`. The class may replace an earlier class of the same name."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
                 f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another name."

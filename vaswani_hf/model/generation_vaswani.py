@@ -15,8 +15,8 @@ argument of `generate` or a field of `generation_config`:
 - `max_length_a`, `max_length_b`: the translation of n source tokens has at most `max_length_a * n +
   max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only one of `max_length_a`
   and `max_length_b` is given, the missing number is 0. If no length limit is given, `max_length_a` is 1 and
-  `max_length_b` is 50 ("input length + 50" in Section 6.1). A given `max_length` or `max_new_tokens` limits
-  the translation in addition.
+  `max_length_b` is 50 ("input length + 50" in Section 6.1). `max_length` and `max_new_tokens`, if they are
+  given, limit the translation in addition.
 - `coverage_penalty` is the weight of the coverage in beam search (Wu et al. 2016, Equation 14).
 
 Further arguments of `generate`:

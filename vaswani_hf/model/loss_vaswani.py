@@ -59,8 +59,8 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
     """Return the target probabilities of the reference token and of each other class (Section 5.4). In the
     formulas e is `smoothing`, and V is `num_classes`.
 
-    The form "t2t" has the probabilities 1-e and e/(V-1), as in tensor2tensor. The form "torch" has 1-e+e/V
-    and e/V, as in PyTorch.
+    The form "t2t" has the probabilities 1-e and e/(V-1), as in tensor2tensor. The form "torch" has the
+    probabilities 1-e+e/V and e/V, as in PyTorch.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes

@@ -829,8 +829,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         num_items: torch.Tensor | int | None,
         skip_logits: bool | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Compute the loss of states [B, T, D] if labels are given, and the logits [B, T, V] unless they are
-        skipped.
+        """Compute the loss of states [B, T, D] if labels are given, and the logits [B, T, V] unless the
+        caller skips the logits.
 
         The loss is the cross-entropy with label smoothing (Section 5.4): the loss of a token with logits z is
         `logsumexp(z) - (gold - other) * z[label] - other * sum(z)`. `gold` is the target probability of the

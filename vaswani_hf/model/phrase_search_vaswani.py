@@ -253,8 +253,8 @@ class PhraseCandidates(CandidateSelection):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the options of each beam: scores, tokens and numbers of missing tokens [N, K or 1, O].
 
-        If the missing phrases would not fit into the translation after an option, the option gets the score 2
-        * NEG_INF.
+        An option gets the score 2 * NEG_INF if the missing phrases would not fit into the translation after
+        the option.
         """
         sentences = search.sentences
         num_beams = log_probs.shape[1]
@@ -348,7 +348,7 @@ def search_again(
             f"{len(task.prompt)} sentences."
         )
     found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
-    # The phrases of each sentence that is searched again.
+    # Maps each sentence that is searched again to the phrases of the sentence.
     wanted: dict[int, list[Sequence[int]]] = {}
     for sentence, phrases in enumerate(must_contain):
         results = found[sentence]

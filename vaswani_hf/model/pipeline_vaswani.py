@@ -275,8 +275,8 @@ def _is_one_text(inputs: Any) -> bool:
 
 
 def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: Any = None) -> Any:
-    """Combine inputs with their constraints. Return a `Request` for a text, a list for a sequence, and an
-    iterator for any other iterable.
+    """Combine texts with the constraints of their translations. Return a `Request` for a text, a list for a
+    sequence, and an iterator for any other iterable.
     """
     if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")

@@ -637,7 +637,7 @@ class BaseTranslator:
         into the same tokens and the search ended the translation by `</s>`.
 
         Args:
-            sources (Iterable): Texts. `translate` reads `window` texts at a time.
+            sources (Iterable): Texts. `score` reads `window` texts at a time.
             targets (Iterable): The translations of the texts.
             **options: `return_alignments`, `window`, `tokens_per_batch` and `on_error` of
                 `TranslationOptions`, and `length_penalty`, `length_penalty_type`, `coverage_penalty` and
@@ -973,7 +973,7 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
     """Return for each part of a text the phrases that the translation of the part must contain.
 
     If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
-    first such part. Otherwise the phrase is assigned to the longest part.
+    first part that contains the phrase. Otherwise the phrase is assigned to the longest part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))

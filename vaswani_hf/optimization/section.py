@@ -40,8 +40,7 @@ _EncoderDecoderKeys: Any = _keys_of("_EncoderDecoderKeys", REGULARIZERS.values()
 class TrainingSettings(_EntryKeys):
     """The section `training` of a recipe, with the keys that all tasks share.
 
-    If `TrainingArguments` of transformers has the same setting, the key has the name that `TrainingArguments`
-    uses.
+    A setting that `TrainingArguments` of transformers also has uses the name from `TrainingArguments`.
 
     Only the code of an optimizer, schedule or regulariser may read its keys, because a recipe may select
     another optimizer, schedule or regulariser.

@@ -25,7 +25,8 @@ class _Loader(yaml.SafeLoader):
     error.
     """
 
-    # The words that name the file in the error about a repeated key. The words are empty for the first file.
+    # The words that name the file in the error about a repeated key. The words are empty for the file that
+    # the user names.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -69,7 +70,7 @@ def load_recipe(
     The function executes the Python file that `model.code` names, unless `is_record` is True.
 
     Returns:
-        Recipe: The recipe. The class of the recipe depends on its task.
+        Recipe: The recipe. The class of the recipe depends on the task of the recipe.
 
     Raises:
         ValueError: If the file cannot be read, if a key is unknown, or if a value is not permitted. The error
@@ -294,7 +295,7 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
 
 
 def _place_of(key: str) -> str:
-    """Return the full name `section.key` of a key that the command line gives with or without its section."""
+    """Return the full name `section.key` of a key, which the command line gives with or without the section."""
     places = _places_of_all_tasks()
     found = [key] if key in places else _named(key, places)
     if not found:

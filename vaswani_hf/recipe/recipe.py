@@ -72,7 +72,7 @@ class Recipe(Settings):
     def _content(self) -> dict[str, Any]:
         content = self.model_dump()
         content["model"] = self.model.model_dump(exclude_unset=True)
-        # Leave out a section that has no keys in this task.
+        # Leave out a section that has no keys in the task of the recipe.
         return {name: value for name, value in content.items() if value != {} or name == "model"}
 
     @model_validator(mode="after")

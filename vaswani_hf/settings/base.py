@@ -34,7 +34,7 @@ _EXPECTED = {
 }
 
 
-# Options of `create_model`. A class that `create_model` makes has no source code with help strings. Turn this
+# Options of `create_model`. A class that `create_model` makes has no source code with help strings. Turn the
 # option off, because pydantic would search all modules for the source code.
 NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 

@@ -96,7 +96,7 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Return the names of the given models, by "encoder" and "decoder"."""
+        """Return the names of the models. The keys are "encoder" and "decoder"."""
         return self.model_dump(exclude_none=True)
 
 

@@ -1,4 +1,4 @@
-"""The optimizers that a recipe can select.
+"""Defines the table of the optimizers that a recipe can select.
 
 To add an optimizer, add a file to this folder, and import the entry of the optimizer here.
 """

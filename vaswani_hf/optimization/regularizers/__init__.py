@@ -1,4 +1,4 @@
-"""The regularisers that a recipe can turn on.
+"""Defines the table of the regularisers that a recipe can turn on.
 
 To add a regulariser, add a file to this folder, and import the entry of the regulariser here.
 """
