@@ -70,7 +70,7 @@ class _StepTimes(TrainerCallback):
             raise _EnoughStepsError
 
     def median(self) -> float:
-        """The median seconds of the steps after the warm-up."""
+        """Return the median seconds of the steps after the warm-up."""
         ends = self.ends[WARM_UP_STEPS - 1 :]
         return statistics.median(end - start for start, end in zip(ends, ends[1:], strict=False))
 

@@ -126,7 +126,7 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
 
 
 def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
-    """The MarianMT model with the same logits as `model`. `model` may be a result of `widened`."""
+    """Return the MarianMT model with the same logits as `model`. `model` may be a result of `widened`."""
     if model.config.position_embedding == "sinusoidal":
         return to_marian(model)
     # Export the model with sinusoids and set the learned positions afterwards. The export refuses learned
@@ -158,7 +158,7 @@ def by_length(ids: Ids, tokens: int) -> list[list[int]]:
 
 
 def by_transformers(model: Any, pad: int, batching: Batching, settings: dict[str, Any]) -> Engine:
-    """An engine that calls `generate`."""
+    """Return an engine that calls `generate`."""
 
     def run(ids: Ids) -> Ids:
         results: Ids = [[]] * len(ids)
@@ -176,7 +176,7 @@ def by_transformers(model: Any, pad: int, batching: Batching, settings: dict[str
 
 
 def by_ctranslate2(folder: str) -> Engine:
-    """An engine that calls CTranslate2 on batches of similar lengths."""
+    """Return an engine that calls CTranslate2 on batches of similar lengths."""
     from vaswani_hf.translation.ctranslate2 import CTranslate2Backend
 
     backend = CTranslate2Backend(folder, num_threads=torch.get_num_threads())
@@ -223,7 +223,7 @@ class Benchmark:
         return f"{score_translations(texts, self.references)['bleu']:.2f}"
 
     def model_of(self, name: str) -> Any:
-        """The model for an engine that uses PyTorch."""
+        """Return the model for an engine that uses PyTorch."""
         if name.startswith("marian"):
             model: Any = marian_of(self.model)
         elif "bf16" in name:
@@ -236,7 +236,7 @@ class Benchmark:
         return model
 
     def engine(self, name: str, ids: Ids) -> Engine:
-        """The engine `name`. An engine with sorted batches uses the batch size that is fastest on the
+        """Return the engine `name`. An engine with sorted batches uses the batch size that is fastest on the
         sentences `ids`, or a fixed batch size if `ids` is empty.
         """
         if name.startswith("ctranslate2"):

@@ -118,13 +118,13 @@ class Competitor:
             self.process.wait()
 
     def speeds(self) -> list[float]:
-        """The source and target tokens per second of each turn after the warm-up."""
+        """Return the source and target tokens per second of each turn after the warm-up."""
         pairs = zip(self.turns, self.turns[1:], strict=False)
         return [(now["tokens"] - before["tokens"]) / now["seconds"] for before, now in pairs]
 
 
 def competitors(arguments: argparse.Namespace) -> list[Competitor]:
-    """All competitors. The first competitor is this package."""
+    """Return all competitors. The first competitor is this package."""
     joeynmt = Competitor("JoeyNMT", ["joeynmt"], arguments.joeynmt)
     marian = Competitor("Marian (C++)", ["marian"], arguments.pymarian)
     if joeynmt.python is None:
@@ -284,7 +284,7 @@ def table(title: str, everybody: list[Competitor], facts: dict[str, Any], rates:
 
 
 def parsed(words: list[str] | None) -> argparse.Namespace:
-    """The arguments of the command line."""
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--source", help="source sentences, one per line, plain or .gz; default: number words"

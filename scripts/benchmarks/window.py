@@ -24,7 +24,9 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
 def build(window: int, arguments: argparse.Namespace) -> VaswaniAttention:
-    """Self-attention restricted to `window` positions on each side. A window of 0 means full attention."""
+    """Return self-attention restricted to `window` positions on each side. A window of 0 means full
+    attention.
+    """
     config = VaswaniConfig(
         d_model=arguments.width,
         encoder_attention_heads=arguments.heads,

@@ -39,7 +39,7 @@ DROPOUT = 0.1
 
 
 def build_models(tokenizer: Any) -> dict[str, Any]:
-    """Both models with random weights."""
+    """Return both models with random weights."""
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     config = VaswaniDecoderConfig(
         vocab_size=len(tokenizer),
@@ -110,7 +110,7 @@ def train_both(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[st
 
 
 def perplexity(model: Any, corpus: Any, budget: int) -> float:
-    """The perplexity of the validation text."""
+    """Return the perplexity of the validation text."""
     rows = PairRows(corpus.validation)
     sampler = TokenBudgetSampler(*pair_lengths(corpus.validation), budget, budget, seed=None)
     batches = (corpus.validation_collator(rows.__getitems__(numbers)) for numbers in sampler)

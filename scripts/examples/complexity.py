@@ -66,7 +66,7 @@ class SelfAttention(nn.Module):
         self.mask = attention_masks([self.attention], torch.empty(1, size.n, size.d), None)[0]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The whole layer: projections, scores, weights, weighted sum, projection."""
+        """Return the whole layer: projections, scores, weights, weighted sum, projection."""
         return self.attention(states, attention_mask=self.mask)[0]
 
 
@@ -76,7 +76,7 @@ class AttentionCore(SelfAttention):
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The weighted values, without the four projections."""
+        """Return the weighted values, without the four projections."""
         heads = states.unflatten(-1, (-1, self.attention.d_k)).transpose(1, 2)
         return self.attention.attend(heads, heads, heads, self.mask)[0].flatten(-2)
 
@@ -89,7 +89,7 @@ class Recurrent(nn.Module):
         self.layer = kind(size.d, size.d, batch_first=True)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The output at each position."""
+        """Return the output at each position."""
         return self.layer(states)[0]
 
 
@@ -102,7 +102,7 @@ class Convolution(nn.Module):
         self.layer = nn.Conv1d(size.d, size.d, size.k, dilation=dilation)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The output at each position."""
+        """Return the output at each position."""
         return self.layer(nn.functional.pad(states.transpose(1, 2), (self.reach, 0))).transpose(1, 2)
 
 
@@ -256,7 +256,7 @@ class Fit(NamedTuple):
     r_squared: float
 
     def at(self, size: Size) -> float:
-        """The cost that this fit predicts for a size."""
+        """Return the cost that this fit predicts for a size."""
         return self.factor * math.prod(getattr(size, name) ** power for name, power in self.exponents.items())
 
     def __str__(self) -> str:
@@ -344,7 +344,7 @@ class Measured(NamedTuple):
 
 
 def measure(quick: bool) -> list[Measured]:
-    """The FLOPs and seconds of all rows."""
+    """Return the FLOPs and seconds of all rows."""
     sizes = {row.name: sizes_of(row, quick) for row in ROWS}
     cases = [(row, size) for row in ROWS for size in sizes[row.name]]
     seconds = median_seconds(cases, 1 if quick else 7)

@@ -75,8 +75,8 @@ def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
 
 
 def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
-    """Statements [B, S, J], questions [B, J], answers [B] and numbers of supporting statements [B], all
-    int64.
+    """Return statements [B, S, J], questions [B, J], answers [B] and numbers of supporting statements [B],
+    all int64.
     """
 
     def ids_of(sentence: str) -> list[int]:
@@ -111,7 +111,9 @@ class MemoryNetwork(nn.Module):
         self.register_buffer("places", (1 - word) - feature * (1 - 2 * word))
 
     def forward(self, statements: torch.Tensor, questions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [B, V] of the answer, and the attention of each hop over the statements [B, hops, S]."""
+        """Return logits [B, V] of the answer, and the attention of each hop over the statements [B, hops,
+        S].
+        """
         memory = (self.words(statements) * self.places).sum(dim=-2) + self.ages.weight
         states = (self.words(questions) * self.places).sum(dim=-2)[:, None]
         attended: list[torch.Tensor] = []

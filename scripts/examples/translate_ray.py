@@ -162,8 +162,8 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def is_done(part: dict[str, Any]) -> bool:
-    """True if the output file of a part is complete. Print the name of a damaged file. End the process with
-    an error if the file was made from another input or with other options.
+    """Return True if the output file of a part is complete. Print the name of a damaged file. End the process
+    with an error if the file was made from another input or with other options.
     """
     target, remedy = part["target"], "choose another OUTPUT, or remove the file"
     if not os.path.exists(target):
@@ -187,8 +187,8 @@ def is_done(part: dict[str, Any]) -> bool:
 
 
 def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, Any]]:
-    """The parts that are not translated yet. End the process with an error if the output folder has files of
-    another run.
+    """Return the parts that are not translated yet. End the process with an error if the output folder has
+    files of another run.
     """
     targets = {part["target"] for part in parts}
     for path in sorted(output.resolve().glob("*.parquet")):

@@ -94,7 +94,7 @@ class PairSource:
 
 
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
-    """The pairs as a dataset with the text columns `source` and `target`.
+    """Return the pairs as a dataset with the text columns `source` and `target`.
 
     `datasets` reads a file into its cache once, and reads the file again if the file has changed. Errors in
     the content of a stream are raised during the iteration.
@@ -307,7 +307,7 @@ class CorpusReport:
         return self.in_words()
 
     def in_words(self, are_texts: bool = False) -> str:
-        """The counts as a sentence. `are_texts` is true for a language model, which has no pairs."""
+        """Return the counts as a sentence. `are_texts` is true for a language model, which has no pairs."""
         counts = f"{self.read:,} {'texts' if are_texts else 'pairs'} read, {self.kept:,} kept; dropped: "
         if are_texts:
             counts += f"{self.empty:,} empty, {self.too_long:,} too long"
@@ -437,7 +437,7 @@ class PairEncoder:
         return pyarrow.table(columns)
 
     def encode_stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
-        """The kept pairs of a stream as token ids. Reading the stream adds the counts of its pairs to
+        """Return the kept pairs of a stream as token ids. Reading the stream adds the counts of its pairs to
         `report`.
         """
 

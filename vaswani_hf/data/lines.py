@@ -19,7 +19,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a binary file without line ends and without a byte order mark."""
+    """Yield the lines of a binary file without line ends and without a byte order mark."""
     for number, line in enumerate(lines):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
         # Yield no line for a file that contains only a byte order mark.
@@ -28,7 +28,7 @@ def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read_raw_lines(path: Any) -> Iterator[bytes]:
-    """The lines of a text file, plain or gzip, as bytes without line ends."""
+    """Yield the lines of a text file, plain or gzip, as bytes without line ends."""
     open_file = gzip.open if Path(path).suffix == ".gz" else open
     try:
         with open_file(path, "rb") as file:
@@ -38,7 +38,7 @@ def read_raw_lines(path: Any) -> Iterator[bytes]:
 
 
 def read_lines(path: Any) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or gzip, without line ends."""
+    """Yield the lines of a UTF-8 text file, plain or gzip, without line ends."""
     for number, line in enumerate(read_raw_lines(path), 1):
         yield decode_line(line, number, str(path))
 

@@ -25,7 +25,9 @@ csv.field_size_limit(2**31 - 1)
 
 
 def existing_files(given: Files, name: str) -> list[str]:
-    """The files that a field of `PairSource` names. The files of a shell pattern are sorted by name."""
+    """Return the files that a field of `PairSource` names. The files of a shell pattern are sorted by
+    name.
+    """
     paths = []
     for item in [given] if isinstance(given, str | os.PathLike) else given:
         path = os.fspath(item)
@@ -156,7 +158,7 @@ _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".
 
 
 def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
-    """The two sentences of a row. A missing value becomes an empty sentence."""
+    """Return the two sentences of a row. A missing value becomes an empty sentence."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
     # If one of the languages has the name "translation", the column `translation` holds sentences of this

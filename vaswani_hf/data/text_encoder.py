@@ -115,7 +115,7 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 
 
 def _separates_words(token: dict[str, Any]) -> bool:
-    """True if an added token includes the spaces around it and contains no space.
+    """Return True if an added token includes the spaces around it and contains no space.
 
     Added tokens of this kind do not change the encoding of the neighbouring words.
     """

@@ -170,7 +170,9 @@ def train_on_sides(
 def training_texts(
     pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int
 ) -> Iterator[str]:
-    """The texts in the columns `sides`. Pairs for which `has_too_many_characters` is true are left out."""
+    """Yield the texts in the columns `sides`. Pairs for which `has_too_many_characters` is true are left
+    out.
+    """
     for batch in _batches(pairs):
         kept = [
             row
@@ -340,7 +342,7 @@ def _as_byte_symbols(text: str) -> str:
 
 
 def _untrained_backend(lowercase: bool, normalization: str | None, form: TextForm) -> Tokenizer:
-    """A tokenizer with an empty vocabulary."""
+    """Return a tokenizer with an empty vocabulary."""
     if normalization is not None and normalization not in _NORMALIZERS:
         raise ValueError(f'`normalization` must be "NFC", "NFKC" or None, but is {normalization!r}.')
     steps: list[Any] = [_NORMALIZERS[normalization]()] if normalization is not None else []

@@ -144,7 +144,7 @@ def tree_from_text(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
-    """The trees of a treebank, without traces, function tags and wrappers.
+    """Yield the trees of a treebank, without traces, function tags and wrappers.
 
     A tree is on one line, or on several lines that are indented after the first line, as in Penn files. A
     tree that contains only traces becomes a tree without words. Error messages name the file (`place`) and
@@ -233,7 +233,9 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """The symbols of a tree without wrappers. Several constituents, or a single word, get the wrapper TOP."""
+    """Return the symbols of a tree without wrappers. Several constituents, or a single word, get the wrapper
+    TOP.
+    """
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
     while symbols and symbols[0].removeprefix(OPEN) in WRAPPERS and _is_constituent(symbols[1:-1]):
@@ -244,13 +246,14 @@ def _without_wrappers(symbols: list[str]) -> list[str]:
 
 
 def _cleaned_label(label: str) -> str:
-    """A label without function tags, indices and alternatives."""
+    """Return a label without function tags, indices and alternatives."""
     found = _LABEL.match(label)
     return found[0] if found else label
 
 
 def treebank_files(names: list[str]) -> list[str]:
-    """The files of a treebank. `names` has files, patterns, and folders with `.mrg` files at any depth.
+    """Return the files of a treebank. `names` has files, patterns, and folders with `.mrg` files at any
+    depth.
 
     The files of a pattern or of a folder are sorted.
     """
@@ -277,7 +280,7 @@ def _files_of(path: str) -> list[str]:
 
 
 def read_treebank(path: str) -> Iterator[Tree]:
-    """The trees of one file, plain or .gz."""
+    """Yield the trees of one file, plain or .gz."""
     is_empty = True
     for tree in read_trees(read_lines(path), path):
         is_empty = False

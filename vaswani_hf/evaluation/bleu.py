@@ -119,7 +119,9 @@ def score_translations(
 
 
 def has_no_sequence(score: BLEUScore) -> bool:
-    """True if BLEU is 0 because all translations are shorter than the longest token sequences that BLEU counts."""
+    """Return True if BLEU is 0 because all translations are shorter than the longest token sequences that
+    BLEU counts.
+    """
     return score.score == 0 and score.totals[-1] == 0
 
 

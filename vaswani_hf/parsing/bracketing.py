@@ -117,7 +117,7 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
 
 
 def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
-    """The gold trees that have words.
+    """Return the gold trees that have words.
 
     A tree that has only traces has no words and cannot be scored. A warning gives the number of such trees.
     """

@@ -226,7 +226,7 @@ def _best_step(newest: Path, training: AnyTraining, among: list[str] | None = No
 
 
 def _step_of_whole(checkpoint: Path) -> int:
-    """The step of a downloaded checkpoint. Raise a ValueError if the checkpoint is incomplete."""
+    """Return the step of a downloaded checkpoint. Raise a ValueError if the checkpoint is incomplete."""
     fault = verify_manifest(checkpoint)
     state = {} if fault else read_state(checkpoint)
     step = state.get("global_step")

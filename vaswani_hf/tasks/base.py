@@ -149,7 +149,9 @@ class Task(Protocol):
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
-        """The names of the validation scores, without the loss. The training curve shows the first score."""
+        """Return the names of the validation scores, without the loss. The training curve shows the first
+        score.
+        """
         return ()
 
     def validation_outputs(
@@ -178,5 +180,7 @@ class Task(Protocol):
     def card_words(
         self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        """The texts of the model card. `test` has the scores, `facts` come from publish/model_card.py."""
+        """Return the texts of the model card. `test` has the scores, `facts` come from
+        publish/model_card.py.
+        """
         ...

@@ -116,11 +116,13 @@ class LanguageModeling(Task):
     scored_tokens = ""
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-        """The tokenizer that encodes texts for training and scoring."""
+        """Return the tokenizer that encodes texts for training and scoring."""
         return tokenizer
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
-        """The collator that pads texts and sets their labels. `seed` decides which tokens are masked."""
+        """Return the collator that pads texts and sets their labels. `seed` decides which tokens are
+        masked.
+        """
         raise NotImplementedError
 
     def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -334,7 +336,8 @@ def evaluate_texts(
     *,
     tokens_per_batch: int = 4096,
 ) -> dict[str, Any]:
-    """The scores of a language model on texts. Empty texts and too long texts are left out with a warning.
+    """Return the scores of a language model on texts. Empty texts and too long texts are left out with a
+    warning.
 
     A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, the same tokens
     in each evaluation. The scores are `loss` (nats per predicted token), `perplexity`, `accuracy` (percentage

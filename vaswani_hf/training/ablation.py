@@ -64,7 +64,8 @@ class AblationList(Settings):
     """The recipe that all runs vary: a path relative to the list, or the name of a recipe of the package."""
     seeds: int = Field(1, ge=1)
     """The number of trainings of each run. The first training has the seed of the recipe, and each further
-    training has the next larger seed."""
+    training has the next larger seed.
+    """
     all: dict[str, Any] = {}
     """The recipe keys of all runs, with their values."""
     runs: dict[str, dict[str, Any]] = Field(min_length=1)
@@ -143,7 +144,7 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """The recipe of the training `number` (counted from 0) of the run in `folder`."""
+    """Return the recipe of the training `number` (counted from 0) of the run in `folder`."""
     seed = recipe.seed + number
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
     bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}
@@ -164,8 +165,8 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
 
 
 def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
-    """The folder of the training `number` of the run `base`. If `base` is a checkpoint folder or a repository
-    of the Hub, return `base`.
+    """Return the folder of the training `number` of the run `base`. If `base` is a checkpoint folder or a
+    repository of the Hub, return `base`.
     """
     if base in earlier:
         return earlier[base][number].output_dir
@@ -226,7 +227,9 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
 
 
 def _time_left(started: float, num_done: int, num_trainings: int) -> str:
-    """The estimated time for the remaining trainings, in words; empty before the first training has ended."""
+    """Return the estimated time for the remaining trainings, in words; empty before the first training has
+    ended.
+    """
     if num_done == 0:
         return ""
     seconds = (time.monotonic() - started) / num_done * (num_trainings - num_done)
@@ -245,7 +248,7 @@ def _write_files(runs: Runs, results: Results, output: Path, stem: str) -> None:
 
 
 def _has_ended(recipe: Recipe) -> bool:
-    """True if the output folder has the results of this run, and not the results of another run."""
+    """Return True if the output folder has the results of this run, and not the results of another run."""
     try:
         earlier = earlier_recipe(Path(recipe.output_dir))
         if earlier is None:
@@ -310,7 +313,7 @@ def _training_facts(recipe: Recipe, result: dict[str, Any] | str) -> dict[str, A
 
 
 def as_json(compared: list[dict[str, Any]]) -> str:
-    """The result of `comparison` as JSON."""
+    """Return the result of `comparison` as JSON."""
     return json.dumps({"runs": finite(compared)}, indent=2, ensure_ascii=False)
 
 
@@ -339,8 +342,8 @@ def _name_of_base(folder: str) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """The value of a key. A missing key has the value of the base model, or the default of the config if
-    there is no base model.
+    """Return the value of a key. A missing key has the value of the base model, or the default of the config
+    if there is no base model.
     """
     values = recipe.values()
     if key in values:
@@ -351,7 +354,7 @@ def _value(recipe: Recipe, key: str) -> Any:
 
 
 def table(compared: list[dict[str, Any]]) -> str:
-    """The result of `comparison` as a table in Markdown."""
+    """Return the result of `comparison` as a table in Markdown."""
     scores = " | ".join(_SCORES.values())
     lines = [
         f"| run | differs from the first run by | seeds | parameters, millions | steps | minutes | {scores} |",

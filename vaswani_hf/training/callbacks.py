@@ -142,7 +142,7 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float, loss_nam
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, without damaged lines. The list is empty if the file is missing."""
+    """Return the rows of a metrics.jsonl, without damaged lines. The list is empty if the file is missing."""
     if not path.exists():
         return []
     rows = []
@@ -207,7 +207,7 @@ class DivergenceDetector:
         return step - self.since + 1 >= patience
 
     def message(self, step: int) -> str:
-        """The error message if the loss has exploded at `step`."""
+        """Return the error message if the loss has exploded at `step`."""
         before = f"; the lowest mean loss before is {self.lowest:.2f}" if math.isfinite(self.lowest) else ""
         return (
             f"The loss has exploded: it has been too high since step {self.since:,}, and is {self._recent[-1]:.2f} nats per token at "
@@ -280,7 +280,7 @@ class StopCallback(TrainerCallback):
         raise self.trainer.divergence(what, step, first_bad - 1)
 
     def _can_be_read(self) -> bool:
-        """True if the oldest sums can be read without waiting for the device."""
+        """Return True if the oldest sums can be read without waiting for the device."""
         _, _, arrival = self.pending[0]
         return len(self.pending) > 1 or arrival is None
 

@@ -210,7 +210,7 @@ def final_weights_file(training: AnyTraining) -> str:
 
 
 def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
-    """The checkpoints up to a step, sorted by step."""
+    """Return the checkpoints up to a step, sorted by step."""
     return [checkpoint for checkpoint in checkpoints_in(folder) if step_in_name(checkpoint) <= step]
 
 

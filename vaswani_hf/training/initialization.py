@@ -147,7 +147,7 @@ def _pinned(name: str, folder: Path) -> str:
 
 
 def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
-    """The base whose tokenizers the run keeps. All bases must have the same vocabularies."""
+    """Return the base whose tokenizers the run keeps. All bases must have the same vocabularies."""
     first, *others = bases.values()
     own = [_without_mask(tokenizer) for tokenizer in load_tokenizers(first.folder, first.name)]
     for other in others:
@@ -268,7 +268,7 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
 
 
 def get_stack(model: PreTrainedModel, stack: str) -> Any:
-    """The encoder or the decoder of a model.
+    """Return the encoder or the decoder of a model.
 
     A language model consists of only an encoder or only a decoder.
     """

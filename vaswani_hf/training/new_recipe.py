@@ -173,7 +173,7 @@ class _Corpus:
 
 
 def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[str, str]:
-    """A recipe for a corpus as YAML, and a summary in one sentence.
+    """Return a recipe for a corpus as YAML, and a summary in one sentence.
 
     `data` has the languages and the training files, as in the section `data` of a recipe. The function measures
     training steps on this machine for `seconds` seconds.
@@ -251,7 +251,7 @@ def _survey(pairs: Dataset, largest_vocabulary: int) -> _Corpus:
 
 
 def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, dict[str, tuple[Any, str]]]:
-    """The keys of each section, with their values and comments."""
+    """Return the keys of each section, with their values and comments."""
     held_out = min(1000, corpus.num_pairs // 20)
     tokens_per_epoch = max(corpus.source_tokens, corpus.target_tokens)
     tokens_per_batch = size.tokens_per_batch

@@ -137,7 +137,7 @@ def plan_run(
 
 
 def _price(hours: float | None, price_per_hour: float | None, name: str | None) -> dict[str, Any] | None:
-    """The price of the run; None if the price per hour or the number of hours is unknown."""
+    """Return the price of the run; None if the price per hour or the number of hours is unknown."""
     source = "by `--price_per_hour`"
     if price_per_hour is None and name in GPUS:
         price_per_hour = GPUS[name].price
@@ -162,7 +162,7 @@ def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
 
 
 def parameters_by_part(model: Any) -> dict[str, Any]:
-    """The numbers of parameters by stack and part. A tied parameter counts once."""
+    """Return the numbers of parameters by stack and part. A tied parameter counts once."""
     only_stack = getattr(model.config, "stack", None)
     stacks = {stack: dict.fromkeys(("total", *_PARTS.values()), 0) for stack in ("encoder", "decoder")}
     total = embeddings = 0
@@ -188,7 +188,7 @@ def batch_cost(
     on_accelerator: bool = True,
     largest_part: int | None = None,
 ) -> StepCost:
-    """The cost of a training step with a full batch of sentences of `length` tokens.
+    """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
     The side with fewer tokens per batch has shorter sentences. `largest_part` is the largest number of
     positions per side if the batch is computed in parts.
@@ -218,8 +218,8 @@ def planned_flops(
     length: int,
     cost: StepCost,
 ) -> dict[str, Any]:
-    """The FLOPs of a step and of the run for sentences of `length` tokens: counted, and estimated as in the
-    paper.
+    """Return the FLOPs of a step and of the run for sentences of `length` tokens: counted, and estimated as
+    in the paper.
     """
     in_paper = cost
     if training.gradient_checkpointing:
@@ -255,7 +255,8 @@ def _memory(cost: StepCost, training: AnyTraining) -> dict[str, Any]:
 
 
 def paper_seconds(flops: float, length: int) -> float:
-    """The estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0 s).
+    """Return the estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0
+    s).
 
     The estimate uses the speed of the base model or of the big model: the model whose counted FLOPs are
     nearer to `flops`. `length` is the length of the counted sentences (tokens).
@@ -266,7 +267,7 @@ def paper_seconds(flops: float, length: int) -> float:
 
 @cache
 def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """The counted FLOPs and the seconds of a step of the base model and of the big model (Table 3)."""
+    """Return the counted FLOPs and the seconds of a step of the base model and of the big model (Table 3)."""
     base = VaswaniConfig()
     big = VaswaniConfig(
         d_model=1024,
@@ -283,7 +284,7 @@ def _paper_flops(config: VaswaniConfig, length: int) -> int:
 
 
 def plan_as_text(plan: dict[str, Any]) -> str:
-    """The result of `plan_run` as lines of text."""
+    """Return the result of `plan_run` as lines of text."""
     parameters = plan["parameters"]
     classes = " and ".join(f"{size:,}" for size in sorted({plan["vocab_size"], plan["decoder_vocab_size"]}))
     lines = [

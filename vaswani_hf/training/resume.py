@@ -69,7 +69,8 @@ def check_earlier_run(
     values: dict[str, Any],
     earlier: dict[str, Any] | None,
 ) -> None:
-    """Refuse an output folder with an earlier run if the recipe does not continue that run."""
+    """Refuse an output folder with an earlier run if the recipe does not continue that run.
+    """
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
     if not training.resume:
@@ -126,7 +127,7 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 
 
 def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
-    """True if early stopping has ended the run at its newest checkpoint."""
+    """Return True if early stopping has ended the run at its newest checkpoint."""
     is_scheduled = metadata_of(checkpoint).get("scheduled", False)
     return is_scheduled and has_lost_patience(
         TrainerState.load_from_json(str(checkpoint / STATE_FILE)), training

@@ -230,7 +230,7 @@ def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
 
 
 def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
-    """True if the earlier run is finished and the recipe asks for nothing new."""
+    """Return True if the earlier run is finished and the recipe asks for nothing new."""
     return resume.is_finished(
         Path(recipe.output_dir), _changeable_values(recipe), _changeable_values(earlier or recipe)
     )

@@ -192,7 +192,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
 
     def get_train_dataloader(self) -> DataLoader:
-        """The endless loader of training batches.
+        """Return the endless loader of training batches.
 
         The loader has no length, because the recipe sets the length of a run.
         """
@@ -272,7 +272,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return sharded_autocast(self.accelerator)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """The optimizer of the recipe. The default is Adam (Section 5.3)."""
+        """Return the optimizer of the recipe. The default is Adam (Section 5.3)."""
         if self.optimizer is None:
             build = OPTIMIZERS[self.training.optimizer].build
             trained = self.model if model is None else model
@@ -282,7 +282,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> Any:
-        """The schedule of the recipe. The default is the schedule of the paper (Section 5.3)."""
+        """Return the schedule of the recipe. The default is the schedule of the paper (Section 5.3)."""
         if self.lr_scheduler is None:
             width = self.model.config.d_model
             self.lr_scheduler = scheduler_of(
@@ -308,7 +308,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return torch.stack([diverged, loss])
 
     def divergence(self, what: str, step: int, good_until: int) -> DivergedRunError:
-        """The error that ends a run whose loss or gradient is not finite, or has exploded."""
+        """Return the error that ends a run whose loss or gradient is not finite, or has exploded."""
         training = self.training
         last = checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = scheduled_rate(step, training, self.model.config.d_model, self.args.max_steps)

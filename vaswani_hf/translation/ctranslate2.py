@@ -254,7 +254,7 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """The search settings of a call. If the call omits a setting, the setting has the value of the
+        """Return the search settings of a call. If the call omits a setting, the setting has the value of the
         checkpoint, or else the default.
         """
         for name in settings:

@@ -32,7 +32,7 @@ class CompetingManager(TrainManager):
 
 
 def configuration(settings: PeerSettings) -> dict[str, Any]:
-    """The configuration of JoeyNMT."""
+    """Return the configuration of JoeyNMT."""
     folder = Path(settings.folder)
     shape = settings.shape
     text = {
@@ -78,7 +78,7 @@ def configuration(settings: PeerSettings) -> dict[str, Any]:
 
 
 def training_section(settings: PeerSettings) -> dict[str, Any]:
-    """The section `training` of the configuration."""
+    """Return the section `training` of the configuration."""
     width = settings.shape.width
     warmup = settings.warmup_steps
     return {

@@ -24,7 +24,7 @@ _UPDATE = re.compile(r" : Up\. .* after ([\d,]+) :")
 
 
 def model_options(settings: PeerSettings) -> list[str]:
-    """The options that training and scoring share."""
+    """Return the options that training and scoring share."""
     folder = Path(settings.folder)
     vocabulary = str(folder / "vocabulary.marian")
     files = ["--model", str(folder / "marian.npz"), "--vocabs", vocabulary, vocabulary]
@@ -32,7 +32,7 @@ def model_options(settings: PeerSettings) -> list[str]:
 
 
 def training_options(settings: PeerSettings) -> list[str]:
-    """The options of the training."""
+    """Return the options of the training."""
     folder = Path(settings.folder)
     shape = settings.shape
     warmup = settings.warmup_steps
@@ -51,7 +51,8 @@ def training_options(settings: PeerSettings) -> list[str]:
 
 
 def updates(process: subprocess.Popen) -> Iterator[int]:
-    """Yield the total number of target tokens after each update."""
+    """Yield the total number of target tokens after each update.
+    """
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", file=sys.stderr, flush=True)

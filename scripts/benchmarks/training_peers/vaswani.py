@@ -68,7 +68,7 @@ def recipe_of(settings: PeerSettings) -> Recipe:
 
 
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
-    """The corpus of a recipe. The tokenizer of the corpus is in the folder of the texts."""
+    """Return the corpus of a recipe. The tokenizer of the corpus is in the folder of the texts."""
     folder = Path(recipe.output_dir).parent
     return TASKS[recipe.task].load_corpus(
         recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
@@ -76,8 +76,8 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
-    """The model of a recipe. The model has the vocabulary size of the shape, even if the tokenizer has fewer
-    pieces.
+    """Return the model of a recipe. The model has the vocabulary size of the shape, even if the tokenizer has
+    fewer pieces.
     """
     model = build_model(recipe, corpus)
     if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:
