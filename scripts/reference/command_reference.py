@@ -45,8 +45,7 @@ vaswani completion fish | source               # in ~/.config/fish/config.fish
 
 
 def command_reference() -> str:
-    """Return the page, in Markdown.
-"""
+    """Return the page, in Markdown."""
     parts = [HEAD]
     for name, command in COMMANDS.items():
         options, _ = command.load()

@@ -72,8 +72,7 @@ def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
 
 @cache
 def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
-    """Return for each section and key the tasks that have the key, and the field of the key in each task.
-    """
+    """Return for each section and key the tasks that have the key, and the field of the key in each task."""
     found: dict[str, dict[str, list[tuple[str, FieldInfo]]]] = {}
     for task in RECIPES:
         for section, keys in sections_of(task).items():

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from ..model.translator_vaswani import tags_of
 
 # Limits of the cache of possible merges: the number of partly merged words in the cache, and the number of
-# pieces of a word in the cache. The cache takes about 30 MB for European text.
+# pieces of a word in the cache. The full cache needs about 30 MB of memory for European text.
 _MAX_CACHED_WORDS = 100_000
 _MAX_CACHED_PIECES = 32
 
@@ -102,6 +102,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # The decoded text of an incomplete character has the length 1, too, because incomplete bytes are decoded
-    # into one replacement character.
+    # A part of a character also decodes to a text of length 1, because the decoder writes one replacement
+    # character for incomplete bytes.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -16,7 +16,7 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
 
     The choice depends only on the texts and on `sizes`: the pairs with the smallest hashes are taken. Another
     seed, another order of the pairs or a resumed run therefore gives the same splits. The held-out pairs are
-    distinct and have text on both sides. "train" has no pair whose two texts are those of a held-out pair.
+    distinct and have text on both sides. The split "train" contains no copy of a held-out pair.
     """
     hashes, have_text = _hash_pairs(pairs)
     rows = np.flatnonzero(have_text)
@@ -43,7 +43,8 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
 
 
 def _hash_pairs(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """A hash of the two texts of each pair, [N] uint64, and whether both sides have text, [N] bool.
+    """Return a hash of the two texts of each pair, [N] uint64, and for each pair True if both sides have
+    text, [N] bool.
 
     Spaces at the ends of a text are ignored.
     """

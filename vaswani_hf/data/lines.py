@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Half of a surrogate pair. JSON can contain a single half. Python also represents each byte of the command
-# line that is not UTF-8 by half of a surrogate pair.
+# The pattern matches half of a surrogate pair. JSON can contain such a half alone. Python also represents
+# each byte of the command line that is not UTF-8 by half of a surrogate pair.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -44,7 +44,7 @@ def read_lines(path: Any) -> Iterator[str]:
 
 
 def decode_line(line: bytes, number: int, place: str) -> str:
-    """Decode a line of UTF-8. Errors name the file `place` and the line number."""
+    """Decode a line of UTF-8. The error message names the file `place` and the line number."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:
@@ -52,7 +52,7 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
-    """Raise an error if no line has text. Errors say that `name` in the file `place` is empty."""
+    """Raise an error if no line has text. The error message says that `name` in the file `place` is empty."""
     if not any(line.strip() for line in lines):
         raise ValueError(
             f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."

@@ -55,8 +55,8 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # Remember the remaining size, because the code of shared libraries also counts as shared memory and
-        # cannot be dropped.
+        # Store the size that remains after dropping pages, because the code of shared libraries also counts
+        # as shared memory and cannot be dropped.
         self._shared_bytes_after_release = _shared_bytes()
 
 

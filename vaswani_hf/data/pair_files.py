@@ -49,7 +49,9 @@ def existing_files(given: Files, name: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return for each file the record of `vaswani distill` in its first line; {} for a file without a record."""
+    """Return for each file the facts that `vaswani distill` has written into the first line; {} for other
+    files.
+    """
     records = []
     try:
         for path in existing_files(files, "pairs_file") if files else []:

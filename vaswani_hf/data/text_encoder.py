@@ -11,19 +11,23 @@ import pyarrow
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-# The number of words that a `TextEncoder` remembers. These words take about 40 MB for European text.
+# The number of words in the cache of a `TextEncoder`. A full cache needs about 40 MB for European text.
 _MAX_WORDS = 200_000
 
 
 class SerializedTokenizer(NamedTuple):
-    """A tokenizer as JSON, and its setting `split_special_tokens`, without its padding and truncation."""
+    """The JSON text of a tokenizer, without padding and truncation, and the setting `split_special_tokens` of
+    the tokenizer.
+    """
 
     text: str
     split_special_tokens: bool
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """Serialize a tokenizer. Neither the folder nor earlier calls of the tokenizer change the result."""
+    """Serialize a tokenizer. The result does not depend on the tokenizer's folder or on earlier calls of the
+    tokenizer.
+    """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
     return SerializedTokenizer(text, tokenizer.split_special_tokens)
@@ -32,7 +36,7 @@ def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokeniz
 # Cache two encoders, because a run has a source tokenizer and a target tokenizer.
 @lru_cache(maxsize=2)
 def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
-    """The encoder of a tokenizer. Each process creates one encoder per tokenizer."""
+    """Return the `TextEncoder` of a tokenizer. Each process creates one encoder per tokenizer."""
     return TextEncoder(tokenizer)
 
 
@@ -59,7 +63,7 @@ class TextEncoder:
             and _splits_before_spaces(parts["pre_tokenizer"])
             and all(token["special"] or _separates_words(token) for token in parts["added_tokens"])
         )
-        # The ids of each word as bytes, because Python joins bytes faster than lists.
+        # Store the ids of each word as bytes, because Python joins bytes faster than lists.
         self._ids_of: dict[str, bytes] = {}
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:

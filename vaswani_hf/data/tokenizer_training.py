@@ -2,11 +2,11 @@
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the alphabet has the 256 bytes and all characters of the training text, because a
-model with bytes alone could write an incomplete character, and a tokenizer with characters alone could not
-encode a new character. The tokenizer is trained on at most a million pairs: on evenly spaced batches of a
-corpus, or on the first pairs of a stream. Pairs with too many characters for `max_length` tokens (see
-corpus.py) are left out.
+Differs from the paper: the alphabet has the 256 bytes and all characters of the training text. The characters
+are needed because a model could otherwise write an incomplete character. The bytes are needed because a
+tokenizer could otherwise not encode a new character. The tokenizer is trained on at most a million pairs: on
+evenly spaced batches of a corpus, or on the first pairs of a stream. Pairs with too many characters for
+`max_length` tokens (see corpus.py) are left out.
 """
 
 import copy
@@ -91,8 +91,8 @@ def write_tokenizers(
 
     `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If an earlier run has
     trained tokenizers with the same settings on the same files, the tokenizers are copied from the cache.
-    `kind` has all other values on which the tokenizers depend, such as the name of the task. The name of the
-    tokenizers in the cache is a hash of the corpus files, the settings and `kind`.
+    `kind` has all further values on which the tokenizers depend, such as the name of the task. The name of
+    the tokenizers in the cache is a hash of the corpus files, the settings and `kind`.
     """
 
     def train(place: Path) -> None:
@@ -265,7 +265,9 @@ def _begins_with_a_space(backend: Tokenizer) -> bool:
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:
-    """The token `<mask>`. Like a token at the beginning of a word, `<mask>` includes the space before it."""
+    """Return the token `<mask>`. Like a token at the beginning of a word, `<mask>` includes the preceding
+    space.
+    """
     return AddedToken(MASK, **{**_TAG_OPTIONS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 

@@ -55,7 +55,7 @@ _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 # Each line is a rule: weight, left side, right side.
 # The symbol `NP:base` is a constituent with the label NP; `base` selects its rules. `:base` adds no bracket.
 # A symbol without a colon is a word of the lexicon.
-# `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the other value.
+# `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the opposite of `#`.
 # `~` stands for s or p, with a separate random value for each symbol.
 _RULES = """
 10 S: -> NP:subject# VP:# .
@@ -168,7 +168,8 @@ _RULES = """
 """
 
 # Each line lists words: symbol, part of speech, words. A symbol may have several lines.
-_LEXICON = """
+_LEXICON =
+"""
 nouns NN dog cat bird horse man boy girl king queen doctor teacher farmer child sailor painter baker nurse
 nouns NN driver student singer lion bear fox mouse cow
 nounp NNS dogs cats birds horses men boys girls kings queens doctors teachers farmers children sailors
@@ -321,8 +322,8 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Draw numbers of all splits. Numbers repeat only if `is_endless`, and only after all numbers of their
-    shape.
+    """Draw numbers of all splits. If `is_endless` is true, the numbers of a shape repeat after all numbers of
+    this shape have been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
@@ -385,7 +386,7 @@ def tree_split(train_size: int, seed: int, split: str) -> list[Tree]:
 
 
 def _draw_tree(generator: random.Random) -> Tree | None:
-    """Draw a random tree. Return None if its sentence has more than `_MAX_WORDS` words."""
+    """Draw a random tree. Return None if the sentence of the tree has more than `_MAX_WORDS` words."""
     rules = _read_rules()
     lexicon = _read_lexicon()
     symbols: list[str] = []

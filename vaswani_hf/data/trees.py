@@ -42,7 +42,7 @@ _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "["
 
 
 class Constituent(NamedTuple):
-    """A label and the words from `start` up to, but not including, `end`."""
+    """A constituent has a label and covers the words from `start` up to, but not including, `end`."""
 
     label: str
     start: int

@@ -91,8 +91,8 @@ def language_of(facts: dict[str, Any]) -> str:
 class Task(Protocol):
     """One kind of run: its data, its model, its scores and its model card.
 
-    Derive a class from `Task`. The default methods of `Task` suit a task that uses no dataset of the Hub and
-    whose validation computes only the loss. The arguments `data`, `tokenizer` and `evaluation` are sections
+    Derive a class from `Task`. The default methods of `Task` are for a task that uses no dataset of the Hub
+    and computes only the loss in validation. The arguments `data`, `tokenizer` and `evaluation` are sections
     of a recipe.
 
     Attributes:
@@ -121,7 +121,7 @@ class Task(Protocol):
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
         """Return the section `data` with added facts about its sources, such as the commit of a Hub dataset.
 
-        `earlier` is the recorded section of the run to be resumed; None for a new run.
+        `earlier` is the section `data` in the saved recipe of the run that is resumed; None for a new run.
         """
         return data
 
@@ -157,8 +157,8 @@ class Task(Protocol):
     def validation_outputs(
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
-        """Return the outputs for source texts of the validation split. Each process passes its share of the
-        texts.
+        """Return the outputs for source texts of the validation split. Each process calls this method with
+        its share of the texts.
         """
         return []
 
@@ -167,7 +167,7 @@ class Task(Protocol):
 
         The validation logs the scores that `validation_metrics` names. `vaswani evaluate` prints the scores
         that `metrics` names, with their titles. The command passes the section `evaluation` of the
-        checkpoint's recipe, with the values of the options `--tokenize` and `--lowercase` if they are given.
+        checkpoint's recipe, changed by the options `--tokenize` and `--lowercase`.
         """
         return {}
 
@@ -180,7 +180,7 @@ class Task(Protocol):
     def card_words(
         self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        """Return the texts of the model card. `test` has the scores, `facts` come from
-        publish/model_card.py.
+        """Return the texts of the model card. `test` has the scores of the test split, and `facts` has the
+        facts that publish/model_card.py collects.
         """
         ...

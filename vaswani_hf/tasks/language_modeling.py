@@ -107,7 +107,8 @@ class LanguageModeling(Task):
     # the card.
     hub_task: str
     hub_name: str
-    # The ability of the model: the words before "texts in LANGUAGE" in the first sentence of the model card.
+    # The words before "texts in LANGUAGE" in the first sentence of the model card. These words say what the
+    # model does.
     ability: str
     # The example inputs of the model card: the first for a model of number words, the second for other
     # models.
@@ -295,8 +296,8 @@ class MaskingCollator(PairCollator):
     """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
 
     The seed, the epoch and the text decide which tokens are masked, so the choice of tokens does not depend
-    on an interruption or on the number of data workers. A validation passes no epoch, so every validation
-    masks the same tokens.
+    on an interruption or on the number of data workers. In validation the epoch is not used, so every
+    validation masks the same tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
@@ -382,7 +383,9 @@ def _batches(
     texts: list[str],
     tokens_per_batch: int,
 ) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
-    """Yield batches of texts of similar lengths, with the texts. Empty and too long texts are left out."""
+    """Yield batches of texts of similar lengths. Each batch comes with the list of its texts. Empty and too
+    long texts are left out.
+    """
     encoder = task.training_encoder(tokenizer)
     is_learned = model.config.position_embedding == "learned"
     longest = model.config.max_position_embeddings if is_learned else sys.maxsize

@@ -213,7 +213,7 @@ def load_treebank(names: list[str]) -> Dataset:
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
-    """Yield the pairs of files. `datasets` reads the files again if `cache_key` has changed."""
+    """Yield the sentences and trees of files. `datasets` reads the files again if `cache_key` has changed."""
     for file in files:
         for tree in read_treebank(file):
             yield _pair_of(tree)
@@ -251,7 +251,7 @@ def train_tree_tokenizer(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", token_ids["</s>"])]
     )
     tokenizer = with_transformers_interface(backend, model_max_length)
-    # transformers saves `init_kwargs` with the tokenizer; therefore a loaded tokenizer also has the mark.
+    # Put the entry into `init_kwargs`, because transformers saves `init_kwargs` with the tokenizer.
     tokenizer.init_kwargs[TREE_MARK] = True
     return tokenizer
 

@@ -199,7 +199,7 @@ class TranslationTokenizer(TokenizerSettings):
         return self.shared_vocabulary
 
     def kept(self, recorded: Any) -> "TranslationTokenizer":
-        """Return the section `recorded` with the BPE-dropout of this section."""
+        """Return `recorded`, the tokenizer section of the earlier run, with the BPE-dropout of this section."""
         return recorded.replace(bpe_dropout=self.bpe_dropout)
 
     @model_validator(mode="after")
@@ -424,7 +424,9 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Refuse a split without usable pairs. A test split needs text on each side."""
+    """Raise an error for a split without usable pairs. Each side of a test split needs at least one line with
+    text.
+    """
     if split == "test":
         for side in ("source", "target"):
             files = " and ".join(data.listed(f"test_{side}"))

@@ -69,8 +69,7 @@ def check_earlier_run(
     values: dict[str, Any],
     earlier: dict[str, Any] | None,
 ) -> None:
-    """Refuse an output folder with an earlier run if the recipe does not continue that run.
-    """
+    """Refuse an output folder with an earlier run if the recipe does not continue that run."""
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
     if not training.resume:

@@ -51,8 +51,7 @@ def training_options(settings: PeerSettings) -> list[str]:
 
 
 def updates(process: subprocess.Popen) -> Iterator[int]:
-    """Yield the total number of target tokens after each update.
-    """
+    """Yield the total number of target tokens after each update."""
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", file=sys.stderr, flush=True)
