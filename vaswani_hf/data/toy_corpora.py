@@ -55,7 +55,8 @@ _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 # Each line is a rule: weight, left side, right side.
 # The symbol `NP:base` is a constituent with the label NP; `base` selects its rules. `:base` adds no bracket.
 # A symbol without a colon is a word of the lexicon.
-# `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the opposite of `#`.
+# `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the opposite of
+# `#`.
 # `~` stands for s or p, with a separate random value for each symbol.
 _RULES = """
 10 S: -> NP:subject# VP:# .
@@ -168,8 +169,7 @@ _RULES = """
 """
 
 # Each line lists words: symbol, part of speech, words. A symbol may have several lines.
-_LEXICON =
-"""
+_LEXICON = """
 nouns NN dog cat bird horse man boy girl king queen doctor teacher farmer child sailor painter baker nurse
 nouns NN driver student singer lion bear fox mouse cow
 nounp NNS dogs cats birds horses men boys girls kings queens doctors teachers farmers children sailors
