@@ -2,9 +2,9 @@
 
 A YAML file lists the runs (`AblationList`). Each run is trained once for each seed, in the folder
 OUTPUT/NAME/seed_N. A finished training is not repeated, and an interrupted training continues at its newest
-checkpoint. Scores are those of the validation split, because choices must not be made on a test split. After
-each training the table OUTPUT/LIST.md, the picture OUTPUT/LIST.png and the numbers OUTPUT/LIST.json are
-written.
+checkpoint. The runs are scored on the validation split, because a test split must not influence the choice of
+a model. After each training the table OUTPUT/LIST.md, the picture OUTPUT/LIST.png and the numbers
+OUTPUT/LIST.json are written.
 """
 
 import json
@@ -44,8 +44,8 @@ Runs = dict[str, list[Recipe]]
 # error that ended the training.
 Results = dict[str, dict[str, Any] | str]
 
-# The column of differences leaves out keys with these beginnings, because the values of these keys depend on
-# the folder or the split.
+# The table of differences does not show keys that begin with these words, because the values of such keys
+# depend on the folder or the split.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
 # The placeholder for a value that comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
@@ -54,7 +54,9 @@ _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"
 
 
 class FailedRunsError(Exception):
-    """Some trainings of a list have failed. The other trainings have finished."""
+    """Raised at the end of a list of runs if some trainings have failed. The other trainings have
+    finished.
+    """
 
 
 class AblationList(Settings):
@@ -69,16 +71,17 @@ class AblationList(Settings):
     all: dict[str, Any] = {}
     """The recipe keys of all runs, with their values."""
     runs: dict[str, dict[str, Any]] = Field(min_length=1)
-    """The recipe keys of each run, with their values. The name of a run is the name of its folder."""
+    """The recipe keys of each run, with their values. The folder of a run has the name of the run."""
 
 
 def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None = None) -> Runs:
-    """Check a list, and return the recipes of each run. Each recipe scores its model on the validation split.
+    """Check a list of runs, and return the recipes of each run. Each recipe scores its model on the
+    validation split.
 
     Args:
         path (Path): The YAML file that lists the runs.
         output (Path): The folder of the runs.
-        overrides (list): Words of the form `--key`, `value`, which replace keys of `all`.
+        overrides (list): Command-line words such as "--max_steps", "100". The words replace keys of `all`.
         seeds (int, optional): The number of trainings of each run; by default `seeds` of the list.
 
     Returns:
@@ -149,7 +152,7 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
     bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}
     if bases:
-        # The recipe does not name the folders of earlier runs, because the list names these runs.
+        # Replace the names of earlier runs by the folders of these runs.
         init_from: Any = recipe.model.init_from
         if isinstance(init_from, InitFrom):
             stacks = {part: bases[base] for part, base in init_from.by_stack().items()}
@@ -330,7 +333,7 @@ def changes(recipe: Recipe, first: Recipe) -> str:
         and not key.startswith(_OF_THE_PLACE)
     }
     last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
-    # Write the section before a key that two sections have, such as `lowercase`.
+    # If two sections have the same key, such as `lowercase`, write the name of the section before the key.
     names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
     words = ["null" if value is None else value for value in changed.values()]
     return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
@@ -342,8 +345,8 @@ def _name_of_base(folder: str) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """Return the value of a key. A missing key has the value of the base model, or the default of the config
-    if there is no base model.
+    """Return the value of a key. If the recipe does not have the key, return the value of the base model, or
+    the default of the config without a base model.
     """
     values = recipe.values()
     if key in values:

@@ -1,4 +1,4 @@
-"""The numbered checkpoints of a run: writing, selecting and deleting.
+"""Writes, selects and deletes the numbered checkpoints of a run.
 
 A checkpoint is written into the staging folder `.saving` of the output folder, and moved into the output
 folder when the checkpoint is complete.
@@ -94,7 +94,8 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # The best checkpoint takes the place of the oldest of these checkpoints, unless only one is kept.
+        # The best checkpoint replaces the oldest checkpoint in `kept`. If only one checkpoint is kept, keep
+        # both.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
@@ -102,7 +103,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
             continue
         fault = verify_manifest(checkpoint, [])
         if fault and step_in_name(checkpoint) > step_in_name(kept[0]):
-            # Keep the damaged checkpoint, because the end of the run reports it.
+            # Keep the damaged checkpoint, because the run names the checkpoint in a message at the end.
             continue
         if fault:
             say(f"deleting '{checkpoint}', which is older than the kept checkpoints and damaged: {fault}")
@@ -156,7 +157,9 @@ def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[in
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """Return the checkpoints that an uninterrupted run also saves, according to their manifests."""
+    """Return the checkpoints at the steps that `save_steps` schedules, according to the manifests of the
+    checkpoints.
+    """
     found = []
     for checkpoint in checkpoints:
         try:
@@ -203,8 +206,8 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """Return the name of the file with the weights that the final checkpoint uses: the moving averages if the
-    run has them.
+    """Return the name of the weights file that the final checkpoint uses. In a run with moving averages this
+    is the file of the moving averages.
     """
     return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 

@@ -1,7 +1,8 @@
 """The final files of a finished run, their manifest, and the repair of damaged or missing files.
 
 The manifest of the output folder has the sizes and hashes of the final files, the text of recipe.yaml and
-results.json, and the digest of the training pairs. A run that continues deletes the manifest.
+results.json, and the digest of the training pairs. If a finished run continues, for example with more steps,
+the run deletes the manifest.
 """
 
 import json
@@ -42,7 +43,9 @@ def _outputs_files() -> list[str]:
 
 
 def _final_files() -> list[str]:
-    """Patterns of the files that a run writes at its end. The folder may also have files of the user."""
+    """Return patterns of the files that a run writes at its end. The folder may also contain files of the
+    user.
+    """
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 

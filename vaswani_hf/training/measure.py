@@ -100,7 +100,7 @@ def measure_speed(
     optimizer.step()
     synchronize()
     optimizer_seconds = time.perf_counter() - start
-    # Count the positions of a full step in units of the measured part.
+    # Scale the measured time to the number of positions of a full step.
     step_tokens = training.gradient_accumulation_steps * target_tokens
     step_seconds = step_tokens / labels.numel() * elapsed / num_parts + optimizer_seconds
     return step_tokens / step_seconds, hardware

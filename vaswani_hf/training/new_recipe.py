@@ -1,6 +1,6 @@
 """`vaswani init`: writes a commented recipe that fits a corpus of sentence pairs.
 
-The sizes are those of the recipes for Multi30k and Tatoeba and of the paper's base model.
+The model sizes come from the recipes for Multi30k and Tatoeba and from the paper's base model.
 docs/explanation/results.md has the results of the recipes.
 """
 
@@ -22,22 +22,23 @@ from .measure import measure_speed
 from .plan import plan_run
 from .planned_model import planned_config
 
-# The largest number of pairs from which the numbers of tokens are estimated.
+# The numbers of tokens are estimated from at most this number of pairs.
 SAMPLE_SIZE = 20_000
-# Too few pairs for a training, a validation and a test split.
+# Refuse a corpus with fewer pairs, because the corpus must be divided into a training, a validation and a
+# test split.
 FEWEST_PAIRS = 100
 # The recipe for Multi30k has 80 tokens of text for each entry of the vocabulary. A token has about 4 bytes.
 _BYTES_PER_ENTRY = 320
-# Comments begin in this column.
+# Comments in the written recipe begin in this column.
 _COLUMN = 38
 
 
 @dataclass(frozen=True)
 class _Size:
-    """The settings for corpora of at most `most_pairs` pairs."""
+    """The settings that `vaswani init` chooses for a corpus of at most `most_pairs` pairs."""
 
     most_pairs: float
-    # Where the settings come from.
+    # The origin of the settings, for a comment in the written recipe.
     reason: str
     vocab_size: int
     d_model: int
@@ -157,7 +158,7 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Facts about a corpus. The numbers of tokens are estimates from a sample."""
+    """Facts about a corpus. All numbers of tokens are estimated from a sample of the pairs."""
 
     num_pairs: int
     num_sampled: int
@@ -360,6 +361,6 @@ def _lines(keys: dict[str, tuple[Any, str]]) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """A value on one line."""
+    """Return a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)
     return text.removesuffix("...\n").strip()

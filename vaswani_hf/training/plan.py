@@ -3,7 +3,7 @@
 step_cost.py runs the training step of the real model without data, and counts FLOPs and memory. The paper
 estimates FLOPs in another way (Section 5.2, Table 2): training time times number of GPUs times "an estimate
 of the sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's numbers are
-larger than the counted FLOPs, because no training reaches that capacity.
+larger than the counted FLOPs, because no training reaches the sustained capacity of a GPU.
 """
 
 import math
@@ -54,11 +54,11 @@ def plan_run(
 ) -> dict[str, Any]:
     """Plan a run of one process, and return the values that `plan_as_text` prints.
 
-    `hardware` is a GPU in gpus.py. `tokens_per_second` is a measured rate of target tokens. With `measure`,
-    this function measures the rate on this machine. `price_per_hour` is the price of the hardware.
-    `mean_length` is the assumed mean length of a sentence (tokens). Values that depend on the number of steps
-    are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several processes share each
-    batch, the FLOPs are the sum over all processes.
+    `hardware` is a GPU in gpus.py. `tokens_per_second` is a measured rate of target tokens. If `measure` is
+    true, this function measures the rate of target tokens on this machine. `price_per_hour` is the price of
+    the hardware. `mean_length` is the assumed mean length of a sentence (tokens). Values that depend on the
+    number of steps are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several
+    processes share each batch, the FLOPs are the sum over all processes.
     """
     model_class = TASKS[task].model_class
     config = planned_config(model, tokenizer)
@@ -77,7 +77,8 @@ def plan_run(
     on_accelerator = batch_cost(config, training, model_class, length)
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # A part can hold the longest sentence, because a sentence is never divided between parts.
+        # A part is at least as long as the longest sentence, because a sentence is never divided between
+        # parts.
         largest = max(largest, longest)
     on_processor = batch_cost(
         config, training, model_class, length, on_accelerator=False, largest_part=largest
@@ -93,7 +94,7 @@ def plan_run(
         source_tokens = batches * training.source_tokens_per_batch
         target_tokens = batches * training.target_tokens_per_batch
 
-    # The speed is the number of seconds of a step, and a text about its origin.
+    # `speed` has the seconds of a step, and a text that says where this number comes from.
     seconds = None
     speed = "give `--hardware`, `--measure` or a measured `--tokens_per_second`"
     if measure:
@@ -190,8 +191,8 @@ def batch_cost(
 ) -> StepCost:
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
-    The side with fewer tokens per batch has shorter sentences. `largest_part` is the largest number of
-    positions per side if the batch is computed in parts.
+    If the token budgets of source and target differ, the side with the smaller budget has shorter sentences.
+    `largest_part` is the largest number of positions per side if the batch is computed in parts.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -218,8 +219,8 @@ def planned_flops(
     length: int,
     cost: StepCost,
 ) -> dict[str, Any]:
-    """Return the FLOPs of a step and of the run for sentences of `length` tokens: counted, and estimated as
-    in the paper.
+    """Return the FLOPs of a step and of the run for sentences of `length` tokens. The FLOPs are counted, and
+    also estimated as in the paper.
     """
     in_paper = cost
     if training.gradient_checkpointing:

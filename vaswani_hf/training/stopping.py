@@ -22,20 +22,21 @@ import multiprocess
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Signals within this time (seconds) count as one request, because a scheduler signals all processes and a
-# launcher forwards the signal.
+# Signals that arrive within this number of seconds count as one request, because a process may receive the
+# same signal from a scheduler and from a launcher.
 SECONDS_OF_ONE_SIGNAL = 2.0
 SECONDS_TO_FORWARD = 1.0
-# If the process has not ended after this time, kill the process, because Python cannot raise an exception
-# while C code runs or while the process waits for another process.
+# If the process has not ended after this number of seconds, kill the process, because Python cannot raise an
+# exception while C code runs or while the process waits for another process.
 SECONDS_TO_END = 5.0
-# If no save has begun after this time, kill the process. A save that has begun is always finished.
+# If no save has begun after this number of seconds, kill the process. A save that has begun is always
+# finished.
 SECONDS_TO_SAVE = 22.0
 INTERRUPTED = 130
 
 
 class ShutdownRequested(BaseException):
-    """A signal arrived while nothing has to be saved.
+    """Raised if a signal arrives while nothing has to be saved.
 
     The class does not inherit from Exception, because an `except Exception` in a library must not catch this
     error.
@@ -43,8 +44,8 @@ class ShutdownRequested(BaseException):
 
 
 class GracefulShutdown:
-    """Receives and forwards the signals of a process, and kills the process if the process does not end in
-    time.
+    """Receives the signals of a process, forwards the signals to the other processes, and kills the process
+    if it does not end in time.
     """
 
     def __init__(self) -> None:
@@ -86,8 +87,8 @@ class GracefulShutdown:
         finally:
             self._raises = False
             if self.received and self._peers:
-                # Wait until the other processes have forwarded the signal, too. A signal that arrives later
-                # would end this process before the process has printed its message.
+                # Wait until the other processes have forwarded the signal, too. Otherwise a signal that
+                # arrives later would end this process before the process has printed its message.
                 time.sleep(SECONDS_TO_FORWARD)
             self.restore()
             _LISTENING.remove(self)
@@ -159,7 +160,8 @@ class GracefulShutdown:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, numbers[0])
         if numbers[0] == signal.SIGINT and hasattr(sys, "ps1"):
-            # In a notebook or an interactive prompt Ctrl-C ends the run, but not the process.
+            # Do not kill the process of a notebook or an interactive prompt, because Ctrl-C must end only the
+            # run.
             return
         arrival = time.monotonic()
         interrupt_raised_at = None
@@ -197,7 +199,9 @@ _LISTENING: list[GracefulShutdown] = []
 
 
 def _forget_in_a_child() -> None:
-    """Reset the signal handlers in a forked process, because libraries end their workers by signals."""
+    """Reset the signal handlers in a forked process, because libraries end their worker processes by
+    signals.
+    """
     for stop in _LISTENING:
         signal.set_wakeup_fd(-1)
         for number in stop._handlers:

@@ -68,7 +68,7 @@ except RuntimeError:
 
 
 class DivergedRunError(Exception):
-    """The loss or the gradient became infinite or NaN, or exploded.
+    """Raised if the loss or the gradient became infinite or NaN, or if the loss exploded.
 
     The error message names the step and a remedy.
     """
@@ -125,7 +125,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.norms_of_step: Any = 0.0
-        # The first step of the latest series of losses that are too high; None if the loss of the last step
+        # The first of the latest consecutive steps whose loss is too high; None if the loss of the last step
         # is not too high.
         self.suspect_since: int | None = None
         self.stop = GracefulShutdown()
@@ -159,7 +159,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def loss_name(self) -> str:
         """The name of the training loss in the log.
 
-        The name has the terms that the validation loss does not have: label smoothing and the regulariser.
+        The name mentions label smoothing and the regulariser, because the validation loss includes neither.
         """
         terms = []
         if smoothing := self.model.config.label_smoothing:
@@ -231,7 +231,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             parts = cut_into_parts(inputs, self.max_part_positions, are_texts=self.corpus.are_texts)
         loss = 0.0
         for part in parts[:-1]:
-            # The processes sum their gradients only once, after the last part.
+            # Sum the gradients over the processes only once, after the last part.
             with self.accelerator.no_sync(model):
                 loss = loss + step(model, part, num_items_in_batch)
         loss = loss + step(model, parts[-1], num_items_in_batch)
@@ -242,9 +242,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def max_part_positions(self) -> int | None:
         """The largest number of positions per side in a part of a batch; None if batches are not cut.
 
-        The value does not depend on the number of processes, because other parts would have other dropout
-        masks. DeepSpeed computes whole batches, because DeepSpeed would take an optimizer step after each
-        part.
+        The value does not depend on the number of processes, because a part of another size would get other
+        dropout masks. DeepSpeed computes whole batches, because DeepSpeed would take an optimizer step after
+        each part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -299,8 +299,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """Return the losses since the last call, [2] on the device: 1.0 if a loss or gradient was not finite,
-        and the summed loss.
+        """Return a tensor [2] on the device: 1.0 if a loss or gradient since the last call was not finite
+        (otherwise 0.0), and the sum of the losses since the last call.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.norms_of_step).float()
@@ -337,7 +337,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         except Exception:
             # Put back the complete checkpoint that the run was replacing. Then delete the incomplete
             # checkpoint, because it may fill the disk. If the output folder has vanished, delete nothing.
-            # Always raise the error that interrupted the save.
+            # After the cleanup, raise the error that interrupted the save.
             with contextlib.suppress(OSError):
                 # Do not touch the folder of another run.
                 refuse_vanished_folder(folder)
@@ -363,7 +363,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
-            # True if an uninterrupted run also saves this checkpoint, whatever its last step is.
+            # True if `save_steps` schedules a checkpoint at this step, and the validation of the step was not
+            # interrupted.
             "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
@@ -401,8 +402,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def _validate(self) -> dict[str, float]:
         """Return the validation scores of the current weights; empty if a signal arrived."""
-        # Each process computes its batches alone, because the processes may have different numbers of
-        # batches.
+        # Use the model without its wrapper for several processes, because the processes may have different
+        # numbers of batches.
         model = unsharded_model(self.accelerator.unwrap_model(self.model))
         with sharded_autocast(self.accelerator):
             shares = self._gather_shares(lambda: negative_log_likelihood(model, self._validation_batches()))
@@ -436,9 +437,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         )
 
     def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
-        """Return the results of `compute` in all processes.
-
-        The list is empty if a signal arrived, because all processes then save a checkpoint and end.
+        """Call `compute` in each process, and return the list of all results. If a signal arrived, return an
+        empty list, because all processes then save a checkpoint and end.
         """
         was_training = self.model.training
         try:
