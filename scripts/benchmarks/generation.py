@@ -32,8 +32,8 @@ from vaswani_hf.model.translator_vaswani import Segment, batches_by_length
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 
-# Settings of all searches. With `early_stopping="never"` a search stops when no better translation is
-# possible.
+# Settings of all searches. Use `early_stopping="never"`, so that the searches of MarianMT and of this package
+# stop only when no better translation is possible.
 SETTINGS: dict[str, Any] = {
     "num_beams": 4,
     "length_penalty": 0.6,
@@ -88,7 +88,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if "embed_positions" in name:
         return model.get_encoder().position_states(torch.arange(len(new))).repeat(1, width)
     if "layers." not in name:
-        # The model multiplies embeddings by the square root of its width.
+        # Divide by `width**0.5`, because a model multiplies its embeddings by the square root of `d_model`,
+        # and the wide model's `d_model` is `width` times as large.
         return state["model.shared.weight"].repeat(1, width) / width**0.5
     stack = "encoder" if ".encoder." in name else "decoder"
     layer = int(name.split(".")[3])
@@ -98,10 +99,10 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
         if layer >= last and "final" in name:
             if layer < BASE_LAYERS - 1:
                 return identity
-            # The last LayerNorm of the wide model is the last LayerNorm of the small model.
+            # Give the last layer of the wide model the LayerNorm of the last layer of the small model.
             old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
-            # Divide by `width**0.5`. The output projection sums each feature `width` times, but its weights,
-            # the repeated embedding, are already divided by `width**0.5`.
+            # In the decoder, divide by `width**0.5`. The output projection sums each feature `width` times,
+            # and the weights of the projection are already divided by `width**0.5`.
             return old / width**0.5 if stack == "decoder" else old
         return state[name].repeat(width) if layer <= last else identity
     if layer > last:

@@ -97,7 +97,7 @@ def print_times(times: Mapping[str, list[float]], baseline: str, label: str = ""
 
 def peak_memory(work: Callable[[], Any]) -> float:
     """Return the peak memory of a call in MiB, beyond the memory before the call. Call `peak_memory` in a new
-    process.
+    process, because memory that earlier calls have freed would not be counted.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

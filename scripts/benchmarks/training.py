@@ -1,4 +1,5 @@
-"""Training speed, memory and utilisation of this package and of its competitors: one table per shape.
+"""Measures the training speed, memory and utilisation of this package and of its competitors, and prints one
+table per shape.
 
     python scripts/benchmarks/training.py --source train.en.gz --target train.de.gz \
         [--joeynmt PYTHON] [--pymarian PYTHON] [--shapes tiny d256 base]
@@ -36,7 +37,7 @@ SHAPES = {
     # Transformer-Tiny.
     "tiny": Shape(width=128, ffn=256, layers=4, heads=4, vocabulary=10000, tokens=4096, turn=40000),
     "d256": Shape(width=256, ffn=1024, layers=4, heads=4, vocabulary=10000, tokens=8192, turn=32000),
-    # The base model of the paper.
+    # The shape of the paper's base model.
     "base": Shape(width=512, ffn=2048, layers=6, heads=8, vocabulary=37000, tokens=2048, turn=8000),
 }
 # On a GPU, batches have the size of the paper.
@@ -59,11 +60,11 @@ COLUMNS = (
 
 @dataclass
 class Competitor:
-    """One row of a table.
+    """A competitor, which fills one row of a table.
 
-    `words` are the module in training_peers and its arguments, `python` is the interpreter, `missing` is the
-    reason if the competitor is not measured, and `turns` are its answers: the first answer follows the
-    warm-up, and each further answer follows a turn.
+    `words` has the name of the module in training_peers and the arguments of the module. `python` is the
+    interpreter. If the competitor is not measured, `missing` is the reason. `turns` has the answers of the
+    competitor. The first answer follows the warm-up, and each further answer follows a turn.
     """
 
     title: str

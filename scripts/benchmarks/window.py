@@ -98,7 +98,7 @@ def main(words: list[str] | None = None) -> None:
     if min(arguments.window, arguments.repetitions, *arguments.lengths) < 1:
         parser.error("--window, --repetitions and --lengths must be positive")
     if len(set(arguments.lengths)) < 2:
-        parser.error("--lengths must have two different lengths, because a slope needs two")
+        parser.error("--lengths must have two different lengths, because a slope needs two points")
     if not arguments.output.resolve().parent.is_dir():
         parser.error(f"--output must be in a folder that exists, but is '{arguments.output}'")
     if arguments.memory_of:

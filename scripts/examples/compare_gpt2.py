@@ -2,10 +2,10 @@
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
-The models have the same size and see the same texts. Both models train on each batch, one after the other, so
-that other work on the machine slows both models down. The model of this package has the shape and the
-initialization of GPT-2: layer normalization before each sub-layer, learned positions, GELU, biases in
-attention, and normal weights with a standard deviation of 0.02.
+The two models have the same size and are trained on the same texts. Both models train on each batch, one
+after the other, so that other work on the machine slows both models down. The model of this package has the
+shape and the initialization of GPT-2: layer normalization before each sub-layer, learned positions, GELU,
+biases in attention, and normal weights with a standard deviation of 0.02.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> None:
         "--seeds",
         type=int,
         default=2,
-        help="train both models this many times, each time with another seed (2)",
+        help="train both models this many times, each time with another seed; default: 2",
     )
     parser.add_argument("--vocab_size", type=int, default=4000)
     parser.add_argument("--tokens_per_batch", type=int, default=2048)

@@ -71,8 +71,8 @@ class SelfAttention(nn.Module):
 
 
 class AttentionCore(SelfAttention):
-    """Attention without projections: scores, weights and weighted sum. The paper gives their cost as n^2 d.
-    The states are used as queries, keys and values.
+    """Attention without projections: scores, weights and weighted sum. The paper gives the cost n^2 d for
+    this layer. The states are used as queries, keys and values.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -134,8 +134,8 @@ def _dilated_layers(size: Size) -> int:
     return next(layers for layers in range(size.n) if size.k**layers >= size.n)
 
 
-# At the smallest size the leading term already dominates the cost. A layer of the largest size takes about a
-# second.
+# The smallest size is large enough that the leading term of the cost dominates. A layer of the largest size
+# takes about a second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
 # Measure no wider LSTM, because its matrices would not fit into the processor cache and its time would follow
 # another power law.
@@ -211,12 +211,12 @@ def sizes_of(row: Row, quick: bool = False) -> list[Size]:
 
 
 @contextmanager
-def in_the_open() -> Iterator[None]:
+def without_onednn() -> Iterator[None]:
     """Switch the kernels of oneDNN off, because the FLOP counter and autograd see each kernel as one
     operation.
     """
     with warnings.catch_warnings():
-        # `mkldnn.flags` warns about GPUs even if there is no GPU.
+        # Suppress a warning of `mkldnn.flags` about GPUs, because the function warns even if there is no GPU.
         warnings.filterwarnings("ignore", "TF32 acceleration")
         with torch.backends.mkldnn.flags(enabled=False):
             yield
@@ -228,7 +228,7 @@ def flops_of(row: Row, size: Size) -> int:
     The function counts eager attention and the LSTM of PyTorch, because the counter does not see the products
     inside fused attention and inside the LSTM of oneDNN. The meta device computes shapes only.
     """
-    with torch.device("meta"), torch.no_grad(), in_the_open():
+    with torch.device("meta"), torch.no_grad(), without_onednn():
         layer, states = row.layer(size, 0, "eager").eval(), torch.empty(1, size.n, size.d)
         with FlopCounterMode(display=False) as counter:
             layer(states)
@@ -295,7 +295,7 @@ def longest_chain(output: torch.Tensor) -> int:
 def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
     """Return the length of the longest chain of operations in a layer, for n positions and for 2n positions."""
     chains = []
-    with in_the_open():
+    with without_onednn():
         for length in (size.n, 2 * size.n):
             states = torch.randn(1, length, size.d, requires_grad=True)
             chains.append(longest_chain(row.layer(replace(size, n=length), 0, "eager")(states)))
@@ -316,7 +316,7 @@ def layers_between_ends(row: Row, size: Size) -> int:
         def sublayer(states: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
             return nn.functional.layer_norm(states + layer(states), (size.d,))
 
-        with torch.no_grad(), in_the_open():
+        with torch.no_grad(), without_onednn():
             states, gradient = torch.func.jvp(sublayer, (states,), (gradient,))
         if gradient[0, -1].any():
             return depth + 1

@@ -172,9 +172,9 @@ def main(words: Sequence[str] | None = None) -> None:
         nargs="+",
         choices=(1, 2, 3),
         default=[1, 2, 3],
-        help="train a network for each number of hops (1 2 3)",
+        help="train a network for each number of hops; default: 1 2 3",
     )
-    parser.add_argument("--seed", type=int, default=0, help="the seed of the stories and weights (0)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the stories and weights; default: 0")
     arguments = parser.parse_args(words)
     stories, held_out = make_stories(arguments.seed)
     print(

@@ -94,8 +94,8 @@ def _read(node: ast.AST) -> tuple[str, Any]:
 
 @cache
 def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
-    """Return for each file of the package the attributes that the file reads, with their owners, and the last
-    texts of its f-strings.
+    """Return for each file of the package the pairs (owner, name) of the attributes that the file reads, and
+    the texts with which f-strings of the file end.
     """
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -39,15 +39,17 @@ def split_compounds(text: str) -> str:
 
 
 class CompoundSplitBLEU(BLEU):
-    """BLEU in which compounds are split after tokenization. The signature ends in "split_compounds"."""
+    """Computes BLEU after splitting compounds at their hyphens in the tokenized text. The signature ends in
+    "split_compounds".
+    """
 
     def __init__(self, tokenize: str, lowercase: bool):
         # `force` turns off sacreBLEU's warning about tokenized text, because the input of this metric may be
         # tokenized.
         super().__init__(tokenize=tokenize, lowercase=lowercase, force=True)
         tokenizer = self.tokenizer
-        # Replace the attribute `tokenizer`, because sacreBLEU calls it for each hypothesis and each
-        # reference.
+        # Replace the attribute `tokenizer`, because sacreBLEU calls this attribute for each hypothesis and
+        # each reference.
         self.tokenizer: Any = lambda text: split_compounds(tokenizer(text))
         self.tokenizer_signature = f"{self.tokenizer_signature}+split_compounds"
 
@@ -172,7 +174,7 @@ class TranslationMetric(evaluate.Metric):
         """Score the given translations together with all translations that were added since the last call."""
         if self.writer is None and inputs.get("predictions") is None:
             raise ValueError(
-                "`predictions` must be given to `compute`, or added before it, but there are none."
+                "`predictions` must be given to `compute`, or added with `add` first, but there are none."
             )
         return super().compute(**inputs)
 

@@ -43,8 +43,8 @@ def model_card(
     """Create the model card of a checkpoint. The metadata of the card has the scores. Facts that no file
     records are written as "not known".
 
-    The code examples in the card load `repo_id`. `license` and `base_model` replace the values that the run
-    has recorded.
+    The code examples in the card load `repo_id`. `license` and `base_model` replace the values in the files
+    of the run.
     """
     folder = Path(folder)
     if base_model is not None:
@@ -123,7 +123,7 @@ def check_card(path: Path) -> None:
 
 
 def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the recorded recipe, the results and the facts about the data. A missing recipe is None, and
+    """Return the saved recipe, the results and the facts about the data. A missing recipe is None, and
     missing results are empty.
     """
     recipe = recorded_recipe(folder)

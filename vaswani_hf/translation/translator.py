@@ -119,7 +119,8 @@ class Translator(BaseTranslator):
         """
         requests = iter(requests)
         first: list[Any] = []
-        # Read another window while all requests are blank, because the choice of the dtype needs a text.
+        # While all requests so far are blank, read `options.window` more requests, because the choice of the
+        # dtype needs a text.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)

@@ -33,7 +33,7 @@ def translate_in_processes(
     requests.
 
     There are at most as many worker processes as windows. `load` is a picklable function that loads the
-    translator; each worker process calls it. The CPU threads of the calling process are divided among the
+    translator. Each worker process calls `load`. The CPU threads of the calling process are divided among the
     worker processes. The worker processes end when the iterator ends. If the iterator is not read to its end,
     close the iterator. A script must call this function under `if __name__ == "__main__":`, because each
     worker process imports the script.
@@ -108,7 +108,7 @@ def _work(
         try:
             connection.send((done, failure))
         except ConnectionError:
-            # The connection is closed, so the main process has ended.
+            # End without an error, because a closed connection means that the main process has ended.
             return
 
 

@@ -1,4 +1,4 @@
-"""Marian (C++) as a competitor: the trainer of `pymarian` in a process that is stopped between its turns.
+"""Marian (C++) as a competitor: the trainer of `pymarian` in a process that is paused between its turns.
 
 Run this file with an interpreter that has pymarian. The interpreter does not need PyTorch. Marian prints the
 number of target tokens after each update. Marian does not report padding.

@@ -26,7 +26,9 @@ class CompetingTrainer(Counting, Seq2SeqTrainer):
 
 
 def marian(shape: Shape, *, pad_token_id: int, eos_token_id: int, start_token_id: int) -> MarianMTModel:
-    """MarianMT with the sizes of a shape, and with the activation and the embedding scale of the paper."""
+    """Return a MarianMT model with the sizes of a shape, and with the activation and the embedding scale of
+    the paper.
+    """
     config = MarianConfig(
         **sizes(shape),
         vocab_size=shape.vocabulary,

@@ -64,7 +64,7 @@ def resident(field: str, process: int | str = "self") -> float:
 
 
 class NoMoreTurnsError(Exception):
-    """Ends the training after the last turn."""
+    """Raised to end the training after the last turn."""
 
 
 class Turns:

@@ -43,13 +43,15 @@ def recipe_of(settings: PeerSettings) -> Recipe:
     for split in ("train", "validation"):
         for side in ("source", "target"):
             data[f"{split}_{side}"] = str(folder / f"{split}.{side}")
-    # A batch must have room for the longest pair.
+    # Limit the length of a pair to the token budget of a batch, because a batch must be able to contain the
+    # longest pair.
     data["max_length"] = min(100, shape.tokens)
     training = {
         "max_steps": 10**6,
         "source_tokens_per_batch": shape.tokens,
         "target_tokens_per_batch": shape.tokens,
-        # The peak of the paper's schedule is factor * width ** -0.5 * warmup_steps ** -0.5.
+        # Choose the factor so that the peak of the paper's schedule is `settings.learning_rate`. The peak is
+        # factor * width ** -0.5 * warmup_steps ** -0.5.
         "learning_rate_factor": settings.learning_rate * (shape.width * settings.warmup_steps) ** 0.5,
         "warmup_steps": settings.warmup_steps,
         "save_steps": 10**6,
