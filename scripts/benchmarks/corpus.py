@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument(
         "--pairs", type=int, default=4_500_000, help="pairs of the corpus; default: 4,500,000"
     )
-    parser.add_argument("--num_proc", type=int, default=2, help="processes that tokenise; default: 2")
+    parser.add_argument("--num_proc", type=int, default=2, help="processes that encode the pairs; default: 2")
     parser.add_argument(
         "--budget", type=int, default=1024, help="tokens of a batch on each side; default: 1,024"
     )

@@ -163,7 +163,7 @@ def product_rate(device: str, dtype: torch.dtype) -> float:
 
 
 def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
-    """Write the texts as plain files. The last pairs are the validation set."""
+    """Write the texts as uncompressed text files. The last pairs are the validation set."""
     if arguments.source:
         sides = {"source": list(read_lines(arguments.source)), "target": list(read_lines(arguments.target))}
     else:

@@ -149,8 +149,8 @@ def accuracies(network: MemoryNetwork, stories: list[Story]) -> dict[int, float]
 
 @torch.no_grad()
 def shown(network: MemoryNetwork, story: Story) -> str:
-    """Return the questions of a story with the network's answers, and each statement with its attention
-    weight in each hop.
+    """Return lines of text: the questions of a story with the network's answers, and each statement with its
+    attention weight in each hop.
     """
     logits, weights = network(*tensors_of([story])[:2])
     lines = []

@@ -175,8 +175,8 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # The budget shares of `count` batches add up to `total`. If `total` is not divisible by `count`, the
-        # last batches have a share that is larger by one. Do not give all batches equal shares, because
+        # Divide `total` among the budgets of `count` batches. If `total` is not divisible by `count`, the
+        # last batches get a share that is larger by one. Do not give all batches equal shares, because
         # reducing the common share by one may remove a pair from every batch.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
@@ -237,7 +237,7 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
     (epoch, pair number).
 
     The batches of all epochs form one sequence, which does not depend on the number of processes. Process r
-    of n takes each batch whose number in the sequence has the remainder r when divided by n. With gradient
+    of n yields each batch whose number in the sequence has the remainder r when divided by n. With gradient
     accumulation over `a` batches, the optimizer step with the number `s` uses `n * a` batches of the
     sequence, beginning with batch `s * n * a`. The batches of one optimizer step may belong to two epochs. A
     resumed run continues with the next batch of the sequence.

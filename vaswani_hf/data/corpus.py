@@ -53,9 +53,8 @@ ID_FEATURES = {
 }
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
-# per token. Without this limit a line of 100,000 equal characters would become few and very long tokens. Such
-# a line would not exceed `max_length` tokens, and the vocabulary would contain the very long tokens of the
-# line instead of words.
+# per token. Without this limit, a line of 100,000 equal characters would be kept, because few very long
+# tokens encode the line. The vocabulary would then contain these long tokens instead of words.
 CHARACTERS_PER_TOKEN = 16
 
 
@@ -71,8 +70,8 @@ class PairSource:
     and `target_file` need equally many files.
     """
 
-    # UTF-8 text, plain or `.gz`. `source_file` has one sentence per line. `target_file` has the translation
-    # of each sentence on the same line.
+    # UTF-8 text files, uncompressed or `.gz`. `source_file` has one sentence per line. `target_file` has the
+    # translation of each sentence on the same line.
     source_file: Files | None = None
     target_file: Files | None = None
     # The file is `.jsonl`, `.json`, `.csv` or `.parquet`. The file has one column per language, or a column
@@ -488,8 +487,8 @@ class Corpus:
     # Drop a training pair if the number of tokens of one side exceeds this multiple of the number of tokens
     # of the other side.
     max_length_ratio: float | None = None
-    # If true, keep the text of the training pairs. BPE-dropout needs the text, because it encodes the text
-    # again in each epoch.
+    # If true, keep the text of the training pairs. BPE-dropout needs the text, because BPE-dropout encodes
+    # the text again in each epoch.
     keep_text: bool = False
     # If true, the training split also contains each pair with source and target exchanged.
     both_directions: bool = False

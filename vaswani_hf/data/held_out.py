@@ -14,9 +14,10 @@ _BATCH_SIZE = 10_000
 def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     """Take pairs out of the training data. Return the splits in `sizes` and the remaining split "train".
 
-    The choice depends only on the texts and on `sizes`: the pairs with the smallest hashes are taken. Another
-    seed, another order of the pairs or a resumed run therefore gives the same splits. The held-out pairs are
-    distinct and have text on both sides. The split "train" contains no copy of a held-out pair.
+    The choice depends only on the texts and on `sizes`: the pairs with the smallest hashes are taken.
+    Therefore the splits depend neither on the seed nor on the order of the pairs, and a resumed run has the
+    same splits. The held-out pairs are distinct and have text on both sides. The split "train" contains no
+    copy of a held-out pair.
     """
     hashes, have_text = _hash_pairs(pairs)
     rows = np.flatnonzero(have_text)

@@ -1,4 +1,4 @@
-"""Reads the lines of a text file, plain or gzip, and parses JSON texts.
+"""Reads the lines of an uncompressed or gzip text file, and parses JSON texts.
 
 A line ends only at a line feed, not at other line separators of Unicode, so that parallel files stay aligned.
 """
@@ -28,7 +28,7 @@ def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read_raw_lines(path: Any) -> Iterator[bytes]:
-    """Yield the lines of a text file, plain or gzip, as bytes without line ends."""
+    """Yield the lines of an uncompressed or gzip text file as bytes without line ends."""
     open_file = gzip.open if Path(path).suffix == ".gz" else open
     try:
         with open_file(path, "rb") as file:
@@ -38,7 +38,7 @@ def read_raw_lines(path: Any) -> Iterator[bytes]:
 
 
 def read_lines(path: Any) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file, plain or gzip, without line ends."""
+    """Yield the lines of an uncompressed or gzip UTF-8 text file without line ends."""
     for number, line in enumerate(read_raw_lines(path), 1):
         yield decode_line(line, number, str(path))
 

@@ -24,9 +24,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
     """Yields the batches of one process from a stream of encoded pairs, for an unlimited number of epochs.
 
     The pairs of a window are permuted, sorted by length and cut into batches, and the batches are permuted.
-    The pairs after the last full window of an epoch are added to the window if they fill less than one batch.
-    Every process reads the whole stream. Use `DataLoader(stream, batch_size=None, collate_fn=collator)`
-    without workers, because `state_dict` must run in the process that reads the stream.
+    If the remaining pairs at the end of an epoch fill less than one batch, the pairs are added to the last
+    full window. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
+    collate_fn=collator)` without workers, because `state_dict` must run in the process that reads the stream.
     """
 
     # The number of batches per epoch of a stream is unknown.

@@ -44,8 +44,8 @@ class TextEncoder:
     """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
     once.
 
-    A tokenizer spends most of its time on words that it has encoded before. Encoding by looking up the ids of
-    known words takes a third of the time that the tokenizer takes (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that it has encoded before. Looking up the ids of words in a
+    cache takes a third of the tokenizer's time (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):

@@ -1,4 +1,5 @@
-"""Trains subword tokenizers: byte-level BPE on the training text, for one side or for both sides together.
+"""Trains subword tokenizers: byte-level BPE on the training text, either for source and target separately or
+for both together.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
@@ -135,8 +136,8 @@ def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
         write_manifest(unfinished, {})
         unfinished.rename(kept)
     except OSError:
-        # `rename` fails if another run has created the folder `kept` in the meantime. Ignore this error,
-        # because both runs train identical tokenizers.
+        # `rename` fails if another run has created the folder `kept` in the meantime. Ignore the error of
+        # `rename`, because both runs train identical tokenizers.
         if not kept.is_dir():
             raise
     finally:
@@ -215,8 +216,8 @@ def train_tokenizer(
     exactly, except for tags.
 
     `vocab_size` includes the special tokens, the bytes and the `tags` (see checkpoint/tokenizers.py), but not
-    `<mask>`. A corpus with few distinct words gives a smaller vocabulary. Each character in the texts that
-    takes several bytes in UTF-8 gets a vocabulary entry. If the vocabulary is too small for all these
+    `<mask>`. A corpus with few distinct words gives a smaller vocabulary. Each character of the texts that
+    consists of several bytes in UTF-8 gets a vocabulary entry. If the vocabulary is too small for all these
     characters, only the most frequent characters get entries, and a warning is logged.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
@@ -373,7 +374,7 @@ def with_transformers_interface(
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        # Treat "</s>" in a user's text as text, not as the end of the sentence. Only tokenizers with `<mask>`
-        # recognise special tokens, because users write `<mask>` into texts.
+        # Treat "</s>" in a user's text as text, not as the end of the sentence. Recognise special tokens in a
+        # text only if the tokenizer has `<mask>`, because users write `<mask>` into texts.
         split_special_tokens=not form.has_mask,
     )

@@ -43,8 +43,8 @@ TREES_HELD_OUT = 1000
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# A number has thousands and a remainder below 1000. Each of the two parts is drawn from one of these ranges:
-# zero, or numbers of one, two or three digits.
+# A number has thousands and a remainder below 1000. The thousands and the remainder are each drawn from one
+# of these ranges: zero, or numbers of one, two or three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18

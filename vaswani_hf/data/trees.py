@@ -74,7 +74,9 @@ class Tree:
 
     @property
     def sentence(self) -> str:
-        """The words with spaces between them. White space in a word becomes `_`, and `-LRB-` becomes `(`."""
+        """The words of the tree, separated by spaces. White space in a word becomes `_`, and `-LRB-` becomes
+        `(`.
+        """
         return " ".join(re.sub(r"\s", "_", unescaped(word)) for word in self.words)
 
     @property
@@ -280,7 +282,7 @@ def _files_of(path: str) -> list[str]:
 
 
 def read_treebank(path: str) -> Iterator[Tree]:
-    """Yield the trees of one file, plain or .gz."""
+    """Yield the trees of one file, which may be compressed (.gz)."""
     is_empty = True
     for tree in read_trees(read_lines(path), path):
         is_empty = False

@@ -19,7 +19,7 @@ TRIALS = 10_000
 # Report a p-value only if at least this number of translations differ between two systems. If m translations
 # differ, the randomization test cannot give a p-value below 2 / 2^m, because at least 2 of the 2^m exchanges
 # give a difference as large as the observed difference. For m = 10 the limit is 0.002. sacreBLEU ignores
-# exchanges that give exactly the observed difference, so it would report p = 0.0001 for m = 1.
+# exchanges that give exactly the observed difference, so sacreBLEU would report p = 0.0001 for m = 1.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes per sentence and trial, which is
 # 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -41,7 +41,7 @@ def check_comparable(num_sentences: int) -> None:
     """
     if num_sentences > MOST_SENTENCES:
         raise ValueError(
-            f"`--compare` takes at most {MOST_SENTENCES:,} sentences, because the significance tests would "
+            f"`--compare` accepts at most {MOST_SENTENCES:,} sentences, because the significance tests would "
             f"need gigabytes of memory for more, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")

@@ -105,7 +105,8 @@ def push(
     commit_message: str = "Push a checkpoint of vaswani_hf",
     token: str | bool | None = None,
 ) -> str:
-    """Push a checkpoint in one commit. Download the commit again, and compare it with the checkpoint.
+    """Push a checkpoint in one commit. Download the commit again, and compare the downloaded files with the
+    checkpoint.
 
     The repository is created if it does not exist. Before the push, the checkpoint and the permissions of the
     user are checked. huggingface_hub validates the metadata of the card before the upload. If a push fails,

@@ -1,4 +1,4 @@
-"""Language modelling: a decoder (causal) or an encoder (masked) learns from plain text.
+"""Language modelling: a decoder (causal) or an encoder (masked) learns from text without translations.
 
 In shapes, B is the number of texts of a batch, L the length of a text in tokens and V the size of the
 vocabulary.

@@ -468,7 +468,7 @@ def in_both_directions(
 
 def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
     reversed_columns = {
-        # An empty side stays empty without a tag, so that cleaning drops the pair in both directions.
+        # Do not add a tag to an empty side, so that cleaning drops the pair in both directions.
         "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
         "target": batch["source"],
     }
@@ -482,7 +482,9 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the exact match per number of digits, on the test split and on the numbers below 100."""
+    """Return the exact match for each number of digits, on the numbers of the test split and on the numbers
+    below 100.
+    """
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]
     sources = [*short_sources, *test["source"]]
@@ -499,7 +501,7 @@ def _scores_by_digits(
 def _ability(facts: dict[str, Any], data: TranslationData | None) -> str:
     source, target = facts.get("source_language"), facts.get("target_language")
     if not source:
-        return " for translation; between which languages is not known."
+        return " for translation; the two languages are not known."
     ability = f" that translates from `{source}` to `{target}`."
     if data is not None and data.both_directions:
         ability += f" It also translates from `{target}` to `{source}` if the text\n"

@@ -219,7 +219,8 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
                 results[recipe.output_dir] = train(recipe)
         except InterruptedRunError as error:
             raise InterruptedRunError(f"{error} To continue the list, repeat the command.") from None
-        except Exception as error:  # A failed training must not stop the other trainings.
+        except Exception as error:
+            # Store the error as the result, because a failed training must not stop the other trainings.
             message = " ".join(str(error).split())
             results[recipe.output_dir] = message
             print(f"{name}, seed {recipe.seed}: {message}", file=sys.stderr, flush=True)

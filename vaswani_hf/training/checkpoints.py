@@ -64,8 +64,8 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # The output folder already has a checkpoint of this step. A run saves a step again if the earlier
-        # checkpoint is damaged or its validation was interrupted.
+        # The output folder already has a checkpoint of this step. A run saves a second checkpoint of a step
+        # if the first checkpoint is damaged, or if the validation of the first checkpoint was interrupted.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -174,8 +174,9 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     """Return the checkpoints from which the run makes the final weights.
 
     `average_checkpoints` selects several last checkpoints, and `early_stopping_patience` selects the best
-    checkpoint. Without both keys, the function returns the last checkpoint. `step` is the last step of the
-    run. The function leaves out damaged checkpoints, and prints a line for each damaged checkpoint.
+    checkpoint. If the recipe has neither key, the function returns the last checkpoint. `step` is the last
+    step of the run. The function leaves out damaged checkpoints, and prints a line for each damaged
+    checkpoint.
     """
     last = folder / f"checkpoint-{step}"
     # Leave out checkpoints with a damaged manifest, because the manifest states whether a checkpoint was

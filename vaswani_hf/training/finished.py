@@ -52,7 +52,7 @@ def _final_files() -> list[str]:
 def write_final_record(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
     """Write the manifest of a finished run, then recipe.yaml and results.json.
 
-    The manifest also has the texts of both files.
+    The manifest also contains the texts of recipe.yaml and results.json.
     """
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}

@@ -11,7 +11,7 @@ NUM_PAPER_GPUS = 8
 # The share of its peak that a GPU is assumed to reach. This share is an assumption, because no GPU run of
 # this package has been measured. Small models and small batches reach a smaller share.
 ASSUMED_UTILIZATION = 0.3
-# The prices in the table below are those of the smallest machine with one GPU of this model.
+# Each price in `GPUS` is the price of the smallest machine with one GPU of the model.
 PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-pricing"
 
 

@@ -268,7 +268,7 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
         rate = float(f"{rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
         schedule["learning_rate"] = (
             rate,
-            "the highest learning rate; lower than in the named recipe, because the batches are smaller",
+            "the highest learning rate; lower than in the recipe of the model, because the batches are smaller",
         )
     tokenize, tokenize_reason = _bleu_tokenizer(data["target_language"], corpus)
     return {

@@ -134,7 +134,7 @@ def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
-    """Refuse training pairs that differ from those of the run in a folder.
+    """Refuse training pairs that differ from the training pairs of the run in `folder`.
 
     `pairs` is the digest of the pairs.
     """

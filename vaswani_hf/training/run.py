@@ -276,7 +276,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
 def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | None:
     """Check the recipe, prepare the folder, and find the checkpoint to continue from.
 
-    `fault` names the damaged files of a finished run; it is empty otherwise.
+    `fault` names the damaged files of a finished run; empty for other runs.
     """
     folder = Path(recipe.output_dir)
     _warn(processes.run_on_main(recipe.check_training), processes)
@@ -582,8 +582,8 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
     """Write model and tokenizers into a folder. Each file is written completely or not at all.
 
-    `before` is the cost of the training. The function records the cost before the scoring, because the cost
-    must not be lost if the scoring is interrupted.
+    `before` is the cost of the training. The function writes the cost into results.json before the scoring,
+    because the cost must not be lost if the scoring is interrupted.
     """
     staging = finished.stage_model(model, corpus, folder)
     # Remove the scores in results.json, because they belong to earlier final weights.

@@ -1,8 +1,8 @@
 """Graceful shutdown: a SIGINT or SIGTERM sent to one process is forwarded to all processes on the machine.
 
 Launchers and schedulers kill a process about half a minute after the signal. During training the trainer
-saves a checkpoint first (see callbacks.py). Before and after training there is nothing to save, and the run
-ends at once.
+saves a checkpoint first (see callbacks.py). Before and after the training, a signal ends the run at once,
+because there is nothing to save.
 """
 
 import contextlib

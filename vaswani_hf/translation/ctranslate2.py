@@ -1,9 +1,9 @@
 """The CTranslate2 backend of `Translator`. The backend loads a folder that `vaswani export --format
 ctranslate2` wrote.
 
-`convert.ctranslate2` writes the folder. The other backend is `PyTorchBackend` in `model.translator_vaswani`.
-The search settings have the same names and meanings as in `generate`. The search of CTranslate2 differs from
-our search in these points:
+`convert.ctranslate2` writes the folder. The backend for PyTorch models is `PyTorchBackend` in
+`model.translator_vaswani`. The search settings have the same names and meanings as in `generate`. The search
+of CTranslate2 differs from our search in these points:
 
 - CTranslate2 stops when `2 * num_beams` translations have finished. With `early_stopping=True`, CTranslate2
   stops when `num_beams` translations have finished. Our search stops when no better translation is possible.
@@ -117,8 +117,8 @@ class CTranslate2Backend:
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
         self._warn_of_unknown_settings()
         self._ends = eos_token_ids(self.generation_config)
-        # If `bad_words_ids` has an entry with only `</s>`, ignore the entry, because `generate` ignores it
-        # too.
+        # If `bad_words_ids` has an entry with only `</s>`, ignore the entry, because `generate` also ignores
+        # an entry with only `</s>`.
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
         self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
         has_limit = self.source_tokenizer.model_max_length < 10**6

@@ -77,7 +77,7 @@ def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTraining
 
 
 def main() -> None:
-    """Train in turns. The second argument "grouped" asks for batches of similar lengths."""
+    """Train in turns. The second argument may be "grouped" for batches of sentences of similar lengths."""
     settings = read_settings()
     turns = Turns(torch.cuda if settings.device == "cuda" else None)
     corpus = corpus_of(recipe_of(settings))
