@@ -121,8 +121,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if is_output:
         return per_head.T.repeat(width, 1) / (heads * depth)
     wide = per_head.repeat(1, width) / width
-    # A dot product of a query and a key has `depth` times as many terms as in `model`, and the divisor of the
-    # attention scores is sqrt(depth) times as large.
+    # Multiply queries and keys by depth**-0.25, because a dot product has `depth` times as many terms as in
+    # `model`, and the divisor of the attention scores is only sqrt(depth) times as large.
     return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
 
 

@@ -104,7 +104,7 @@ def peak_memory(work: Callable[[], Any]) -> float:
         before = torch.cuda.memory_allocated() / 2**20
         work()
         return torch.cuda.max_memory_allocated() / 2**20 - before
-    # Writing 5 to this file resets the peak of the resident size (Linux).
+    # Reset the peak of the resident size by writing 5 to this file (Linux).
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = resident("VmRSS")
     work()

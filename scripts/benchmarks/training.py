@@ -40,7 +40,7 @@ SHAPES = {
     # The shape of the paper's base model.
     "base": Shape(width=512, ffn=2048, layers=6, heads=8, vocabulary=37000, tokens=2048, turn=8000),
 }
-# On a GPU, batches have the size of the paper.
+# On a GPU, use batches of the paper's size.
 GPU_TOKENS = 25000
 GPU_TURN = 10**6
 WARM_UP_STEPS = 2
@@ -187,7 +187,7 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
     """
     rates: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for competitor in everybody:
-        # The first answer says that the competitor has started and waits.
+        # Wait for the first answer, which says that the competitor has started and waits.
         competitor.answer()
     for competitor in everybody:
         warm_up = competitor.answer({"steps": WARM_UP_STEPS})
@@ -329,7 +329,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> None:
     """Measure and print one table per shape."""
     arguments = parsed(words)
-    # A SIGTERM must end the competitors too.
+    # Exit with an exception after a SIGTERM, so that `finally` also ends the competitors.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     torch.set_num_threads(arguments.threads)
     print_header()

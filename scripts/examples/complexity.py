@@ -33,7 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
 
-# Each head has the width of the paper. A wider layer has more heads, so that the cost of the softmax is also
+# Give each head the width of the paper. A wider layer has more heads, so that the cost of the softmax is also
 # proportional to n^2 d.
 HEAD_WIDTH = 64
 # The sizes at which the sequential operations and the maximum path lengths are measured.
@@ -134,8 +134,8 @@ def _dilated_layers(size: Size) -> int:
     return next(layers for layers in range(size.n) if size.k**layers >= size.n)
 
 
-# The smallest size is large enough that the leading term of the cost dominates. A layer of the largest size
-# takes about a second.
+# The smallest size is large enough that the leading term of the cost dominates. The largest size is small
+# enough that one layer takes about a second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
 # Measure no wider LSTM, because its matrices would not fit into the processor cache and its time would follow
 # another power law.
@@ -312,7 +312,8 @@ def layers_between_ends(row: Row, size: Size) -> int:
     for depth in range(size.n):
         layer = row.layer(size, depth, "eager").double()
 
-        # The residual connection and layer normalization (Section 3.1) do not connect different positions.
+        # Add the residual connection and layer normalization (Section 3.1), because they do not connect
+        # different positions.
         def sublayer(states: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
             return nn.functional.layer_norm(states + layer(states), (size.d,))
 

@@ -45,14 +45,14 @@ class BpeDropout:
         self._token_ids = backend.get_vocab(with_added_tokens=False)
         self._eos_token_id = tokenizer.eos_token_id
         self._tags = tags_of(tokenizer)
-        # The parentheses in the pattern make `split` return the tags, too. Exclude \x1c to \x1f, because
+        # Put each tag in parentheses, so that `split` also returns the tags. Exclude \x1c to \x1f, because
         # `tokenizers` does not count these characters as white space.
         space = r"[^\S\x1c-\x1f]*"
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # The first merges join the bytes of one character. Never leave out these merges, because a model that
-        # is trained on parts of characters may write parts of characters.
+        # Some merges join the bytes of one character. Never leave out these merges, because a model that is
+        # trained on parts of characters may write parts of characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 

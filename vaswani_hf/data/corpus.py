@@ -349,7 +349,8 @@ def prepare_pairs(
     if isinstance(pairs, IterableDataset):
         return encoder.encode_stream(pairs, report), report
     corpus_column = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
-    # `datasets` writes the encoded pairs into the cache folder of the text pairs.
+    # Find the cache folder of the text pairs, because `datasets` also writes the encoded pairs into this
+    # folder.
     folder = (
         Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
     )

@@ -76,7 +76,8 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
 
 def _cached_commit(dataset: str, config: str | None, revision: str | None) -> str | None:
     try:
-        # The hash of a builder is the commit of the dataset, both in the cache and on the Hub.
+        # Read the commit of the dataset from the hash of the builder. The two are the same, both in the cache
+        # and on the Hub.
         commit = load_dataset_builder(dataset, config, revision=revision).hash
     except (OSError, ValueError) as error:
         raise HubError(
@@ -94,7 +95,7 @@ def open_dataset(
     """
     dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
     files = getattr(dataset, "cache_files", [])
-    # `datasets` caches a dataset of the Hub in a folder whose name is the commit.
+    # Read the commit from the name of the folder in which `datasets` caches the dataset.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if _is_commit(revision) and _is_commit(commit) and commit != revision:
         # If the Hub does not answer, `datasets` may load another commit from the cache.

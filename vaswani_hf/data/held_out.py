@@ -34,7 +34,7 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     start = 0
     for split, size in sizes.items():
         held_out = pairs.select(np.sort(rows[first[start : start + size]]))
-        # The corpus number of a pair is needed only in training.
+        # Remove the corpus numbers from held-out pairs, because only the training needs the corpus numbers.
         has_column = CORPUS_COLUMN in held_out.column_names
         splits[split] = held_out.remove_columns(CORPUS_COLUMN) if has_column else held_out
         start += size

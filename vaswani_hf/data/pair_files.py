@@ -131,11 +131,12 @@ def _read_csv(path: str) -> Iterator[dict]:
     rows = csv.DictReader((line + "\n" for line in read_lines(path)), strict=True)
     last_line = 0
     try:
-        # The first line has the names of the columns.
+        # Read the names of the columns from the first line.
         if rows.fieldnames is not None:
             last_line = rows.line_num
         for row in rows:
-            # `DictReader` gives surplus fields the key None and missing fields the value None.
+            # Refuse a row with surplus or missing fields. `DictReader` gives surplus fields the key None and
+            # missing fields the value None.
             if None in row or None in row.values():
                 raise csv.Error("another number of fields than in the first line")
             yield row

@@ -89,8 +89,8 @@ class TextEncoder:
         )
 
     def _remember(self, words: set[str]) -> dict[str, bytes]:
-        # Several threads share this encoder. If the dictionary is full, use a new dictionary and leave the
-        # full dictionary as it is, because another thread may be reading the full dictionary.
+        # If the dictionary is full, use a new dictionary and do not change the full dictionary, because
+        # another thread may be reading the full dictionary.
         ids_of = self._ids_of if len(self._ids_of) < _MAX_WORDS else {}
         new = [word for word in words if word not in ids_of]
         ids_of.update(zip(new, self._encode(new, special=False), strict=True))

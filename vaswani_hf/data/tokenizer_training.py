@@ -47,8 +47,8 @@ from .text_encoder import begins_with_a_space
 
 logger = logging.getLogger(__name__)
 
-# The special tokens have the same order as in BART. `<pad>` must not have the id 0, because `generate` treats
-# a pad token with the id 0 as missing.
+# Use the order of the special tokens of BART. `<pad>` must not have the id 0, because `generate` treats a pad
+# token with the id 0 as missing.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 # The tokenizer recognises a tag, such as `>>en<<`, before any normalization, and removes the spaces around
@@ -247,8 +247,8 @@ def _add_marks(backend: Tokenizer, form: TextForm) -> None:
     """Give a trained tokenizer the `<mask>`, the decoder and the special tokens that `form` describes."""
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
-    # Decoding removes the token of a tag. If several tokens together spell a tag, decoding keeps these
-    # tokens, because they are ordinary text.
+    # In decoding, remove each token that is a tag. If several tokens together spell a tag, keep these tokens,
+    # because the tokens are ordinary text.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
     # Remove the space before the text in decoding. Do not remove the space for a causal language model,
@@ -369,7 +369,8 @@ def with_transformers_interface(
         eos_token=eos,
         unk_token=unk,
         **({"mask_token": _mask_of(backend)} if form.has_mask else {}),
-        # Padding on the left lets a model continue a text after its last token.
+        # For a model that continues texts, pad on the left, so that no padding follows the last token of a
+        # text.
         padding_side="left" if form.is_open else "right",
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],

@@ -246,7 +246,7 @@ def german_words(number: int) -> str:
     if thousands == 0:
         return _words_below_1000(rest, "de")
     word = _words_below_1000(thousands, "de")
-    # "eins" at the end of the thousands becomes "ein" before "tausend".
+    # Replace "eins" at the end of the thousands by "ein", because German writes "eintausend".
     if word.endswith("eins"):
         word = word.removesuffix("s")
     word += "tausend"
@@ -392,7 +392,7 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     symbols: list[str] = []
     words: list[str] = []
     tags: list[str] = []
-    # A stack of symbols that are not expanded yet. The last symbol is expanded next.
+    # A stack of the symbols that are not expanded yet. The last symbol of the stack is expanded next.
     pending = [_draw(_STARTS, generator)]
     while pending:
         # Draw a value even if the symbol has no `~`, because published scores depend on the sequence of

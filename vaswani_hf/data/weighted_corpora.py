@@ -29,7 +29,7 @@ class WeightedPairs:
     ):
         """`corpora` [N] has the number of the corpus of each pair. `weights` has one weight per corpus."""
         self._seed = seed
-        # Pairs of equal lengths get a random order.
+        # Put pairs of equal lengths into a random order.
         mixed = np.random.default_rng(seed).permutation(len(corpora))
         order = mixed[order_by_length(source_lengths[mixed], target_lengths[mixed])]
         self._pairs = [order[corpora[order] == number] for number in range(len(weights))]

@@ -75,8 +75,8 @@ def corpus_metrics(tokenize: str, lowercase: bool, split_compounds: bool) -> dic
     `score_translations`.
     """
     check_tokenizer(tokenize)
-    # With the tokenizer "none" the text is already tokenized. `force` turns off the warning about tokenized
-    # text.
+    # Turn off the warning about tokenized text (`force`) for the tokenizer "none", because the text is then
+    # already tokenized.
     bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     if split_compounds:
         bleu = CompoundSplitBLEU(tokenize, lowercase)
@@ -99,8 +99,8 @@ def score_translations(
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
-    # sacreBLEU needs one list with the first reference of every prediction, one list with the second
-    # reference, and so on. A missing reference is None.
+    # Make one list with the first reference of every prediction, one list with the second reference, and so
+    # on, because sacreBLEU needs these lists. A missing reference is None.
     references_by_number = list(itertools.zip_longest(*reference_lists))
     bleu_score = bleu.corpus_score(predictions, references_by_number)
     chrf_score = chrf.corpus_score(predictions, references_by_number)

@@ -96,7 +96,7 @@ def compare_systems(
         of_systems = [{"system": name} for name in systems]
         lengths.append({"words": words, "sentences": len(indices), "systems": of_systems})
     signatures: dict[str, str] = {}
-    # `disable=None` shows no bar if stderr is not a terminal.
+    # Pass `disable=None`, so that tqdm shows no progress bar if stderr is not a terminal.
     with tqdm(total=len(metrics) * (2 + len(buckets)), desc="comparing", disable=None, leave=False) as bar:
         for key, metric in metrics.items():
             bar.set_description(f"comparing {METRIC_NAMES[key]}")

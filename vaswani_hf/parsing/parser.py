@@ -80,7 +80,7 @@ class WellFormedTrees(LogitsProcessor):
                 tag_ids.append(token_id)
         self.eos_token_id = tokenizer.eos_token_id
         self.opening_ids = torch.tensor(opening_ids, device=device)
-        # The model writes a tag in place of each word of the sentence.
+        # The ids of the tags. The model writes a tag in place of each word of the sentence.
         self.tag_ids = torch.tensor(tag_ids, device=device)
         self.num_words = torch.tensor(num_words, device=device)
         self.limits = torch.tensor(limits, device=device)

@@ -163,8 +163,8 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
             os.replace(staging / name, checkpoint)
     shutil.rmtree(staging)
     print(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}", flush=True)
-    # Early stopping needs the checkpoint with the best validation score, and averaging needs the last
-    # checkpoints.
+    # Print a note if checkpoints are missing. Early stopping needs the checkpoint with the best validation
+    # score, and averaging needs the last checkpoints.
     best = _best_step(snapshot / newest, training)
     is_best_missing = training.early_stopping_patience is not None and best not in steps.values()
     if is_best_missing or len(set(steps.values())) < training.average_checkpoints:

@@ -127,7 +127,7 @@ class Task(Protocol):
 
     def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
         """Return the split "train", "validation" or "test" with the columns `source` and `target`; None if
-        missing.
+        the split is missing.
 
         A training split of weighted corpora also has the column `corpus`, the number of the corpus of each
         pair.
@@ -145,7 +145,9 @@ class Task(Protocol):
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        """Convert the tokenizers of another model for this task; ValueError if the task cannot use them."""
+        """Convert the tokenizers of another model for this task; raise a ValueError if the task cannot use
+        the tokenizers.
+        """
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:

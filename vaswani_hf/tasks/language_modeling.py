@@ -103,8 +103,8 @@ class LanguageModeling(Task):
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     # The special tokens that the tokenizer adds to a text.
     form: TextForm
-    # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name for readers of
-    # the card.
+    # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name of the task
+    # for readers of the model card.
     hub_task: str
     hub_name: str
     # The words before "texts in LANGUAGE" in the first sentence of the model card. These words say what the

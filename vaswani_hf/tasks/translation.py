@@ -42,7 +42,7 @@ from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, Tokeniz
 from ..translation.translator import Translator
 from .base import CardWords, Scores, Task, Tokenizers
 
-# The example sentence of a model card, by source language. No sentence is from a corpus.
+# The example sentence of a model card, by source language. The sentences do not come from a corpus.
 _EXAMPLES = {
     "en": "The model reads the whole sentence at once.",
     "de": "Das Modell liest den ganzen Satz auf einmal.",
@@ -319,7 +319,7 @@ class Translation(Task):
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: TranslationEvaluation
     ) -> list[str]:
         translator = Translator(model.eval(), corpus.source_tokenizer, corpus.target_tokenizer)
-        # Greedy search is accurate enough to compare the steps of a run.
+        # Use greedy search, because greedy search is accurate enough to compare the steps of a run.
         return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
 
     def score_outputs(

@@ -47,7 +47,7 @@ Results = dict[str, dict[str, Any] | str]
 # The table of differences does not show keys that begin with these words, because the values of such keys
 # depend on the folder or the split.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# The placeholder for a value that comes from the model in `init_from`.
+# The table shows this text in place of a value that comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
 # The scores of the table, with their titles.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
@@ -160,8 +160,8 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
         else:
             init_from = bases[init_from]
         return recipe.replace(model=recipe.model.replace(init_from=init_from))
-    # If the folder already contains a run, that run must have the same recipe. A run with `init_from` is
-    # checked later, when the model in `init_from` exists.
+    # If the folder already contains a run, that run must have the same recipe. Do not check a run with
+    # `init_from` here, because the model in `init_from` may not exist yet.
     found = earlier_recipe(Path(recipe.output_dir))
     refuse_another_run(resolve(recipe, found) if found else recipe, found)
     return recipe
@@ -327,7 +327,7 @@ def changes(recipe: Recipe, first: Recipe) -> str:
     # If the parts of a model start from different models, `init_from` has one key per part.
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
-        # The folder of an earlier run is OUTPUT/NAME/seed_N.
+        # Show the name of an earlier run instead of its folder OUTPUT/NAME/seed_N.
         key: _name_of_base(value) if value and key.startswith("model.init_from") else value
         for key in keys
         if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)
@@ -424,7 +424,8 @@ def _draw(compared: list[dict[str, Any]], path: Path) -> None:
             minutes = [row["seconds"] / 60 for row in rows]
             losses = [row["eval_loss"] for row in rows]
             right.plot(minutes, losses, label=label, color=color, linestyle=style)
-            # The legend names a run once. Labels that begin with "_" are not in the legend.
+            # Name each run only once in the legend. matplotlib leaves labels that begin with "_" out of the
+            # legend.
             label = "_"
     scores = [run["mean"]["bleu"] for run in ended]
     # Start the axis near the lowest score, so that small differences are visible.

@@ -191,8 +191,8 @@ def with_kept_tokenizers(
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
     # Accept the `vocab_size` of the base's recipe, because a recipe that extends the base's recipe has the
-    # same value. The tokenizer may have fewer tokens than `vocab_size` (small corpus) or one token more
-    # (`<mask>`).
+    # same value. Also accept the number of tokens of the tokenizer, which may be smaller than `vocab_size`
+    # (for a small corpus) or larger by one (`<mask>`).
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
@@ -228,7 +228,7 @@ def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> N
 
 @torch.no_grad()
 def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
-    """Copy the weights of the bases into an untrained model, and return a message.
+    """Copy the weights of the bases into an untrained model, and return a message that names the bases.
 
     The embedding of a token that is not in the vocabulary of the base keeps its random values.
     """

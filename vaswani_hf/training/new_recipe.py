@@ -27,7 +27,8 @@ SAMPLE_SIZE = 20_000
 # Refuse a corpus with fewer pairs, because the corpus must be divided into a training, a validation and a
 # test split.
 FEWEST_PAIRS = 100
-# The recipe for Multi30k has 80 tokens of text for each entry of the vocabulary. A token has about 4 bytes.
+# Choose a vocabulary with an entry for 320 bytes of text. The recipe for Multi30k has 80 tokens of text for
+# each entry, and a token has about 4 bytes.
 _BYTES_PER_ENTRY = 320
 # Comments in the written recipe begin in this column.
 _COLUMN = 38
@@ -53,8 +54,8 @@ class _Size:
     epochs: int
     fewest_steps: int
     most_steps: int
-    # The keys of the schedule, with their comments. `warmup_share` gives the warm-up as a share of all steps. The
-    # written recipe has the key `warmup_steps`.
+    # The keys of the schedule, with their comments. `warmup_share` is the length of the warm-up as a share of
+    # all steps; the written recipe has the key `warmup_steps` instead.
     schedule: dict[str, tuple[Any, str]]
     warmup_share: float
     average_checkpoints: int

@@ -224,7 +224,8 @@ def planned_flops(
     """
     in_paper = cost
     if training.gradient_checkpointing:
-        # The paper did not use gradient checkpointing.
+        # Count the FLOPs without gradient checkpointing, because the paper did not use gradient
+        # checkpointing.
         in_paper = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)
 
     seconds = paper_seconds(_step_flops(in_paper, training), length)
@@ -312,7 +313,7 @@ def _length_lines(plan: dict[str, Any]) -> list[str]:
         ]
     lines = [f"steps             {plan['steps']:>15,}"]
     for side in ("source", "target"):
-        # A language model has no source tokens.
+        # Leave out the source tokens of a language model, because a language model has none.
         if plan[f"{side}_tokens"] is not None:
             lines.append(
                 f"{side} tokens     {plan[f'{side}_tokens']:>15,}  at most: positions, padding included"

@@ -98,7 +98,8 @@ class Processes:
     """
 
     def __init__(self, longest_wait: timedelta = LONGEST_WAIT):
-        # On a machine without an accelerator, PartialState starts a process group only if `cpu` is true.
+        # Pass `cpu=True` on a machine without an accelerator, because PartialState would otherwise start no
+        # process group.
         self._state = PartialState(cpu=not torch.accelerator.is_available())
         self.count = self._state.num_processes
         self.is_first = self._state.is_main_process

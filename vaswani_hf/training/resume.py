@@ -47,8 +47,8 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
         return False
     try:
         results = read_results(folder)
-        # A folder that `vaswani average` wrote has `average_of` and is not a finished run. If the scoring was
-        # interrupted, the entry `asked` in results.json is null.
+        # A results.json with `average_of` comes from `vaswani average`, not from a finished run. If the
+        # scoring was interrupted, the entry `asked` in results.json is null.
         if "average_of" in results or results.get("asked", {}) is None:
             return False
         before = recorded | results.get("asked", {})

@@ -69,7 +69,7 @@ LEAST_TOKENS_PER_ENTRY = 25
 MOST_PARAMETERS_PER_TOKEN = 40
 # Do not check a vocabulary of at most this size, because 256 tokens of each vocabulary are single bytes.
 SMALL_VOCABULARY = 1000
-# A pattern for the error messages of gloo and NCCL after another process of the run has ended.
+# This pattern matches the error messages of gloo and NCCL after another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 
@@ -284,7 +284,8 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
         say(
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
         )
-    # `frozen_weights` refuses names in `training.frozen` that are not parts of the model.
+    # Call `frozen_weights` now, because the function refuses names in `training.frozen` that are not parts of
+    # the model.
     initialization.frozen_weights(_planned_model(recipe), recipe.training.frozen)
 
     def newest_checkpoint() -> Path | None:
@@ -330,7 +331,7 @@ def _warn(sentences: list[str], processes: Processes) -> None:
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
     task = TASKS[recipe.task]
-    # A resumed run reads the tokenizers of its checkpoint.
+    # In a resumed run, read the tokenizers from the checkpoint.
     folder = checkpoint or Path(recipe.output_dir)
     new_tokenizers = checkpoint is None and processes.is_first
     with naming_the_folder(folder):
@@ -384,7 +385,8 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     if not search:
         return model
     model.generation_config = GenerationConfig.from_model_config(config)
-    # Without `allow_custom_entries`, transformers ignores fields that are unknown to transformers.
+    # Pass `allow_custom_entries`, because transformers would otherwise ignore fields that transformers does
+    # not define.
     model.generation_config.update(allow_custom_entries=True, **search)
     return model
 

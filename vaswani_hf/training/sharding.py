@@ -42,8 +42,8 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
         return
     if plugin.fsdp_version != 2:
         raise ValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
-    # Checkpoints need whole weights for averaging and for the Hub. Reset the settings of the earlier state
-    # dict type first, because `set_state_dict_type` would keep them.
+    # Save whole weights in checkpoints, because averaging and the Hub need whole weights. Reset the settings
+    # of the earlier state dict type first, because `set_state_dict_type` would keep these settings.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     # Remove accelerate's mixed-precision policy of FSDP2, because the policy would also round the weights of

@@ -96,7 +96,8 @@ def step_cost(
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 
-        # The first step creates the state of the optimizer.
+        # Run one optimizer step before the counted batch, because the first step creates the state of the
+        # optimizer.
         trained = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=bf16)
         for weight in trained:
@@ -109,7 +110,7 @@ def step_cost(
             optimizer.zero_grad()
 
         if training.gradient_checkpointing:
-            # transformers 5.23 has a new name for this method.
+            # Try two names of the method, because transformers 5.23 renamed the method.
             enable = (
                 getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             )
@@ -188,7 +189,7 @@ class _Counter(TorchDispatchMode):
         formula = _FORMULAS.get(func.overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=results)
-        # An operator returns either one tensor or several tensors.
+        # Put a single result into a tuple, because an operator returns either one tensor or several tensors.
         for result in results if isinstance(results, tuple | list) else (results,):
             if isinstance(result, torch.Tensor) and result.device.type != "meta":
                 self._add(result.untyped_storage())

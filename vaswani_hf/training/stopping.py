@@ -53,7 +53,7 @@ class GracefulShutdown:
         self.received = 0
         # True while a checkpoint is written. The process is not killed while a checkpoint is written.
         self.is_saving = False
-        # A function that returns the message that is printed if the process must be killed.
+        # A function. If the process must be killed, the function returns the message to print.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
         self._is_first = True
         self._peers: list[int] = []
@@ -93,8 +93,8 @@ class GracefulShutdown:
             self.restore()
             _LISTENING.remove(self)
             signal.set_wakeup_fd(earlier_descriptor)
-            # `shutdown` ends the thread even if child processes, such as data workers, hold copies of the
-            # socket.
+            # Call `shutdown`, because `close` does not end the thread while child processes, such as data
+            # workers, have copies of the socket.
             writer.shutdown(socket.SHUT_RDWR)
             watcher.join()
             writer.close()
@@ -146,7 +146,8 @@ class GracefulShutdown:
             raise ShutdownRequested
         if self._is_first:
             name = signal.Signals(number).name
-            # Python raises RuntimeError if the signal arrived while a line was being printed.
+            # Ignore a RuntimeError, because Python raises RuntimeError if the signal arrived while a line was
+            # being printed.
             with contextlib.suppress(RuntimeError):
                 say(f"{name}: saving a checkpoint after this step … (a second signal ends the run at once)")
 

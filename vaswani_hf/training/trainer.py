@@ -222,7 +222,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Compute the loss and the gradients of one batch. A CPU computes a large batch in parts."""
         self._seed_batch()
         step = super().training_step
-        # On a GPU, the copy from pinned memory runs while the device computes.
+        # Pass `non_blocking=True`, so that the copy from pinned memory runs while a GPU computes.
         inputs = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         parts = [inputs]
         # Compute parts only if the number of tokens of the whole step is known, because the loss is a mean
@@ -258,7 +258,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
-        # PyTorch's CPU generator uses 32 bits of a seed.
+        # Hash both numbers into 32 bits, because PyTorch's CPU generator uses only 32 bits of a seed.
         (seed,) = np.random.SeedSequence([self.args.seed, number]).generate_state(1)
         torch.manual_seed(int(seed))
 
@@ -293,7 +293,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None:
-            # The norm of sharded gradients is sharded, so gather its shards.
+            # If the gradients are sharded, gather the shards of the norm.
             whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self.norms_of_step = self.norms_of_step + whole
         return norm
@@ -329,7 +329,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.args.output_dir = str(folder / STAGING_FOLDER)
         self.stop.is_saving = True
         try:
-            # Each process writes the state of its generators.
+            # Call `_save_checkpoint` in all processes, because each process writes the state of its random
+            # generators.
             save = super()._save_checkpoint
             self.processes.run_all_or_exit(lambda: save(model, trial))
             self.args.output_dir = str(folder)
@@ -431,7 +432,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         batches = list(TokenBudgetSampler(*pair_lengths(self.corpus.validation), budget, budget, seed=None))
         return DataLoader(
             PairRows(self.corpus.validation),
-            # Each process computes its share of the batches.
+            # Give each process a share of the batches.
             batch_sampler=batches[self.args.process_index :: self.args.world_size],
             collate_fn=self.corpus.validation_collator,
         )

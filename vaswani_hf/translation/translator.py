@@ -32,7 +32,7 @@ class Translator(BaseTranslator):
         2
     """
 
-    # True for `Parser`. A checkpoint that writes trees cannot be loaded as a `Translator`.
+    # True for `Parser`. A `Translator` refuses a checkpoint that writes trees.
     makes_trees = False
     # True if the dtype is "auto" and the choice between float32 and bfloat16 is not yet made.
     is_undecided = False

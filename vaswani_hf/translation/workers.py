@@ -57,8 +57,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     context = multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // num_workers)
     workers: dict[Connection, BaseProcess] = {}
-    # Ctrl-C sends SIGINT to all processes in a terminal. The worker processes ignore SIGINT, because the main
-    # process terminates the worker processes.
+    # Let the worker processes ignore SIGINT, because Ctrl-C sends SIGINT to all processes in a terminal, and
+    # the main process terminates the worker processes.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     try:

@@ -141,7 +141,7 @@ def main() -> None:
         dev_args=set_validation_args(arguments.test),
     )
     manager.turns = turns
-    # Gradients in bfloat16 need no scaling.
+    # Switch gradient scaling off, because gradients in bfloat16 need no scaling.
     manager.scaler = None
     # Prevent JoeyNMT from saving a checkpoint at the end.
     manager._save_checkpoint = lambda *args: None

@@ -112,14 +112,14 @@ def main() -> None:
     """Train in turns."""
     settings = read_settings()
     turns = Turns()
-    # A SIGTERM to this process must end Marian too.
+    # Exit with an exception after a SIGTERM, so that `finally` also ends Marian.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     facts = json.loads((Path(settings.folder) / "facts.json").read_text(encoding="utf-8"))
     training = start_training(settings)
     try:
         train(turns, training, facts["tokens_per_target_token"])
     except NoMoreTurnsError:
-        # Marian saves the model when it receives a SIGTERM.
+        # Send a SIGTERM, because Marian saves the model after a SIGTERM.
         training.send_signal(signal.SIGTERM)
         training.send_signal(signal.SIGCONT)
         training.communicate()
