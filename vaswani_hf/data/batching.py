@@ -236,11 +236,11 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
     """Yields the batches of one process for an unlimited number of epochs. A batch is a list of tuples
     (epoch, pair number).
 
-    The batches of all epochs form one sequence, which does not depend on the number of processes. Process r
-    of n yields each batch whose number in the sequence has the remainder r when divided by n. With gradient
-    accumulation over `a` batches, the optimizer step with the number `s` uses `n * a` batches of the
-    sequence, beginning with batch `s * n * a`. The batches of one optimizer step may belong to two epochs. A
-    resumed run continues with the next batch of the sequence.
+    The batches of all epochs form one sequence, which does not depend on the number of processes. Process `r`
+    of `n` yields each batch whose number in the sequence has the remainder `r` when divided by `n`. With `n`
+    processes and gradient accumulation over `a` batches, optimizer step `s` (counted from 0) uses `n * a`
+    batches of the sequence, beginning with batch `s * n * a`. The batches of one optimizer step may belong to
+    two epochs. A resumed run continues with the next batch of the sequence.
     """
 
     def __init__(

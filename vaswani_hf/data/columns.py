@@ -1,4 +1,4 @@
-"""Columns of an encoded corpus, read from memory-mapped Arrow files.
+"""Reads columns of an encoded corpus from memory-mapped Arrow files.
 
 This module is faster than `datasets`, because `datasets` reads rows one by one after `select` and converts
 each token into a Python integer.

@@ -13,10 +13,11 @@ has exactly one correct tree, because its words decide the attachment of each ph
   phrase attaches to "man". In "sees the man with the telescope" the phrase attaches to the verb. A phrase
   with a place attaches to the verb if it follows the verb ("sees the man in the garden"), and to the noun if
   it precedes the verb ("the man in the garden sleeps").
-- A relative clause after two nouns attaches to the noun that agrees with the verb of the clause: "the dogs
-  near the cat that bark", "the dogs near the cat that barks".
-- "up", "on" and "in" are particles in some sentences and prepositions in other sentences: "puts the dog on",
-  "sleeps on Monday".
+- A relative clause after two nouns attaches to the noun that agrees with the verb of the clause. In "the dogs
+  near the cat that bark" the clause attaches to "dogs". In "the dogs near the cat that barks" the clause
+  attaches to "cat".
+- "up", "on" and "in" are particles in some sentences and prepositions in other sentences. In "puts the dog
+  on" the word "on" is a particle. In "sleeps on Monday" the word "on" is a preposition.
 
 The grammar generates no ambiguous sentences. For example, no phrase with a place follows an object with a
 relative clause.
@@ -286,10 +287,10 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     shapes have equal probability. A uniform draw from all numbers would give few short numbers, because 90 %
     of all numbers have six digits.
 
-    The split of a number does not depend on the seed: "validation" and "test" have about 5 % of the numbers
-    each, "train" has the remaining numbers and all numbers below 100. Only "train" repeats numbers, and a
-    number is repeated only after all numbers of its shape have been drawn. A smaller `num_pairs` gives the
-    first pairs of the list that a larger `num_pairs` gives.
+    The split of a number does not depend on the seed: the splits "validation" and "test" have about 5 % of
+    the numbers each. The split "train" has the remaining numbers and all numbers below 100. Numbers repeat
+    only in the split "train", and only after all numbers of the same shape have been drawn. A smaller
+    `num_pairs` gives the first pairs of the list that a larger `num_pairs` gives.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -367,9 +368,9 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
     """Generate trees of random sentences that belong to one split. All sentences are different.
 
-    The split of a sentence does not depend on the seed: "validation" and "test" have about 5 % of the
-    sentences each, "train" has the remaining sentences. A smaller `num_trees` gives the first trees of the
-    list that a larger `num_trees` gives.
+    The split of a sentence does not depend on the seed: the splits "validation" and "test" have about 5 % of
+    the sentences each. The split "train" has the remaining sentences. A smaller `num_trees` gives the first
+    trees of the list that a larger `num_trees` gives.
     """
     generator = random.Random(seed)
     trees: dict[str, Tree] = {}

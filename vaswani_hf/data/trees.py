@@ -1,11 +1,11 @@
-"""Constituency trees: their linearisation, and a reader for trees in bracket notation.
+"""Linearises constituency trees, and reads trees in bracket notation.
 
 A tree is stored as its linearisation (Vinyals et al. 2015, "Grammar as a Foreign Language", which Section 6.3
 follows): `(NP` opens a constituent, `)` closes the innermost open constituent, and `XX` stands for the next
 word. The words and their tags are stored separately.
 
-Differs from Vinyals et al.: closing brackets have no label, because the open constituent has the label. A
-model writes the tag of each word instead of `XX`, as in the code of the paper's authors.
+Differs from Vinyals et al.: closing brackets have no label, because the opening bracket already has the
+label. A model writes the tag of each word instead of `XX`, as in the code of the paper's authors.
 """
 
 import os

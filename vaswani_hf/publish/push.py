@@ -323,8 +323,7 @@ def _check_token(destination: Destination) -> None:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """Complete the destination with the user name if `repo_id` has none. Raise a `HubError` if a push is not
-    possible.
+    """If `repo_id` has no user name, add the name of the user. Raise a `HubError` if a push is not possible.
 
     The check creates nothing, so that a run can check the destination before the training.
     """

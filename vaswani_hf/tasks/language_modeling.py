@@ -60,10 +60,8 @@ LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
 
 
 class TextData(CorpusData):
-    """Texts for a language model.
-
-    Each split is plain text with one text per line (`…_text`), the column `text_column` of a split of
-    `dataset`, or the number words of both languages (`corpus: numbers`).
+    """Texts for a language model. Each split is a text file with one text per line (`…_text`), the column
+    `text_column` of a split of `dataset`, or the number words of both languages (`corpus: numbers`).
     """
 
     file_kinds = ("text",)
@@ -284,7 +282,7 @@ def _train_tokenizers(
 
 
 class CausalCollator(PairCollator):
-    """Pads texts. All tokens except the first, `<s>`, are labels."""
+    """Pads texts. All tokens are labels except `<s>`, the first token."""
 
     def _encode(self, example: dict[str, Any]) -> tuple[Any, Any]:
         ids = np.array(example["labels"])

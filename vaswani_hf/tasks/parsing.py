@@ -230,8 +230,8 @@ def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_leng
 def train_tree_tokenizer(
     trees: Iterable[str], model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """Build the target tokenizer of a parser. The vocabulary has the symbols of `trees`. Each tree is a text
-    of one line.
+    """Build the target tokenizer of a parser. The vocabulary has the symbols of `trees`. Each item of `trees`
+    is a tree as one line of text.
 
     The tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`,
     because the words are known from the sentence. An unknown label or tag becomes `<unk>`.

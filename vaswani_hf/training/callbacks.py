@@ -41,7 +41,7 @@ LEAST_STEPS = 3
 class RunLogCallback(TrainerCallback):
     """Write a row of metrics.jsonl and print a line at each log step, with the speed and the time left.
 
-    After the first steps, print an estimate of the time of the run in hours.
+    After the first steps, print an estimate of the duration of the run in hours.
     """
 
     def __init__(self, trainer: VaswaniTrainer):
@@ -162,8 +162,8 @@ class DivergenceDetector:
 
     All processes make the same decision.
 
-    A uniform guess gives each of the V classes the probability 1 / V. Its loss is log V nats per token, with
-    and without label smoothing.
+    A uniform guess gives each of the V classes the probability 1 / V. The loss of a uniform guess is log V
+    nats per token, with and without label smoothing.
 
     - If the model has learned something, the first limit is halfway between the lowest loss of the model and
       the loss of a uniform guess. The loss has exploded if the loss is above the first limit for N

@@ -63,7 +63,9 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def listening(self, processes: Processes) -> Iterator[None]:
-        """Receive signals inside the block. Python allows signal handlers only in the main thread."""
+        """Receive signals inside the block. In other threads than the main thread do nothing, because Python
+        allows signal handlers only in the main thread.
+        """
         self._is_first = processes.is_first
         machine, own_pid = _machine(), os.getpid()
         for other_machine, pid in processes.gather((machine, own_pid)):
