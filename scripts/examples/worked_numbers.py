@@ -249,7 +249,8 @@ def positions_page() -> str:
     names = ("M PE(0)", "M PE(1)", "PE(2)", "PE(3)")
     return f"""## Positions (Section 3.5)
 
-PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)), for d_model = {WIDTH}:
+PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)),
+for d_model = {WIDTH}:
 
 {table_of(encodings, [f"PE({position})" for position in range(POSITIONS)], columns)}
 
