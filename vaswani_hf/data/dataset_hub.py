@@ -87,7 +87,10 @@ def open_dataset(
     name: str, config: str | None, *, split: str, revision: str | None, streaming: bool
 ) -> Dataset | IterableDataset:
     """Load a split of a dataset of the Hub or of a local folder. Refuse a commit other than `revision`."""
-    dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+    try:
+        dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+    except (ValueError, FileNotFoundError) as error:
+        raise ValueError(f"`dataset` '{name}' cannot be opened: {error}") from error
     files = getattr(dataset, "cache_files", [])
     # `datasets` caches a dataset of the Hub in a folder whose name is the commit.
     commit = Path(files[0]["filename"]).parent.name if files else None

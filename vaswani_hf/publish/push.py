@@ -357,7 +357,7 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> 
     repo_id = destination.repo_id
     revision = destination.revision
     if destination.private and not info.private:
-        raise HubError(
+        raise ValueError(
             f"`private` is for a new repository, but '{repo_id}' exists and is public; leave `private` out, "
             f"or make the repository private at {api.endpoint}/{repo_id}/settings."
         )
@@ -368,12 +368,12 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> 
     branches = {ref.name for ref in refs.branches}
     pull_requests = {ref.ref for ref in refs.pull_requests or []}
     if destination.tag in tags | branches:
-        raise HubError(
+        raise ValueError(
             f"`tag` must be new, but '{repo_id}' has a tag or branch '{destination.tag}'; take another name."
         )
     is_missing = (revision or "").startswith("refs/pr/") and revision not in pull_requests
     if revision in tags or is_missing:
-        raise HubError(
+        raise ValueError(
             f"`revision` must be a branch or a pull request that '{repo_id}' has, but is '{revision}'."
         )
 
