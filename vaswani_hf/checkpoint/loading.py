@@ -86,9 +86,9 @@ def checkpoint_folder(
         if re.search("cannot be reached|Cannot reach", str(error)) is None:
             raise
         # Mention folders too, because the name may be a misspelled folder.
-        named = "" if option == "model" else f", which `{option}` names,"
         raise HubError(
-            f"There is no folder '{name}'{named} here{_nearest_folder(Path(name))}, and {error}"
+            f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder '{name}' here"
+            f"{_nearest_folder(Path(name))}, and {error}"
         ) from error
     verify_download(folder, repo_id, files)
     return folder

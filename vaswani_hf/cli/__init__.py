@@ -366,7 +366,7 @@ def _report(error: Exception, is_output_lost: bool) -> int:
     """
     import logging
 
-    from ..checkpoint.hub import explain, is_unknown_name, sentence_of
+    from ..checkpoint.hub import HubError, explain, is_unknown_name, sentence_of
     from .options import UsageError
 
     logger = logging.getLogger("vaswani_hf")
@@ -393,7 +393,7 @@ def _report(error: Exception, is_output_lost: bool) -> int:
         return INTERRUPTED
     # A message about a wrong value begins with the option or the recipe key in backticks. A message about a bad
     # line or a damaged file begins with the line or the file.
-    is_wrong_value = isinstance(error, (ValueError, FileNotFoundError)) and message.startswith("`")
+    is_wrong_value = isinstance(error, (ValueError, FileNotFoundError, HubError)) and message.startswith("`")
     if isinstance(error, UsageError) or is_wrong_value or is_unknown_name(error):
         return USAGE_ERROR
     return FAILURE

@@ -63,7 +63,7 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
     except HubError as error:
         if isinstance(error.__cause__, OfflineModeIsEnabled):
             return _cached_commit(dataset, config, revision), None
-        raise HubError(f"`data.dataset` '{dataset}' cannot be read: {error}") from error
+        raise HubError(f"The dataset '{dataset}' of `data.dataset` cannot be read: {error}") from error
     stated = info.card_data.get("license") if info.card_data else None
     # Use the licence only if the card states a single licence. A card with several licences does not say
     # which licence belongs to which part of the data.

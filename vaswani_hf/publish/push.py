@@ -24,7 +24,7 @@ from huggingface_hub import (
     snapshot_download,
 )
 from huggingface_hub.errors import RepositoryNotFoundError
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 from transformers import GenerationConfig
 
 from ..checkpoint.files import (
@@ -141,8 +141,10 @@ def push(
             refused or fails, or if the downloaded files differ from the pushed files.
     """
     with _only_hub_errors(), TemporaryDirectory() as name:
+        check_config(Path(checkpoint), checkpoint, tuple(KINDS))
+        validate_repo_id(repository)
         to = Destination(repository, private, revision, create_pr, tag, token)
-        # Check the token first, because the model takes minutes to load.
+        # Check the token before the model is loaded, because the model takes minutes to load.
         _check_token(to)
         expected = fingerprint(Path(checkpoint))
         to = check_destination(to)
@@ -357,7 +359,7 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> 
     repo_id = destination.repo_id
     revision = destination.revision
     if destination.private and not info.private:
-        raise ValueError(
+        raise HubError(
             f"`private` is for a new repository, but '{repo_id}' exists and is public; leave `private` out, "
             f"or make the repository private at {api.endpoint}/{repo_id}/settings."
         )
@@ -368,12 +370,12 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> 
     branches = {ref.name for ref in refs.branches}
     pull_requests = {ref.ref for ref in refs.pull_requests or []}
     if destination.tag in tags | branches:
-        raise ValueError(
+        raise HubError(
             f"`tag` must be new, but '{repo_id}' has a tag or branch '{destination.tag}'; take another name."
         )
     is_missing = (revision or "").startswith("refs/pr/") and revision not in pull_requests
     if revision in tags or is_missing:
-        raise ValueError(
+        raise HubError(
             f"`revision` must be a branch or a pull request that '{repo_id}' has, but is '{revision}'."
         )
 
