@@ -30,7 +30,7 @@ def run_user_code(file: str | Path, option: str) -> None:
     except Exception as error:
         del sys.modules[name]
         raise ValueError(
-            f"'{file}', the file of `{option}`, fails with {type(error).__name__}: {error}"
+            f"`{option}` is '{file}', but the file fails with {type(error).__name__}: {error}"
         ) from error
     _executed[path] = None
 

@@ -260,7 +260,7 @@ def test_two_vocabularies_and_none(checkpoint, tmp_path):
 def test_an_export_that_fails_leaves_nothing(checkpoint, tmp_path, capsys, monkeypatch):
     folder = checkpoint(norm_position="pre")
     capsys.readouterr()
-    assert main(["export", str(folder), str(tmp_path / "x"), "--format", "marian"]) == 1
+    assert main(["export", str(folder), str(tmp_path / "x"), "--format", "marian"]) == 2
     assert capsys.readouterr().err.startswith(
         "vaswani: `norm_position` is 'pre', which MarianMT cannot express"
     )

@@ -162,7 +162,7 @@ def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, trai
         code, _, sentence = train_command(resumed)
         assert code == 1 and sentence.startswith(refused)
         code, _, sentence = train_command(resumed, "--seed=2")
-        assert code == 1 and sentence.startswith("`seed` is 2, but the run in ")
+        assert code == 2 and sentence.startswith("`seed` is 2, but the run in ")
         corpus.write_text(rows)
         if is_whole:
             assert contents(folder) == expected

@@ -188,9 +188,9 @@ def test_without_torchao_one_sentence_says_what_brings_it(monkeypatch, vaswani):
     words = ["translate", "not loaded yet", "--quantization", "int8", "--text", "eins"]
     code, _, sentence = vaswani(*words)
     message = "`quantization` int8 needs torchao; install it with `pip install 'torchao>=0.18'`."
-    assert (code, sentence) == (1, message)
+    assert (code, sentence) == (2, message)
     code, _, sentence = vaswani(*words, "--engine", "ctranslate2")
-    assert code == 1 and sentence.startswith(
+    assert code == 2 and sentence.startswith(
         "`quantization` must be left out with the engine ctranslate2; `vaswani"
     )
 

@@ -18,6 +18,7 @@ from huggingface_hub.errors import (
     LocalTokenNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
+    RevisionNotFoundError,
 )
 from huggingface_hub.utils import parse_ratelimit_headers
 
@@ -118,6 +119,12 @@ def sentence_of(error: BaseException) -> str:
     exception without access tokens.
     """
     return explain(error) or _without_tokens(" ".join(str(error).split())) or type(error).__name__
+
+
+def is_unknown_name(error: BaseException) -> bool:
+    """Return True if the Hub has no repository, no dataset or no revision of the name that the user gave."""
+    unknown = (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError)
+    return any(isinstance(link, unknown) and not isinstance(link, GatedRepoError) for link in _chain(error))
 
 
 def has_token(text: str) -> bool:

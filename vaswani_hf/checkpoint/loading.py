@@ -89,9 +89,9 @@ def checkpoint_folder(
         if re.search("cannot be reached|Cannot reach", str(error)) is None:
             raise
         # Mention local folders too, because `name` may be the misspelled name of a local folder.
-        named = "" if option == "model" else f", which `{option}` names,"
         raise HubError(
-            f"There is no folder '{name}'{named} here{_nearest_folder(Path(name))}, and {error}"
+            f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder '{name}' here"
+            f"{_nearest_folder(Path(name))}, and {error}"
         ) from error
     verify_download(folder, repo_id, files)
     return folder
@@ -194,19 +194,22 @@ def check_config(
     path = folder / CONFIG_FILE
     # Check only folders that the user named. The cache has no folder for a repository without files.
     if str(folder) == str(name) and not folder.is_dir():
-        raise ValueError(f"There is no folder '{name}'; check the name of the checkpoint.")
+        raise ValueError(
+            f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."
+        )
     if (folder / ADAPTER_FILE).exists():
         # Refuse adapters, because transformers would silently add the adapter to the model if PEFT is
         # installed.
         raise ValueError(
-            f"'{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load it in Python with "
-            "`PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the merged model in a "
-            "folder of its own."
+            f"`model` must be a whole model, but '{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load the "
+            "adapter in Python with `PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the "
+            "merged model in a folder of its own."
         )
     if not path.is_file():
         _refuse_unfinished_run(folder, name)
         raise ValueError(
-            f"'{name}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again."
+            f"`model` must be a checkpoint, but '{name}' has no config.json; check the name, or copy the whole "
+            "checkpoint again."
         )
     try:
         model_type = json.loads(path.read_text(encoding="utf-8"))["model_type"]
@@ -227,8 +230,9 @@ def _refuse_unfinished_run(folder: Path, name: str | os.PathLike) -> None:
     if len(checkpoints) > _MOST_LISTED:
         listed = f"{len(checkpoints) - _MOST_LISTED:,} older ones, {listed}"
     raise ValueError(
-        f"'{name}' holds no finished model, only checkpoints of a run ({listed}); name a checkpoint, such as "
-        f"'{Path(name) / checkpoints[-1]}', or finish the run with `vaswani train` and `--resume true`."
+        f"`model` must be a finished model, but '{name}' holds only checkpoints of a run ({listed}); name a "
+        f"checkpoint, such as '{Path(name) / checkpoints[-1]}', or finish the run with `vaswani train` and "
+        "`--resume true`."
     )
 
 

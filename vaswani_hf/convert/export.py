@@ -89,7 +89,7 @@ def _entry(name: str, quantization: str | None) -> Format:
         )
     if any(find_spec(library) is None for library in entry.libraries):
         raise ValueError(
-            f"The format {name!r} needs more libraries; install them with `{install_command(name)}`."
+            f"`format` {name} needs more libraries; install them with `{install_command(name)}`."
         )
     return entry
 

@@ -336,6 +336,7 @@ class BaseTranslator:
     ) -> Iterator[list[Translation]]:
         """Yield for each request at most `num_return_sequences` translations, best first."""
         completed = replace(options, generate=self._with_defaults(options.generate))
+        self._check_number_of_translations(completed.generate)
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
@@ -348,6 +349,18 @@ class BaseTranslator:
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
+
+    def _check_number_of_translations(self, settings: dict[str, Any]) -> None:
+        """Raise a ValueError before the first line if the search finds too few translations of a line."""
+        names = ("num_return_sequences", "num_beams", "do_sample")
+        number, num_beams, do_sample = (
+            setting_of(name, settings, self.backend.generation_config) for name in names
+        )
+        num_beams = num_beams or 1
+        if (number or 1) > num_beams and not (do_sample and num_beams == 1):
+            raise ValueError(
+                f"`num_return_sequences` must be at most `num_beams`, which is {num_beams}, but is {number}."
+            )
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
         """Do nothing. A subclass may override `prepare`, for example to choose a dtype before each window."""
