@@ -11,7 +11,8 @@ from sentences import contains, rows
 from tiny_runs import DAMAGES, metrics, results, weights
 from transformers import Trainer
 
-from vaswani_hf.checkpoint.files import checkpoints_in
+from vaswani_hf.checkpoint.files import STATE_FILE, checkpoints_in, read_state
+from vaswani_hf.checkpoint.manifest import metadata_of, write_manifest
 from vaswani_hf.optimization.optimizers.adamw import AdamWSettings, build_adamw
 from vaswani_hf.optimization.optimizers.muon import Muon, build_muon
 from vaswani_hf.optimization.schedules import learning_rate, scheduled_rate, scheduler_of
@@ -206,18 +207,19 @@ def test_the_command_averages_the_last_or_the_best_or_those_that_are_named(run, 
     manifest = folder / "checkpoint-5" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"scheduled": true', '"scheduled": false'))
     (folder / "checkpoint-1").mkdir()
-    evaluated = [row for row in metrics(folder) if "eval_loss" in row]
-
-    def best(score):
-        steps = sorted((row[score], row["step"]) for row in evaluated)[:2]
-        return [folder / f"checkpoint-{step}" for _, step in steps]
-
     first, middle, last = checkpoints
+    # The averages become worse, and the weights become better.
+    state = read_state(last)
+    state["log_history"] = [
+        {"step": step, "eval_loss": step, "eval_raw_loss": -step} for step in range(2, 7, 2)
+    ]
+    (last / STATE_FILE).write_text(json.dumps(state))
+    write_manifest(last, metadata_of(last))
     for name, given, chosen, file in (
         ("last", [folder, "--last=2"], [middle, last], averages),
         ("raw", [folder, "--last=2", "--raw"], [middle, last], "model.safetensors"),
-        ("best", [folder, "--best=2"], best("eval_loss"), averages),
-        ("best raw", [folder, "--best=2", "--raw"], best("eval_raw_loss"), "model.safetensors"),
+        ("best", [folder, "--best=2"], [first, middle], averages),
+        ("best raw", [folder, "--best=2", "--raw"], [middle, last], "model.safetensors"),
         ("named", [first, last], [first, last], averages),
         ("with the end", [first, folder], [first, folder], [averages, "model.safetensors"]),
     ):
