@@ -8,11 +8,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from sentences import contains, rows
-from tiny_runs import DAMAGES, metrics, results, weights
+from tiny_runs import DAMAGES, results, weights
 from transformers import Trainer
 
 from vaswani_hf.checkpoint.files import STATE_FILE, checkpoints_in, read_state
 from vaswani_hf.checkpoint.manifest import metadata_of, write_manifest
+from vaswani_hf.optimization.optimizers.adam import AdamSettings, build_adam
 from vaswani_hf.optimization.optimizers.adamw import AdamWSettings, build_adamw
 from vaswani_hf.optimization.optimizers.muon import Muon, build_muon
 from vaswani_hf.optimization.schedules import learning_rate, scheduled_rate, scheduler_of
@@ -86,6 +87,10 @@ def test_the_weights_that_decay_are_those_of_transformers(tiny_model, fields):
     assert [id(weight) for weight in decaying["params"]] == [id(weight) for weight in expected]
     assert len(others["params"]) == sum(1 for _ in model.parameters()) - len(expected)
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    # Adam has no weight decay (Section 5.3).
+    assert {
+        group["weight_decay"] for group in build_adam(model, AdamSettings(), bf16=False).param_groups
+    } == {0}
 
 
 @pytest.mark.usefixtures("bfloat16_in_hardware")
@@ -246,6 +251,7 @@ ERRORS = """
 RUN --last=9 | 'RUN' must hold 9 numbered checkpoints, but holds 2; ask for fewer.
 RUN --best=1 --metric=bleu | 'RUN' must hold 1 validated checkpoints (by bleu), but holds 0; take the last checkpoints, or train with a
 DAMAGED --last=2 | trainer_state.json of 'DAMAGED/checkpoint-8' is damaged; copy the checkpoint again, or remove it.
+RUN --last=1 --best=1 | `--last` and `--best` must not both be given, because each of them chooses checkpoints; leave out
 RUN RUN --last=1 | `--last` and `--best` choose from one run, but 2 folders are given; give one folder.
 RUN | `checkpoints` must be two or more folders, or one run with `--last` or `--best`, but is one folder.
 RUN/checkpoint-4 RUN/checkpoint-8 RUN/./checkpoint-4 | `checkpoints` names RUN/./checkpoint-4 twice; name it once.
