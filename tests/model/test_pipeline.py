@@ -141,6 +141,12 @@ def test_several_translations_are_nested(translator, tokenizer):
     assert translator(TEXTS, batch_size=3, **settings) == expected
 
 
+def test_a_seed_draws_what_the_translator_draws(translator, checkpoint):
+    settings = {"do_sample": True, "num_beams": 1, "max_new_tokens": 6, "seed": 3}
+    drawn = [record["translation_text"] for record in translator(TEXTS, **settings)]
+    assert drawn == list(Translator.from_pretrained(checkpoint).translate(TEXTS, **settings))
+
+
 def test_a_stream_is_read_as_it_is_translated(translator):
     read = count()
     texts = (text for text in TEXTS * 1000 if next(read) >= 0)
