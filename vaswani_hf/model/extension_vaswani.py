@@ -8,6 +8,7 @@ This file travels with every checkpoint because the config reads the registries 
 """
 
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterable
@@ -40,7 +41,7 @@ class Registry:
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
-        """Add a subclass of `base`. A class with the same name in its file may replace an earlier class."""
+        """Add a subclass of `base`. A new definition of a registered class replaces the registered class."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
                 f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another name."
@@ -53,10 +54,10 @@ class Registry:
                 "itself, not an instance."
             )
         other = self.classes.get(name, kind)
-        # A notebook or a reloaded module defines the same class again.
-        if other.__qualname__ != kind.__qualname__:
+        if not _is_same_class(other, kind):
             raise ValueError(
-                f"`name` must be new, but {name!r} is registered for {other.__qualname__}; choose another name."
+                f"`name` must be new, but {name!r} is registered for {other.__qualname__} of the module "
+                f"{other.__module__}; choose another name."
             )
         self.classes[name] = kind
 
@@ -86,6 +87,22 @@ def module_of(kind: type) -> str:
     if is_safe and name not in _travelling_modules():
         return name
     return "user_" + re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def _is_same_class(first: type, second: type) -> bool:
+    """True if two classes have one name, and also one module or equal source code.
+
+    A notebook or a reloaded file defines a class again in one module. The copy of a user's file in a
+    checkpoint has another module and the same source code.
+    """
+    if first.__qualname__ != second.__qualname__:
+        return False
+    if first.__module__ == second.__module__:
+        return True
+    try:
+        return inspect.getsource(first) == inspect.getsource(second)
+    except (OSError, TypeError):
+        return False
 
 
 def _file_of(kind: type) -> str:
