@@ -265,6 +265,7 @@ def test_a_checkpoint_has_the_users_file_and_loads_without_the_package(
         ("import vaswani_hf", "because of line 4, 'import vaswani_hf'; write `from vaswani_hf import …` on"),
         ("x = 1; from vaswani_hf import VaswaniConfig", "because of line 4"),
         ("from vaswani_hf import Translator", "because it imports `Translator` from vaswani_hf; import only"),
+        ("import helper_of_user", "because it imports helper_of_user; put all code that CosineAttention"),
         (
             '"""\nfrom .helpers import x\n"""',
             "because it imports .helpers; put all code that CosineAttention",
@@ -272,6 +273,7 @@ def test_a_checkpoint_has_the_users_file_and_loads_without_the_package(
     ],
 )
 def test_a_file_that_cannot_travel_is_named(module, tiny_checkpoint, repo_id, vaswani, caplog, line, reason):
+    Path(module.__file__).with_name("helper_of_user.py").touch()
     Path(module.__file__).write_text(CODE.replace("import torch\n", f"import torch\n{line}\n", 1))
     importlib.reload(module)
     folder = tiny_checkpoint(**USER_FIELDS)

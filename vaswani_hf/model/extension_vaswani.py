@@ -16,7 +16,7 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from transformers.dynamic_module_utils import get_relative_imports
+from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 # The name under which users import this package.
 PACKAGE = "vaswani_hf"
@@ -123,10 +123,11 @@ def source_for_checkpoint(kind: type) -> str:
     """
     path = Path(_file_of(kind))
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    others = {name for name in get_relative_imports(path) if name not in _travelling_modules()}
+    others = [f".{name}" for name in get_relative_imports(path) if name not in _travelling_modules()]
+    others += [name for name in get_imports(path) if (path.parent / f"{name}.py").is_file()]
     if others:
         raise ValueError(
-            f"'{path}' cannot be saved with a checkpoint, because it imports .{min(others)}; put all code that "
+            f"'{path}' cannot be saved with a checkpoint, because it imports {min(others)}; put all code that "
             f"{kind.__name__} needs into one file."
         )
     for node in sorted(_imports(ast.parse("".join(lines))), key=lambda node: -node.lineno):
