@@ -75,10 +75,6 @@ INSIDES = {
     "ctranslate2.specs.transformer_spec": "TransformerDecoderSpec TransformerEncoderSpec TransformerSpec",
 }
 
-# transformers 5.24 renames this public field, and the argument of the same name, to `cache`. `generate` then passes
-# an argument `cache`, and the models of this package do not accept this argument.
-RENAMED = {"transformers.modeling_outputs": "past_key_values"}
-
 
 def missing_names(library: str) -> list[str]:
     """Return the listed names that the installed version of a library lacks, as `module.name`.
@@ -90,7 +86,7 @@ def missing_names(library: str) -> list[str]:
         return []
     folder = Path(spec.origin).parents[1]
     missing = []
-    for module, names in (*PRIVATE.items(), *INSIDES.items(), *RENAMED.items()):
+    for module, names in (*PRIVATE.items(), *INSIDES.items()):
         if module.split(".")[0] != library:
             continue
         place = folder.joinpath(*module.split("."))

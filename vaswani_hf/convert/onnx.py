@@ -8,6 +8,9 @@ checkpoint in ONNX Runtime.
 - decode.onnx: maps the next `decoder_input_ids` and `input.past_key_values.*` to `logits` and
   `output.past_key_values.*`.
 
+With transformers 5.24 and later, the names of these inputs and outputs contain `cache` in place of
+`past_key_values`.
+
 Batch size and lengths are dynamic. The weights of NAME.onnx are in NAME.onnx.data. If the installed version
 of transformers has the class `ExportedModel`, this class can load the folder.
 """
@@ -27,7 +30,7 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..checkpoint.tokenizers import save_tokenizers
-from ..model.attention_vaswani import decoding_cache
+from ..model.attention_vaswani import CACHE_NAME, decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
 
@@ -98,7 +101,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         past = {
             f"input.{name.removeprefix('output.')}": value
             for name, value in outputs.items()
-            if "past_key" in name
+            if CACHE_NAME in name
         }
         outputs = run("decode", {**source, **past, "decoder_input_ids": target[:, i : i + 1]})
         logits.append(outputs["logits"])
@@ -122,11 +125,12 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
         # Keep the keys and values of all tokens, even in a model with an attention window, because a graph
         # supports only one kind of cache.
-        past = model(**prefix, past_key_values=decoding_cache(model.config, is_whole=True)).past_key_values
+        past = decoding_cache(model.config, is_whole=True)
+        model(**prefix, past_key_values=past)
     further = {
         **inputs,
         "decoder_input_ids": batch["decoder_input_ids"][:, _PREFILLED:],
-        "past_key_values": past,
+        CACHE_NAME: past,
     }
     return {"encoder": (model.get_encoder(), source), "prefill": (model, prefix), "decode": (model, further)}
 

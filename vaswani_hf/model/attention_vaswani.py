@@ -53,6 +53,7 @@ from transformers.cache_utils import (
     EncoderDecoderCache,
 )
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_tracing
 
@@ -67,6 +68,10 @@ LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # The minimum number of queries in a block of restricted attention. With fewer queries per block, copying the
 # keys takes longer than computing the attention.
 SMALLEST_BLOCK = 64
+
+# The name of the cache in the outputs of models and in the inputs that `generate` passes. transformers 5.24 renamed
+# `past_key_values` to `cache`.
+CACHE_NAME = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
 
 # Device types that execute operations asynchronously. Reading a value from such a device waits until all
 # queued operations are finished.
@@ -446,7 +451,7 @@ def _transformers_mask(
         config=config,
         inputs_embeds=inputs_embeds,
         attention_mask=attention_mask,
-        past_key_values=own_cache,
+        **{CACHE_NAME: own_cache},
         and_mask_function=and_mask,
     )
 

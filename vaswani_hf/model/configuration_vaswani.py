@@ -250,7 +250,7 @@ class VaswaniConfig(PreTrainedConfig):
     """
 
     model_type = "vaswani"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     base_model_fsdp_plan = {}  # type: ignore[var-annotated]
     attribute_map = {
         "hidden_size": "d_model",

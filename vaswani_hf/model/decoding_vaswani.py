@@ -27,7 +27,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
+from .attention_vaswani import CACHE_NAME, AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
 from .extension_vaswani import POSITION_ENCODINGS
 
 # The tree reserves memory for this number of steps at once. When the reserved memory is full, the tree
@@ -433,7 +433,7 @@ class RowDecoder:
         if self.is_pair:
             # A cache that the caller passes contains the source once for each beam. Models of other classes
             # also need the source once for each beam.
-            cache = model_kwargs.get("past_key_values")
+            cache = model_kwargs.get(CACHE_NAME)
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
         if self.is_pair and not self.shares_sources:
@@ -500,7 +500,7 @@ class RowDecoder:
         return outputs.logits[:, -1].to(copy=True, dtype=torch.float32).unflatten(0, (-1, self.num_beams))
 
     def _reorder(self, parents: torch.Tensor) -> None:
-        cache = self.model_kwargs.get("past_key_values")
+        cache = self.model_kwargs.get(CACHE_NAME)
         if cache is None:
             return
         # Reorder only the keys and values of the target, because the beams of a sentence have the same
@@ -517,7 +517,7 @@ class RowDecoder:
         # The rows of the source: one row for each sentence if the beams share a source, else one row for each
         # beam.
         source_rows = sentences if self.shares_sources else rows
-        cache = kwargs.get("past_key_values")
+        cache = kwargs.get(CACHE_NAME)
         if cache is not None:
             own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
             own_cache.batch_select_indices(rows)
@@ -533,7 +533,7 @@ class RowDecoder:
     def returned_cache(self, parents: torch.Tensor) -> Any:
         """Return the cache that `generate` returns, reordered by `parents` [B, K]; None without a cache."""
         self._reorder(parents)
-        cache = self.model_kwargs.get("past_key_values")
+        cache = self.model_kwargs.get(CACHE_NAME)
         if isinstance(cache, EncoderDecoderCache):
             num_rows = len(cache.self_attention_cache.layers[0].keys)
             for layer in cache.cross_attention_cache.layers:

@@ -59,7 +59,12 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import AttentionRecorder, attention_masks, decoding_cache
+from .attention_vaswani import (
+    CACHE_NAME,
+    AttentionRecorder,
+    attention_masks,
+    decoding_cache,
+)
 from .beam_search_vaswani import (
     OWN_CRITERIA,
     BeamSearch,
@@ -81,7 +86,7 @@ _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
     "encoder_outputs",
-    "past_key_values",
+    CACHE_NAME,
     "use_cache",
 }
 # The parameters of `GenerationMixin.generate` that are neither settings nor inputs of the model.
@@ -160,6 +165,8 @@ class VaswaniGeneration(GenerationMixin):
             # for registered methods.
             torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
+        if "past_key_values" in kwargs:
+            kwargs[CACHE_NAME] = kwargs.pop("past_key_values")
         strategies = self._strategies(kwargs)
         arguments = {name: kwargs.pop(name) for name in _ARGUMENTS & kwargs.keys()}
         arguments["logits_processor"] = logits_processor
@@ -283,10 +290,10 @@ class VaswaniGeneration(GenerationMixin):
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if (
             is_sliding
-            and model_kwargs.get("past_key_values") is None
+            and model_kwargs.get(CACHE_NAME) is None
             and any(self.config.windows_of(is_causal=True))
         ):
-            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
+            model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
             config.cache_implementation = None
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
@@ -384,10 +391,10 @@ class VaswaniGeneration(GenerationMixin):
                 [*(arguments["stopping_criteria"] or ()), stop]
             )
             config.stop_strings = None
-        has_own_cache = model_kwargs.get("past_key_values") is not None
+        has_own_cache = model_kwargs.get(CACHE_NAME) is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
             # Create the cache here, because transformers would take more time to create an equal cache.
-            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
+            model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
         synced_gpus = arguments.get("synced_gpus")
@@ -446,13 +453,13 @@ class VaswaniGeneration(GenerationMixin):
             model_kwargs["attention_mask"] = source_mask
         return input_ids, model_kwargs
 
-    def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
+    def create_masks_for_generate(self, config, inputs_embeds, attention_mask, **kwargs):
         """The mask that a static cache needs. If a layer has a `local_mask`, return `attention_mask`
         unchanged."""
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
             return attention_mask
-        return attention_masks(attentions, inputs_embeds, attention_mask, past_key_values)[0]
+        return attention_masks(attentions, inputs_embeds, attention_mask, kwargs[CACHE_NAME])[0]
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
@@ -600,7 +607,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     outputs = {
         "sequences": sequences,
         **decoder.recorded,
-        "past_key_values": decoder.returned_cache(search.parents),
+        CACHE_NAME: decoder.returned_cache(search.parents),
         "scores": tuple(search.step_scores) or None,
         "logits": tuple(search.step_logits) or None,
     }

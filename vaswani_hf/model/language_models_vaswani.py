@@ -27,7 +27,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from .attention_vaswani import fast_path
+from .attention_vaswani import CACHE_NAME, fast_path
 from .configuration_vaswani import VaswaniConfig
 from .generation_vaswani import VaswaniGeneration, max_tokens_by_source
 from .loss_vaswani import IGNORED_LABEL
@@ -242,6 +242,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """Compute the logits of the next token at each position, and the loss if labels are given.
@@ -265,6 +266,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 accumulated batches).
             skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
                 with labels.
+            cache (Cache, optional): The name of `past_key_values` in transformers 5.24 and later.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
                 attention. A call with `output_attentions=True` uses eager attention, because fused kernels
                 return no weights.
@@ -276,6 +278,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         Raises:
             ValueError: If an argument, such as `encoder_outputs`, describes a source.
         """
+        past_key_values = past_key_values if cache is None else cache
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
             if kwargs.get(name) is not None:
                 raise ValueError(
@@ -301,7 +304,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            **{CACHE_NAME: outputs.get(CACHE_NAME)},
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

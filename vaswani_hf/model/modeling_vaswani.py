@@ -40,6 +40,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vaswani import (
+    CACHE_NAME,
     VaswaniAttention,
     are_plain,
     attention_class,
@@ -369,7 +370,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["VaswaniEncoderLayer", "VaswaniDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True
@@ -663,6 +664,7 @@ class VaswaniDecoder(VaswaniStack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
         """Decode target tokens to `last_hidden_state` [B, T, D]. The output also contains the cache and
@@ -672,6 +674,7 @@ class VaswaniDecoder(VaswaniStack):
         the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, padding
         before the first token is inferred from `<pad>`.
         """
+        past_key_values = past_key_values if cache is None else cache
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
             past_key_values = decoding_cache(self.config, attention_mask, is_whole=is_tracing(inputs_embeds))
@@ -772,11 +775,13 @@ class VaswaniModel(VaswaniPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode the source and decode the target to states [B, T, D]; arguments as in
         `VaswaniForSeq2SeqLM.forward`.
         """
+        past_key_values = past_key_values if cache is None else cache
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)
         if encoder_outputs is None:
@@ -797,13 +802,13 @@ class VaswaniModel(VaswaniPreTrainedModel):
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,  # [B, T, D]
-            past_key_values=decoder_outputs.past_key_values,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
+            **{CACHE_NAME: decoder_outputs.get(CACHE_NAME)},
         )
 
 
@@ -965,6 +970,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Compute the logits of the next target token at each position, and the loss if labels are given.
@@ -991,6 +997,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
                 accumulated batches).
             skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
                 with labels.
+            cache (Cache, optional): The name of `past_key_values` in transformers 5.24 and later.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
                 attention. A call with `output_attentions=True` uses eager attention, because fused kernels
                 return no weights.
@@ -1000,6 +1007,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
                 each layer, `encoder_attentions` has weights [B, H, S, S], `decoder_attentions` has weights
                 [B, H, T, T + cached tokens], and `cross_attentions` has weights [B, H, T, S].
         """
+        past_key_values = past_key_values if cache is None else cache
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:

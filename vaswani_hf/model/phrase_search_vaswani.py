@@ -28,6 +28,7 @@ from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
+from .attention_vaswani import CACHE_NAME
 from .beam_search_vaswani import (
     NEG_INF,
     BeamSearch,
@@ -317,7 +318,7 @@ def check_phrases(
         )
     if has_own_cache:
         raise ValueError(
-            "`must_contain` cannot be combined with `past_key_values`; remove one of the two arguments."
+            f"`must_contain` cannot be combined with `{CACHE_NAME}`; remove one of the two arguments."
         )
 
 
@@ -508,7 +509,7 @@ def _select_inputs(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
     """Return the inputs of a model for the sentences `kept` [N], repeated for `config.num_beams` beams."""
-    selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
+    selected = {name: value for name, value in inputs.items() if name != CACHE_NAME}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:
         selected["attention_mask"] = inputs["attention_mask"][kept]
