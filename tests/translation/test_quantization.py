@@ -57,6 +57,12 @@ def test_a_layer_multiplies_nearly_as_in_float32(kernel, bias):
         assert found[2, 1].abs().max() == 0
 
 
+def test_a_layer_with_one_input_stays_in_float32():
+    layer = nn.Linear(1, 8)
+    expected = layer(torch.ones(2, 1))
+    assert torch.equal(quantize(nn.Sequential(layer))(torch.ones(2, 1)), expected)
+
+
 def test_the_largest_sums_do_not_overflow(kernel):
     layer = nn.Linear(512, 8, bias=False)
     with torch.no_grad():

@@ -256,6 +256,11 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
             continue
         if not (folder / file).is_file():
             _refuse_unfinished_run(folder, name)
+            if any(folder.glob("*.onnx")):
+                raise ValueError(
+                    f"'{name}' is an ONNX export, and the package does not run ONNX models; use ONNX Runtime, or name the "
+                    "checkpoint from which the export was made."
+                )
             raise ValueError(
                 f"'{name}' holds no whole checkpoint: it has no {file}; copy or download the file again."
             )

@@ -31,7 +31,9 @@ class AblateOptions(Options):
 def run(options: AblateOptions) -> None:
     """Check the list, train the runs, and print the comparison."""
     from ..training.ablation import FailedRunsError, as_json, comparison, plan_runs, run_all, table
+    from ..training.processes import hide_progress_bars_without_terminal
 
+    hide_progress_bars_without_terminal()
     path = Path(options.runs)
     output = Path(options.output)
     try:

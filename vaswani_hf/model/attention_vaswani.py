@@ -603,6 +603,14 @@ class VaswaniAttention(nn.Module):
         The mask is boolean or additive. The shape of the mask is [B, S], or broadcasts to [B, H, T, S].
         """
         scores = self.scores(query, key)  # [B, H, T, S]
+        expected = (*query.shape[:3], key.shape[2])
+        if scores.shape != expected:
+            # A smaller shape would broadcast to wrong weights without an error.
+            raise ValueError(
+                f"`{type(self).__name__}.scores` must return the shape [B, H, T, S] = {list(expected)}, but returns "
+                f"the shape {list(scores.shape)}; queries have the shape {list(query.shape)}, and keys have the "
+                f"shape {list(key.shape)}."
+            )
         if attention_mask is not None:
             mask = attention_mask[:, None, None] if attention_mask.dim() == 2 else attention_mask
             if mask.is_floating_point():

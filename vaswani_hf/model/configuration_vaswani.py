@@ -427,7 +427,8 @@ class VaswaniConfig(PreTrainedConfig):
         found = config_dict.get("model_type", cls.model_type)
         if found != cls.model_type:
             raise ValueError(
-                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the config class of that model type."
+                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the config class of that "
+                "model type, and a model class whose `config_class` is this config class."
             )
         # transformers silently drops unknown keywords, so refuse keywords that look like misspelled fields.
         if not kwargs.get("return_unused_kwargs", False):

@@ -8,6 +8,7 @@ This file is saved with every checkpoint because the config reads the registries
 """
 
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from transformers.dynamic_module_utils import get_relative_imports
+from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 # The name under which users import this package.
 PACKAGE = "vaswani_hf"
@@ -42,7 +43,7 @@ class Registry:
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
-        """Add a subclass of `base`. The class may replace an earlier class of the same name."""
+        """Add a subclass of `base`. A new definition of a registered class replaces the registered class."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
                 f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another name."
@@ -55,11 +56,10 @@ class Registry:
                 "itself, not an instance."
             )
         other = self.classes.get(name, kind)
-        # Compare the names of the classes, because a notebook or a reloaded module defines the same class
-        # again.
-        if other.__qualname__ != kind.__qualname__:
+        if not _is_same_class(other, kind):
             raise ValueError(
-                f"`name` must be new, but {name!r} is registered for {other.__qualname__}; choose another name."
+                f"`name` must be new, but {name!r} is registered for {other.__qualname__} of the module "
+                f"{other.__module__}; choose another name."
             )
         self.classes[name] = kind
 
@@ -91,6 +91,22 @@ def module_of(kind: type) -> str:
     return "user_" + re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
+def _is_same_class(first: type, second: type) -> bool:
+    """True if two classes have one name, and also one module or equal source code.
+
+    A notebook or a reloaded file defines a class again in one module. The copy of a user's file in a
+    checkpoint has another module and the same source code.
+    """
+    if first.__qualname__ != second.__qualname__:
+        return False
+    if first.__module__ == second.__module__:
+        return True
+    try:
+        return inspect.getsource(first) == inspect.getsource(second)
+    except (OSError, TypeError):
+        return False
+
+
 def _file_of(kind: type) -> str:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     if kind.__module__ == "__main__" or file is None or kind.__qualname__ != kind.__name__:
@@ -110,10 +126,11 @@ def source_for_checkpoint(kind: type) -> str:
     """
     path = Path(_file_of(kind))
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    others = {name for name in get_relative_imports(path) if name not in _travelling_modules()}
+    others = [f".{name}" for name in get_relative_imports(path) if name not in _travelling_modules()]
+    others += [name for name in get_imports(path) if (path.parent / f"{name}.py").is_file()]
     if others:
         raise ValueError(
-            f"'{path}' cannot be saved with a checkpoint, because it imports .{min(others)}; put all code that "
+            f"'{path}' cannot be saved with a checkpoint, because it imports {min(others)}; put all code that "
             f"{kind.__name__} needs into one file."
         )
     for node in sorted(_imports(ast.parse("".join(lines))), key=lambda node: -node.lineno):

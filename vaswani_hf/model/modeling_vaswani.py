@@ -564,11 +564,27 @@ class VaswaniStack(VaswaniPreTrainedModel):
                 f"The buffer `{name}` of a registered class must be persistent, because `from_pretrained` does not "
                 "restore other buffers; register the buffer without `persistent=False`."
             )
+        for name, module in self.named_modules():
+            for attribute, value in vars(module).items():
+                if isinstance(value, torch.Tensor):
+                    raise ValueError(
+                        f"The tensor `{name}.{attribute}` of a registered class must be a parameter or a persistent "
+                        "buffer, because checkpoints do not contain other tensors; use `nn.Parameter` or "
+                        "`register_buffer`."
+                    )
         self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
         """Return the encodings or embeddings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
-        return self.embed_positions(position_ids)
+        states = self.embed_positions(position_ids)
+        expected = (*position_ids.shape, self.config.d_model)
+        if states.shape != expected:
+            # A smaller shape would broadcast to wrong encodings without an error.
+            raise ValueError(
+                f"`{type(self.embed_positions).__name__}.forward` must return the shape [B or 1, T, D] = "
+                f"{list(expected)}, but returns the shape {list(states.shape)}."
+            )
+        return states
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
         """Compute the input of the first layer [B, T, D], Dropout(embedding * sqrt(d_model) + positions)."""
