@@ -48,7 +48,7 @@ vaswani completion fish | source               # in ~/.config/fish/config.fish
 
 
 def command_reference() -> str:
-    """The page, in Markdown."""
+    """Return the page, in Markdown."""
     parts = [HEAD]
     for name, command in COMMANDS.items():
         options, _ = command.load()
@@ -72,7 +72,7 @@ def _row(name: str, field: FieldInfo) -> str:
 
 
 def _values(field: FieldInfo) -> str:
-    """The values that a field accepts."""
+    """Return the values that a field accepts."""
     shown = values_of(field)
     if shown and shown[0] == "{":
         return ", ".join(f"`{value}`" for value in shown.strip("{}").split(","))
@@ -83,7 +83,7 @@ def _values(field: FieldInfo) -> str:
 
 
 def _limit(entry: Any) -> str:
-    """A limit of pydantic, such as "at least 1"."""
+    """Return a limit of pydantic, such as "at least 1"."""
     for attribute, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
         value = getattr(entry, attribute, None)
         if value is not None:

@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+import torch
 from factories import tiny_tokenizer, write_recipe
 
 import vaswani_hf.evaluation.comparison as comparison
@@ -23,6 +24,7 @@ STAND_IN = """#!{python}
 import json, sys
 arguments = sys.argv[1:]
 files = arguments[arguments.index("-t") + 1 : arguments.index("--model")]
+assert arguments[arguments.index("--gpus") + 1] == "{gpus}"
 if arguments[arguments.index("--model") + 1] == "no/model":
     sys.exit("Traceback ...\\nKeyError: 'Model no/model not supported by COMET.'")
 lines = [open(file, encoding="utf-8").read().split("\\n")[:-1] for file in files]
@@ -54,7 +56,7 @@ def folder(tmp_path, monkeypatch):
 def comet(folder, monkeypatch):
     (folder / "bin").mkdir()
     command = folder / "bin" / "comet-score"
-    command.write_text(STAND_IN.format(python=sys.executable))
+    command.write_text(STAND_IN.format(python=sys.executable, gpus=int(torch.cuda.is_available())))
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder / "bin"))
 

@@ -213,7 +213,7 @@ def test_a_picture_takes_any_name_and_is_the_same_twice(results):
 
 def test_too_many_sentences_are_refused_before_memory_is_full():
     check_comparable(20_000)
-    with pytest.raises(ValueError, match="^`--compare` takes at most 20,000 sentences, .* has 20,001"):
+    with pytest.raises(ValueError, match="^`--compare` accepts at most 20,000 sentences, .* has 20,001"):
         check_comparable(20_001)
 
 

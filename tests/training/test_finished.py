@@ -198,7 +198,5 @@ def test_a_finished_run_of_an_earlier_version_is_finished(run, copied, capsys):
         (folder / "manifest.json").unlink()
     run("run", "--resume=true")
     assert "is finished; nothing is left to do" in capsys.readouterr().out
-    with pytest.raises(
-        ValueError, match="manifest.json, which is written last, is missing: the folder was not"
-    ):
+    with pytest.raises(ValueError, match="manifest.json is missing, so the checkpoint is"):
         run("run", "--resume=true --num_beams=3")

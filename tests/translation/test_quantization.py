@@ -174,7 +174,7 @@ def test_a_quantized_model_is_neither_saved_nor_moved_nor_trained(in_int8, tmp_p
         ),
         (
             {"quantization": "int8", "device": "cuda:1"},
-            "`quantization` int8 is for the CPU, but `device` is cuda:1; use `dtype` bfloat16 there.",
+            "`quantization` int8 is for the CPU, but `device` is cuda:1; use `dtype` bfloat16 on this device.",
         ),
     ],
 )

@@ -96,9 +96,10 @@ def numbered_checkpoints(
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
     """Write a checkpoint with the average of the weights of several checkpoints of one model.
 
-    The new folder has the recipe of the checkpoints if all checkpoints have the same recipe. Otherwise the
-    folder has the first recorded recipe, and results.json names all checkpoints. If `raw` is true, the
-    function averages the weights themselves instead of their moving averages.
+    The new folder has the recipe of the checkpoints if all checkpoints have the same recipe. If the recipes
+    differ, the folder has the first recipe that was found in a checkpoint, and results.json names all
+    checkpoints. If `raw` is true, the function averages the weights themselves instead of their moving
+    averages.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
@@ -122,8 +123,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """Return the name of the weights file of each checkpoint: the file of moving averages if the checkpoint
-    has this file.
+    """Return the name of the weights file of each checkpoint. If a checkpoint has a file of moving averages,
+    return the name of this file.
 
     The final checkpoint of a run has only one weights file. The weights file of the final checkpoint holds
     the moving averages if the run computes moving averages.
@@ -142,7 +143,7 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
     """If all checkpoints have the same recipe, write the recipe.
 
-    Otherwise write the first recipe and the names of all checkpoints.
+    If the recipes differ, write the first recipe and the names of all checkpoints.
     """
     paths = [recipe_file(folder) for folder in folders]
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
@@ -157,7 +158,7 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
 
 
 def _shown(name: str | Path) -> str:
-    """Return the published name of a checkpoint, which is the name of its folder, or RUN/checkpoint-STEP."""
+    """Return the name of a checkpoint for publishing: the name of its folder, or RUN/checkpoint-STEP."""
     if not Path(name).is_dir():
         return str(name)
     place = Path(os.path.abspath(name))

@@ -18,10 +18,10 @@ from ..model.inputs_vaswani import is_int, validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
-# Only folders for CTranslate2 have one of these files.
+# A folder is a CTranslate2 folder if the folder has one of these files.
 VOCABULARIES = (_SHARED, _TARGET)
-# The version of CTranslate2's binary format that `_shapes` can read. Files of other versions are not checked
-# here.
+# The version of CTranslate2's binary format that `_shapes` can read. `_shapes` does not check files of other
+# versions.
 _FORMAT = 6
 
 

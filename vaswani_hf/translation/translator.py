@@ -32,7 +32,7 @@ class Translator(BaseTranslator):
         2
     """
 
-    # True for `Parser`. A checkpoint that writes trees cannot be loaded as a `Translator`.
+    # True for `Parser`. A `Translator` refuses a checkpoint that writes trees.
     makes_trees = False
     # True if the dtype is "auto" and the choice between float32 and bfloat16 is not yet made.
     is_undecided = False
@@ -119,7 +119,8 @@ class Translator(BaseTranslator):
         """
         requests = iter(requests)
         first: list[Any] = []
-        # Read another window while all requests are blank, because the choice of the dtype needs a text.
+        # While all requests so far are blank, read `options.window` more requests, because the choice of the
+        # dtype needs a text.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)
