@@ -433,7 +433,7 @@ def test_folders_without_what_is_needed_are_refused(checkpoint, tmp_path):
     ):
         export(checkpoint(with_tokenizers=False), tmp_path / "out", "ctranslate2")
     folder = checkpoint()
-    message = f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no CTranslate2 model."
+    message = f"`model` must be a folder that `vaswani export --format ctranslate2` wrote, but '{folder}' holds no CTranslate2 model."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         CTranslate2Backend(folder)
 

@@ -231,7 +231,10 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
         # Replace the name of a `PairSource` field, such as `source_file`, by the key of the recipe, such as
         # `train_source`.
         words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
-        raise ValueError(f"`data`, {split} split: {words}") from error
+        # A message about a key of the recipe begins with the key. A message about the content of a file begins
+        # with the file. `vaswani train` has the exit code 2 for wrong keys, and 1 for bad content.
+        place = f"`data`, {split} split" if words.startswith("`") else f"The {split} split of `data`"
+        raise ValueError(f"{place}: {words}") from error
 
 
 def split_name(data: DataSettings, split: str) -> str:

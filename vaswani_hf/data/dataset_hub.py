@@ -66,7 +66,7 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
     except HubError as error:
         if isinstance(error.__cause__, OfflineModeIsEnabled):
             return _cached_commit(dataset, config, revision), None
-        raise HubError(f"`data.dataset` '{dataset}' cannot be read: {error}") from error
+        raise HubError(f"The dataset '{dataset}' of `data.dataset` cannot be read: {error}") from error
     stated = info.card_data.get("license") if info.card_data else None
     # Use the licence only if the card states a single licence. A card with several licences does not say
     # which licence belongs to which part of the data.
@@ -93,7 +93,10 @@ def open_dataset(
     """Load a split of a dataset of the Hub or of a local folder. Raise an error if the loaded commit is not
     `revision`.
     """
-    dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+    try:
+        dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+    except (ValueError, FileNotFoundError) as error:
+        raise ValueError(f"`dataset` '{name}' cannot be opened: {error}") from error
     files = getattr(dataset, "cache_files", [])
     # Read the commit from the name of the folder in which `datasets` caches the dataset.
     commit = Path(files[0]["filename"]).parent.name if files else None

@@ -267,9 +267,9 @@ def treebank_files(names: list[str]) -> list[str]:
         if not found:
             if os.path.isdir(name):
                 raise FileNotFoundError(
-                    f"A treebank must be a folder with .mrg files, but {name} has no such file."
+                    f"`trees` must be a folder with .mrg files, but {name} has no such file."
                 )
-            raise FileNotFoundError(f"A treebank must be an existing file, but {name} does not exist.")
+            raise FileNotFoundError(f"`trees` must be an existing file, but {name} does not exist.")
         files += found
     return files
 

@@ -48,7 +48,7 @@ def check_comparable(num_sentences: int) -> None:
     # Refuse the seed 0, because sacreBLEU treats 0 as no seed, and would draw different samples for each
     # system without a warning.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
-        raise ValueError(f"SACREBLEU_SEED must be a positive integer or none, but is {seed!r}.")
+        raise ValueError(f"`SACREBLEU_SEED` must be a positive integer or none, but is {seed!r}.")
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:

@@ -24,7 +24,7 @@ from huggingface_hub import (
     snapshot_download,
 )
 from huggingface_hub.errors import RepositoryNotFoundError
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 from transformers import GenerationConfig
 
 from ..checkpoint.files import (
@@ -143,8 +143,10 @@ def push(
             refused or fails, or if the downloaded files differ from the pushed files.
     """
     with _only_hub_errors(), TemporaryDirectory() as name:
+        check_config(Path(checkpoint), checkpoint, tuple(KINDS))
+        validate_repo_id(repository)
         to = Destination(repository, private, revision, create_pr, tag, token)
-        # Check the token first, because the model takes minutes to load.
+        # Check the token before the model is loaded, because the model takes minutes to load.
         _check_token(to)
         expected = fingerprint(Path(checkpoint))
         to = check_destination(to)

@@ -50,7 +50,8 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
         weights = load_file(folder / name)
         if {name: tensor.shape for name, tensor in weights.items()} != shapes:
             raise ValueError(
-                f"'{folder}' and '{folders[0]}' hold different models; average checkpoints of one run."
+                f"`checkpoints` must be checkpoints of one run, but '{folder}' and '{folders[0]}' hold different "
+                "models."
             )
         for key, tensor in weights.items():
             total[key] += tensor.float()
@@ -66,7 +67,7 @@ def numbered_checkpoints(
     moving averages.
     """
     if not run.is_dir():
-        raise ValueError(f"'{run}' must be the folder of a run, but there is no such folder.")
+        raise ValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")
     found = checkpoints_in(run)
     if found:
         state = read_state(found[-1])
@@ -86,7 +87,9 @@ def numbered_checkpoints(
         if best is not None:
             lacking = f"take the last checkpoints, or train with a validation that measures {metric}"
         remedy = "ask for fewer" if found else lacking
-        raise ValueError(f"'{run}' must hold {wanted:,} {kind}, but holds {len(found):,}; {remedy}.")
+        raise ValueError(
+            f"`checkpoints` must be a run with {wanted:,} {kind}, but '{run}' has {len(found):,}; {remedy}."
+        )
     return found[-wanted:]
 
 
@@ -131,8 +134,8 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
         if any(have) and not has and (folder / STATE_FILE).is_file():
             other = names[have.index(True)]
             raise ValueError(
-                f"'{name}' has no {AVERAGED_WEIGHTS_FILE}, but '{other}' has; leave '{name}' out, or give `--raw` to average the weights "
-                "themselves."
+                f"`checkpoints` must all have {AVERAGED_WEIGHTS_FILE}, as '{other}' has, but '{name}' has none; leave "
+                f"'{name}' out, or give `--raw` to average the weights themselves."
             )
     return [AVERAGED_WEIGHTS_FILE if has else WEIGHTS_FILE for has in have]
 
@@ -177,10 +180,11 @@ def _refuse_another_model(
         ours, theirs = getattr(model.config, field), getattr(config, field)
         if ours != theirs and field not in FREE_FIELDS:
             raise ValueError(
-                f"'{name}' and '{first}' are different models: `{field}` is {theirs!r} and {ours!r}; average checkpoints of one run."
+                f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' are different models: "
+                f"`{field}` is {theirs!r} and {ours!r}."
             )
     vocabularies = [[one.get_vocab() for one in both] for both in (tokenizers, load_tokenizers(folder, name))]
     if vocabularies[0] != vocabularies[1]:
         raise ValueError(
-            f"'{name}' and '{first}' have different vocabularies; average checkpoints of one run."
+            f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' have different vocabularies."
         )

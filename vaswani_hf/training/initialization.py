@@ -153,8 +153,8 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
     for other in others:
         if own != [_without_mask(tokenizer) for tokenizer in load_tokenizers(other.folder, other.name)]:
             raise ValueError(
-                f"'{first.name}' and '{other.name}', the models of `model.init_from`, have different vocabularies; "
-                "train new tokenizers with `tokenizer.keep: false`."
+                f"`model.init_from` must name models with one vocabulary, but '{first.name}' and '{other.name}' have "
+                "different vocabularies; train new tokenizers with `tokenizer.keep: false`."
             )
     return first
 
@@ -216,8 +216,8 @@ def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, Pr
         return task.adopt_tokenizers(source, target)
     except ValueError as error:
         raise ValueError(
-            f"'{base.name}', the model of `model.init_from`, {error}; its tokenizers cannot be used for "
-            f"`task: {task.name}`, so train new tokenizers with `tokenizer.keep: false`."
+            f"`model.init_from` must have tokenizers for `task: {task.name}`, but '{base.name}' {error}; train new "
+            "tokenizers with `tokenizer.keep: false`."
         ) from None
 
 

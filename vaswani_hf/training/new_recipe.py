@@ -271,6 +271,10 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
             rate,
             "the highest learning rate; lower than in the recipe of the model, because the batches are smaller",
         )
+    vocabulary_reason = "an entry for about 80 tokens of text, as in the recipe multi30k_en_de"
+    if corpus.vocab_size == size.vocab_size:
+        tokens_per_entry = (corpus.source_tokens + corpus.target_tokens) / corpus.vocab_size
+        vocabulary_reason = f"the text has about {tokens_per_entry:,.0f} tokens for each entry"
     tokenize, tokenize_reason = _bleu_tokenizer(data["target_language"], corpus)
     return {
         "data": {
@@ -291,7 +295,7 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
         "tokenizer": {
             "vocab_size": (
                 corpus.vocab_size,
-                "joint byte-level BPE; an entry for about 80 tokens of text, as in the recipe multi30k_en_de",
+                f"joint byte-level BPE; {vocabulary_reason}",
             ),
         },
         "model": {

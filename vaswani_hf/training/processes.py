@@ -40,6 +40,14 @@ def say(line: str, *, is_result: bool = False) -> None:
         _discard_output(sys.stdout)
 
 
+def hide_progress_bars_without_terminal() -> None:
+    """Hide the progress bars of the library `datasets` if stderr is no terminal."""
+    import datasets
+
+    if sys.stderr is None or not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+
+
 @contextlib.contextmanager
 def said_at_intervals(work: str) -> Iterator[None]:
     """Print a line every 30 seconds during a long step if stderr is no terminal, in place of a progress bar."""

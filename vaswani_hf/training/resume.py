@@ -92,9 +92,12 @@ def check_earlier_run(
     for key in ["task", *order]:
         is_free = key in free or key.split(".")[0] in FREE_SECTIONS
         if not is_free and values.get(key) != earlier.get(key):
+            reason = ""
+            if key in ("training.max_steps", "training.num_train_epochs"):
+                reason = f", and the schedule {training.lr_scheduler_type!r} depends on the number of steps"
             raise ValueError(
                 f"`{key}` is {values.get(key)!r}, but the run in '{folder}' that is to be resumed has "
-                f"{earlier.get(key)!r}; give `{key}` the value of that run, or choose another `--output_dir`."
+                f"{earlier.get(key)!r}{reason}; give `{key}` the value of that run, or choose another `--output_dir`."
             )
 
 

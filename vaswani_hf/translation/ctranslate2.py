@@ -102,7 +102,7 @@ class CTranslate2Backend:
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
         if find_spec("ctranslate2") is None:
             raise ValueError(
-                f"The format 'ctranslate2' needs more libraries; install them with `{install_command('ctranslate2')}`."
+                f"`engine` ctranslate2 needs more libraries; install them with `{install_command('ctranslate2')}`."
             )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
             raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but is {device!r}.")

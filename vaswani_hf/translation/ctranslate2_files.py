@@ -42,8 +42,8 @@ class CTranslate2Files:
         """
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise ValueError(
-                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no "
-                "CTranslate2 model."
+                f"`model` must be a folder that `vaswani export --format ctranslate2` wrote, but '{folder}' holds "
+                "no CTranslate2 model."
             )
         shapes = _shapes(folder)
         tokenizers = load_tokenizers(folder)

@@ -96,14 +96,15 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
 
 
 def quantize(model: Any) -> Any:
-    """Replace the weights of all linear layers of a model by int8 weights, and return the same model object.
+    """Replace the weights of the linear layers of a model by int8 weights, and return the same model object.
 
     The model must be in float32 and on the CPU. Embeddings stay in float32, even if an embedding shares its
     weight with the output layer.
     """
     kernel = _kernel()
     for module in model.modules():
-        if type(module) is nn.Linear:
+        # torchao cannot quantize a layer with one input, such as a layer of a user's position encoding.
+        if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel)
     return model
 

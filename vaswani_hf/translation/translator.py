@@ -84,8 +84,8 @@ class Translator(BaseTranslator):
             folder = checkpoint_folder(name, option="ensemble" if number else "model", **hub_kwargs)
             if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
                 raise ValueError(
-                    f"'{name}' was exported for CTranslate2; use `vaswani translate --engine ctranslate2` "
-                    "for it."
+                    f"`model` must be a checkpoint for PyTorch, but '{name}' was exported for CTranslate2; use "
+                    "`vaswani translate --engine ctranslate2`."
                 )
             check_config(folder, name, needed="a parser" if cls.makes_trees else "")
             folders.append(folder)
