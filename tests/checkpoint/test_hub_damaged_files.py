@@ -49,7 +49,7 @@ DAMAGES = [
     (
         CONFIG,
         None,
-        "'{folder}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.",
+        "`model` must be a checkpoint, but '{folder}' has no config.json; check the name, or copy the whole checkpoint again.",
     ),
     (CONFIG, b"{", "The config.json of '{folder}' must name its `model_type`, but is damaged."),
     (
@@ -110,7 +110,9 @@ def test_a_damaged_checkpoint_is_neither_pushed_nor_loaded(
     elif how is not None:
         path.write_bytes(how(content) if callable(how) else how)
     before = files_in(folder)
-    expected = (1, "", sentence.format(file=file, folder=folder))
+    # A file can be damaged in the right folder. `model` names a wrong folder.
+    code = 2 if sentence.startswith("`model`") else 1
+    expected = (code, "", sentence.format(file=file, folder=folder))
     assert vaswani("push", folder, repo_id) == expected
     assert vaswani("translate", folder, "--text", "der Hund") == expected
     assert files_in(folder) == before and not hub.requests
@@ -160,10 +162,10 @@ def test_a_damaged_repository(hub, repo_id, tiny_checkpoint, vaswani):
     translate = ("translate", repo_id, "--text", "der Hund")
     repository = hub.create_repository(repo_id)
     (_, _, no_config), *_ = DAMAGES
-    assert vaswani(*translate) == (1, "", no_config.format(folder=repo_id))
+    assert vaswani(*translate) == (2, "", no_config.format(folder=repo_id))
     repository.commit({"config.json": b'{"model_type": "bert"}'})
     code, _, sentence = vaswani(*translate)
-    assert code == 1 and f"but '{repo_id}' has the model type 'bert'" in sentence
+    assert code == 2 and f"but '{repo_id}' has the model type 'bert'" in sentence
     content = files_in(tiny_checkpoint())
     for file in ("tokenizer_config.json", "tokenizer.json"):
         repository.commit(content | {file: b"{"})
@@ -173,10 +175,10 @@ def test_a_damaged_repository(hub, repo_id, tiny_checkpoint, vaswani):
 def test_what_is_no_folder(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
     nothing, file = tmp_path / "nothere", tiny_checkpoint() / "config.json"
     for path in (nothing, file):
-        sentence = f"There is no folder '{path}'; check the name of the checkpoint."
-        assert vaswani("push", path, repo_id) == (1, "", sentence)
+        sentence = f"`model` must be a checkpoint folder, but there is no folder '{path}'; check the name."
+        assert vaswani("push", path, repo_id) == (2, "", sentence)
     sentence = f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{file}'; check the name."
-    assert vaswani("translate", file, "--text", "der Hund") == (1, "", sentence)
+    assert vaswani("translate", file, "--text", "der Hund") == (2, "", sentence)
     assert not hub.requests
 
 
