@@ -90,6 +90,12 @@ MISTYPED = {
     "train numbers --lr 1": "there is no option or recipe key --lr; the most similar name is --learning_rate; see",
     "train numbers --heads 1": "there is no option or recipe key --heads; the most similar name is "
     "--encoder_attention_heads; see",
+    "train numbers --d_ff 1": "there is no option or recipe key --d_ff; the most similar name is --encoder_ffn_dim; see",
+    "train numbers --source x": "there is no option or recipe key --source; the most similar name is --train_source; see",
+    "train numbers --help-key d_ff": "argument --help_key: `d_ff` is no key of a recipe; the nearest key is "
+    "`encoder_ffn_dim`; see",
+    "train numbers --help-key zzz": "argument --help_key: `zzz` is no key of a recipe; `--help-keys` describes all keys; "
+    "see",
     "train numbers --patience 1": "there is no option or recipe key --patience; the most similar name is "
     "--early_stopping_patience; see",
     "train numbers --gpus 1": "there is no option or recipe key --gpus; CUDA_VISIBLE_DEVICES chooses the GPUs",
