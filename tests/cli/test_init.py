@@ -26,8 +26,10 @@ def pairs(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_recipe_fits_the_files_and_trains(pairs, vaswani):
-    code, out, _ = vaswani(*INIT)
+    code, out, err = vaswani(*INIT)
     assert code == 0 and "300 sentence pairs" in out and "hours on this machine" in out
+    # The test has no terminal, so the command prints no progress bars of `datasets`.
+    assert "examples/s" not in err
     text = Path("mine.yaml").read_text()
     assert "300 sentence pairs with about " in text and "measured training steps of this model" in text
     recipe = load_recipe(

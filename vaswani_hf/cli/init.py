@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any, Self
 
@@ -75,12 +74,10 @@ class InitOptions(Options):
 
 def run(options: InitOptions) -> None:
     """Write the recipe. An existing file is never replaced."""
-    import datasets
-
     from ..training.new_recipe import new_recipe
+    from ..training.processes import hide_progress_bars_without_terminal
 
-    if sys.stderr is None or not sys.stderr.isatty():
-        datasets.disable_progress_bars()
+    hide_progress_bars_without_terminal()
     path = Path(options.recipe)
     text, summary = new_recipe(options.data, f"checkpoints/{path.stem}", options.seconds)
     with path.open("x", encoding="utf-8") as file:
