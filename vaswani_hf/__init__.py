@@ -109,15 +109,14 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """True if this process is the command `vaswani`.
-
-    The command imports registration.py after it has checked its options.
-
-    `vaswani --help` and the messages about wrong arguments do not import torch, because the import of torch
-    takes seconds.
+    """Return True if this process runs the command `vaswani`. In this case the package does not import
+    registration.py, because registration.py imports torch, and the import of torch takes seconds. The command
+    imports registration.py itself after it has checked its options. Therefore `vaswani --help` and messages
+    about invalid options appear at once.
     """
     if sys.argv[:1] == ["-m"]:
-        # Python has not replaced "-m" by the path of the module yet. The module is the word before the arguments.
+        # With `python -m`, Python runs this file before it replaces "-m" in `sys.argv` by the path of the
+        # module. With `python -m`, the name of the module is the last word before the arguments.
         return sys.orig_argv[-len(sys.argv)] in ("vaswani_hf", "vaswani_hf.cli")
     return Path(sys.argv[0]).name in ("vaswani", "vaswani.exe")
 

@@ -121,11 +121,11 @@ def test_a_card_that_is_not_utf8(tmp_path):
 def test_a_damaged_repository(hub, repo_id, tiny_checkpoint, vaswani):
     translate = ("translate", repo_id, "--text", "der Hund")
     repository = hub.create_repository(repo_id)
-    sentence = f"'{repo_id}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again."
-    assert vaswani(*translate) == (1, "", sentence)
+    sentence = f"`model` must be a checkpoint, but '{repo_id}' has no config.json; check the name, or copy the whole checkpoint again."
+    assert vaswani(*translate) == (2, "", sentence)
     repository.commit({"config.json": b'{"model_type": "bert"}'})
     code, _, sentence = vaswani(*translate)
-    assert code == 1 and f"but '{repo_id}' has the model type 'bert'" in sentence
+    assert code == 2 and f"but '{repo_id}' has the model type 'bert'" in sentence
     content = {path.name: path.read_bytes() for path in tiny_checkpoint().iterdir()}
     for file in ("tokenizer_config.json", "tokenizer.json"):
         repository.commit(content | {file: b"{"})
@@ -135,10 +135,10 @@ def test_a_damaged_repository(hub, repo_id, tiny_checkpoint, vaswani):
 def test_what_is_no_folder(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
     nothing, file = tmp_path / "nothere", tiny_checkpoint() / "config.json"
     for path in (nothing, file):
-        sentence = f"There is no folder '{path}'; check the name of the checkpoint."
-        assert vaswani("push", path, repo_id) == (1, "", sentence)
+        sentence = f"`model` must be a checkpoint folder, but there is no folder '{path}'; check the name."
+        assert vaswani("push", path, repo_id) == (2, "", sentence)
     sentence = f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{file}'; check the name."
-    assert vaswani("translate", file, "--text", "der Hund") == (1, "", sentence)
+    assert vaswani("translate", file, "--text", "der Hund") == (2, "", sentence)
     assert not hub.requests
 
 

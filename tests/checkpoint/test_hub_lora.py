@@ -105,7 +105,8 @@ def test_an_adapter_in_the_folder_is_named(hub, repo_id, copier_checkpoint, vasw
     for folder in (tmp_path / "both", tmp_path / "alone"):
         adapted.save_pretrained(folder)
         sentence = (
-            f"'{folder}' holds an adapter of PEFT (adapter_config.json); load it in Python with `PeftModel.from_pretrained`, "
+            f"`model` must be a whole model, but '{folder}' holds an adapter of PEFT (adapter_config.json); load the adapter in "
+            "Python with `PeftModel.from_pretrained`, "
             "merge it with `merge_and_unload`, and save the merged model in a folder of its own."
         )
         assert vaswani("translate", folder, "--text", TEXT) == (1, "", sentence)

@@ -96,7 +96,7 @@ def test_a_foreign_tokenizer_is_refused(hub, repo_id, tiny_checkpoint, vaswani, 
         seventh = load_tokenizers(folder)[0].convert_ids_to_tokens(7)
         replace_token(folder, "<pad>" if how == "other padding" else "</s>", seventh)
     side = "target" if how == "other end" else "source"
-    sentence = f"The {side} tokenizer must fit '{folder}', but {FOREIGN[how]}; take both from one checkpoint."
+    sentence = f"The {side} tokenizer must fit '{folder}', but {FOREIGN[how]}; take the tokenizer and the model from one checkpoint."
     assert vaswani("translate", folder, "--text", "der Hund") == (1, "", sentence)
     if how == "more entries":
         (tmp_path / "text").write_text("der Hund\n")

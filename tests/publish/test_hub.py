@@ -220,11 +220,11 @@ def test_every_subcommand_takes_a_revision(hub, repo_id, tiny_checkpoint, vaswan
     ]
     for words in commands:
         code, _, sentence = vaswani(*words)
-        assert code == 1 and "has no file" not in sentence, words
+        assert code == 2 and "has no file" not in sentence, words
         assert vaswani(*words, "--revision", "exp/2")[0] == 0, words
     assert vaswani("score", f"{repo_id}@exp/2", *score) == vaswani("score", folder, *score)
     sentence = f"`revision` is for a repository on the Hub, but '{folder}' is a folder; leave `revision` out."
-    assert vaswani("translate", folder, "--revision", "exp/2", "--text", "x") == (1, "", sentence)
+    assert vaswani("translate", folder, "--revision", "exp/2", "--text", "x") == (2, "", sentence)
     both = Translator.from_pretrained(repo_id, "cpu", revision="exp/2", ensemble=[f"{repo_id}@exp/2"])
     assert len(both.backend.ensemble) == 1
 
@@ -240,7 +240,7 @@ def test_from_python_with_another_token_and_message(
     assert commits(name)[0] == "Mine"
     with pytest.raises(
         HubError,
-        match=f"^'{tmp_path}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.$",
+        match=f"^`model` must be a checkpoint, but '{tmp_path}' has no config.json; check the name, or copy the whole checkpoint again.$",
     ):
         push(tmp_path, repo_id)
 

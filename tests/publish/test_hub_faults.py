@@ -95,7 +95,7 @@ def write_index(folder, index):
 TORN = "model.safetensors of '{folder}' is damaged or incomplete (Error while deserializing header: %s); copy or download it again."
 OTHER = "'{folder}' does not hold the weights that its config.json describes: model.%s; take config.json and the weights from one checkpoint."
 DAMAGES = {
-    "'{folder}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.": lambda folder: (
+    "`model` must be a checkpoint, but '{folder}' has no config.json; check the name, or copy the whole checkpoint again.": lambda folder: (
         (folder / "config.json").unlink()
     ),
     "The config.json of '{folder}' must name its `model_type`, but is damaged.": (
@@ -144,7 +144,9 @@ def test_a_damaged_checkpoint_is_neither_pushed_nor_loaded(hub, repo_id, tiny_ch
     DAMAGES[sentence](folder)
     for words in (("push", folder, repo_id), ("translate", folder, "--text", "der Hund")):
         with nothing_changes(hub, folder):
-            assert vaswani(*words) == (1, "", sentence.format(folder=folder))
+            # A file can be damaged in the right folder. `model` names a wrong folder.
+            code = 2 if sentence.startswith("`model`") else 1
+            assert vaswani(*words) == (code, "", sentence.format(folder=folder))
     assert not hub.requests
 
 
@@ -188,6 +190,14 @@ REFUSALS = {
 }
 
 
+# All other refusals are usage errors.
+REFUSED_BY_THE_HUB = (
+    "a branch that git does not allow",
+    "somebody else's repository",
+    "somebody else's name",
+)
+
+
 def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
     hub, published, bob, tiny_checkpoint, vaswani
 ):
@@ -200,7 +210,8 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
     for refusal, (words, sentence) in REFUSALS.items():
         with nothing_changes(hub, folder):
             code, _, said = vaswani("push", folder, *(word.format(**names) for word in words))
-        assert (code, said) == (1, sentence.format(**names)), refusal
+        expected = 1 if refusal in REFUSED_BY_THE_HUB else 2
+        assert (code, said) == (expected, sentence.format(**names)), refusal
     assert not uploads(hub)
 
 
@@ -295,8 +306,11 @@ def test_an_endpoint_that_cannot_be_reached(repo_id, cache, tiny_checkpoint, vas
         "proxy, or set HF_HUB_OFFLINE=1 to use only files in the cache."
     )
     assert vaswani("push", tiny_checkpoint(), repo_id) == (1, "", sentence)
-    no_folder = f"There is no folder '{repo_id}' here, and {sentence}"
-    assert vaswani("translate", repo_id, "--text", "der Hund") == (1, "", no_folder)
+    no_folder = (
+        f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{repo_id}' here, and "
+        f"{sentence}"
+    )
+    assert vaswani("translate", repo_id, "--text", "der Hund") == (2, "", no_folder)
 
 
 def test_a_mistyped_folder_without_a_network_is_named(cache, tiny_checkpoint, vaswani, monkeypatch, tmp_path):
@@ -304,7 +318,8 @@ def test_a_mistyped_folder_without_a_network_is_named(cache, tiny_checkpoint, va
     (tmp_path / "checkpoints").mkdir()
     tiny_checkpoint().rename(tmp_path / "checkpoints" / "numbers")
     no_folder = (
-        "There is no folder 'checkpoints/numbrs' here (the nearest one is 'checkpoints/numbers'), and "
+        "`model` must be a checkpoint folder or user/name on the Hub, but there is no folder 'checkpoints/numbrs' here "
+        "(the nearest one is 'checkpoints/numbers'), and "
     )
     for name, value, way in (
         ("ENDPOINT", "http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached"),
@@ -312,11 +327,11 @@ def test_a_mistyped_folder_without_a_network_is_named(cache, tiny_checkpoint, va
     ):
         monkeypatch.setattr(constants, name, value)
         code, out, sentence = vaswani("translate", "checkpoints/numbrs", "--text", "der Hund")
-        assert (code, out) == (1, "") and sentence.startswith(no_folder + way)
+        assert (code, out) == (2, "") and sentence.startswith(no_folder + way)
         recipe = Path(__file__).parents[2] / "configuration" / "numbers.yaml"
         code, out, sentence = vaswani("train", recipe, "--init_from", "checkpoints/numbrs")
-        named = no_folder.replace("numbrs'", "numbrs', which `model.init_from` names,")
-        assert (code, out) == (1, "") and sentence.startswith(named + way)
+        named = no_folder.replace("`model`", "`model.init_from`")
+        assert (code, out) == (2, "") and sentence.startswith(named + way)
 
 
 # Reading.
@@ -327,7 +342,9 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(
 ):
     def said(name, *words):
         code, out, sentence = vaswani("translate", name, "--text", "der Hund", *words)
-        assert (code, out) == (1, "")
+        # A name that does not exist is a usage error. A missing permission or file is failed work.
+        is_unknown = sentence.startswith(("There is no repository", "404 Client Error. Revision"))
+        assert (code, out) == (2 if is_unknown else 1, "")
         return sentence
 
     name = published.id

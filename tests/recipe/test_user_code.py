@@ -80,7 +80,10 @@ def test_a_resumed_run_may_name_another_file(recipe, tmp_path):
     ("content", "message"),
     [
         (None, "^`model.code` must be an existing Python file, but is '.*mine.py'.$"),
-        ("1 / 0", "^'.*mine.py', the file of `model.code`, fails with ZeroDivisionError: division by zero"),
+        (
+            "1 / 0",
+            "^`model.code` is '.*mine.py', but the file fails with ZeroDivisionError: division by zero",
+        ),
         ("import no_such_module", "fails with ModuleNotFoundError: No module named 'no_such_module'"),
     ],
 )
@@ -100,5 +103,5 @@ def test_train_and_translate_with_the_file(recipe, few_numbers, tmp_path, vaswan
     assert (run / "mine.py").is_file()
     ATTENTIONS.classes.pop("Mine")
     code, _, message = vaswani("translate", run, "--text", "seven")
-    assert code == 1 and "but is 'Mine'; import the Python file that adds 'Mine'" in message
+    assert code == 2 and "but is 'Mine'; import the Python file that adds 'Mine'" in message
     assert vaswani("translate", run, "--text", "seven", "--code", run / "mine.py")[0] == 0

@@ -162,7 +162,7 @@ def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, trai
         code, _, sentence = train_command(resumed)
         assert code == 1 and sentence.startswith(refused)
         code, _, sentence = train_command(resumed, "--seed=2")
-        assert code == 1 and sentence.startswith("`seed` is 2, but the run in ")
+        assert code == 2 and sentence.startswith("`seed` is 2, but the run in ")
         corpus.write_text(rows)
         if is_whole:
             assert contents(folder) == expected
@@ -198,7 +198,5 @@ def test_a_finished_run_of_an_earlier_version_is_finished(run, copied, capsys):
         (folder / "manifest.json").unlink()
     run("run", "--resume=true")
     assert "is finished; nothing is left to do" in capsys.readouterr().out
-    with pytest.raises(
-        ValueError, match="manifest.json, which is written last, is missing: the folder was not"
-    ):
+    with pytest.raises(ValueError, match="manifest.json is missing, so the checkpoint is"):
         run("run", "--resume=true --num_beams=3")

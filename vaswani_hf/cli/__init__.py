@@ -366,7 +366,7 @@ def _report(error: Exception, is_output_lost: bool) -> int:
     """
     import logging
 
-    from ..checkpoint.hub import explain, sentence_of
+    from ..checkpoint.hub import HubError, explain, is_unknown_name, sentence_of
     from .options import UsageError
 
     logger = logging.getLogger("vaswani_hf")
@@ -391,4 +391,9 @@ def _report(error: Exception, is_output_lost: bool) -> int:
     print(f"vaswani: {message}", file=sys.stderr)
     if type(error).__name__ == "InterruptedRunError":
         return INTERRUPTED
-    return USAGE_ERROR if isinstance(error, UsageError) else FAILURE
+    # A message about a wrong value begins with the option or the recipe key in backticks. A message about a bad
+    # line or a damaged file begins with the line or the file.
+    is_wrong_value = isinstance(error, (ValueError, FileNotFoundError, HubError)) and message.startswith("`")
+    if isinstance(error, UsageError) or is_wrong_value or is_unknown_name(error):
+        return USAGE_ERROR
+    return FAILURE

@@ -1,10 +1,10 @@
-"""Classes that users add to the models by name, and copies of the users' files in checkpoints.
+"""Registers classes of users under a name, and saves the files that define these classes in checkpoints.
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. The config
-accepts the names of the registries. When a config is saved, `save_user_code` copies the files that define the
+accepts the names in the registries. When a config is saved, `save_user_code` copies the files that define the
 registered classes, so that `trust_remote_code=True` loads the checkpoint without the package.
 
-This file travels with every checkpoint because the config reads the registries of this file.
+This file is saved with every checkpoint because the config reads the registries of this file.
 """
 
 import ast
@@ -27,17 +27,19 @@ _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 class Registry:
-    """The values that a config field accepts: built-in names, and names of classes that users have added."""
+    """Contains the values that a config field accepts: built-in names, and names of classes that users have
+    added.
+    """
 
     def __init__(self, function: str, home: str, *built_in: str):
-        # The function that adds a class, and the module that defines the function.
+        # The name of the function that adds a class, and the module that defines the function.
         self.function = function
         self.home = home
         self.built_in = built_in
         self.classes: dict[str, Any] = {}
 
     def accepts(self, name: Any) -> bool:
-        """True if a config field may have this value."""
+        """Return True if a config field may have this value."""
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
@@ -73,12 +75,12 @@ POSITION_ENCODINGS = Registry(
 
 
 def _travelling_modules() -> set[str]:
-    """The names of the modules that the package saves with a checkpoint."""
+    """Return the names of the modules that the package saves with a checkpoint."""
     return {path.stem for path in Path(__file__).parent.glob("*_vaswani.py")} | {ENTRY}
 
 
 def module_of(kind: type) -> str:
-    """The name of the module that defines a class in a saved checkpoint."""
+    """Return the name of the module that defines a class in a saved checkpoint."""
     home, _, name = kind.__module__.rpartition(".")
     if home == __name__.rpartition(".")[0] and name in _travelling_modules():
         return name
@@ -116,10 +118,11 @@ def _file_of(kind: type) -> str:
 
 
 def source_for_checkpoint(kind: type) -> str:
-    """The text of the file that defines a class, with imports that also work inside a checkpoint.
+    """Return the text of the file that defines a class, with imports that also work inside a checkpoint.
 
     `from vaswani_hf import NAME` first tries to import NAME from the files of the checkpoint. Raise a
-    ValueError if the file needs another file, because a checkpoint has only this file.
+    ValueError if the file imports another file of the user, because the checkpoint does not contain the other
+    file.
     """
     path = Path(_file_of(kind))
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -147,7 +150,9 @@ def source_for_checkpoint(kind: type) -> str:
 
 
 def _imports(node: ast.AST) -> Iterable[Any]:
-    """The import statements of this package. Statements inside `try` are left out, because they may fail."""
+    """Yield the statements that import this package. Skip statements inside `try`, because such statements
+    may fail.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
             continue
@@ -162,12 +167,15 @@ def _imports(node: ast.AST) -> Iterable[Any]:
 
 
 def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
-    """The same import from the files of a checkpoint: one statement for each file."""
+    """Return statements that import the same names from the files of a checkpoint, one statement for each
+    file.
+    """
     found: dict[str, list[ast.alias]] = {}
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # The statement names the package, so find the file that defines the name.
+            # The statement imports from the package instead of a file of the package, so find the file that
+            # defines the name.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():
@@ -182,7 +190,8 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
 def save_user_code(
     folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
 ) -> None:
-    """Write the files of users into the folder of a checkpoint, and the module that registers their classes.
+    """Write the files of users into the folder of a checkpoint. Also write the module that registers the
+    users' classes.
 
     `registered` are the registered names that the config uses, and `others` are other classes of users.
     `references` are the classes of the package that transformers loads, such as

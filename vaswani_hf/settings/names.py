@@ -3,9 +3,9 @@
 import difflib
 from collections.abc import Collection
 
-# Names that other toolkits (fairseq, JoeyNMT, OpenNMT, Marian, Sockeye and transformers) and users give to options
-# and recipe keys of this package. The name of this package is the value.
-# A tuple lists the names in the order of preference.
+# Maps names that users know from other toolkits (fairseq, JoeyNMT, OpenNMT, Marian, Sockeye and transformers)
+# to the names of options and recipe keys of this package. A tuple lists the names in the order of
+# preference.
 SYNONYMS: dict[str, str | tuple[str, ...]] = {
     "lr": "learning_rate",
     "beam": "num_beams",
@@ -81,7 +81,9 @@ SYNONYMS: dict[str, str | tuple[str, ...]] = {
 
 
 def suggestion(name: str, known: Collection[str]) -> str | None:
-    """Return the option or key that a user may mean: a synonym, else a name with a similar spelling, else None."""
+    """Return the option or key that a user may mean: a synonym, else a name with a similar spelling, else
+    None.
+    """
     synonyms = SYNONYMS.get(name, ())
     for synonym in [synonyms] if isinstance(synonyms, str) else synonyms:
         if synonym in known:

@@ -11,7 +11,9 @@ from ..settings.sections import ModelSettings, TokenizerSettings
 
 
 def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> VaswaniConfig:
-    """The config of the model of a recipe, with `tokenizer.vocab_size` as the size of the vocabulary."""
+    """Return the config of the model of a recipe, with `tokenizer.vocab_size` as the size of the
+    vocabulary.
+    """
     return VaswaniConfig(
         **model.config_fields(),
         vocab_size=tokenizer.vocab_size,
@@ -21,6 +23,6 @@ def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> Vaswan
 
 
 def planned_model(config: VaswaniConfig, model_class: type[PreTrainedModel] = VaswaniForSeq2SeqLM) -> Any:
-    """A model with tied weights on the meta device, where weights take no memory."""
+    """Return a model with tied weights on the meta device, where weights take no memory."""
     with torch.device("meta"):
         return model_class(config)
