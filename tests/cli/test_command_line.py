@@ -1,6 +1,7 @@
 """The command line that is made from the classes of options, the page of all options, and where the commands write."""
 
 import dataclasses
+import errno
 import importlib.util
 import logging
 import os
@@ -13,7 +14,7 @@ import pytest
 from transformers.utils import logging as transformers_logging
 
 from vaswani_hf.checkpoint.locks import InUseError
-from vaswani_hf.cli import COMMANDS, main
+from vaswani_hf.cli import COMMANDS, _report, main
 from vaswani_hf.cli.arguments import (
     CommandParser,
     add_options,
@@ -153,7 +154,7 @@ def test_the_arguments_are_checked_before_torch_is_imported():
     code = """
 import sys
 sys.argv = ["vaswani"]
-from vaswani_hf.cli import COMMANDS, main
+from vaswani_hf.cli import COMMANDS, _report, main
 for words in (["--help"], ["--bad"], ["translate", "--help"], ["translate", "m", "--bad"], ["train", "no.yaml"],
               ["score", "m", "--source", "no", "--target", "no"]):
     try:
@@ -390,6 +391,13 @@ def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypa
         "new cannot be written (No space left on device); free space and go on with `--resume`.",
     )
     assert not Path("new").exists()
+
+
+def test_a_copy_without_space_is_named_and_not_its_source(capsys):
+    error = OSError(errno.ENOSPC, "No space left on device", "source.py", None, "full/copy.py")
+    assert _report(error, is_output_lost=False) == 1
+    sentence = "vaswani: 'full/copy.py' cannot be read or written (No space left on device).\n"
+    assert capsys.readouterr().err == sentence
 
 
 def test_parts_of_a_line_are_written_until_it_is_whole(tmp_path):
