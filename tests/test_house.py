@@ -87,13 +87,6 @@ def test_a_travelling_file_imports_only_modules_that_travel_or_that_every_user_h
     assert "travels with every checkpoint" in " ".join(ast.get_docstring(tree).split())
 
 
-def test_recipes_of_tests_name_their_precision():
-    for path in (ROOT / "tests").rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        for section in re.findall(r"^training:\s*\{[^}]*_per_batch[^}]*", text, re.MULTILINE):
-            assert "bf16:" in section, f"A recipe of {path} must say `bf16: false`, or the processor decides."
-
-
 def test_the_model_does_not_import_the_rest_of_the_package(fresh_python):
     code = "import vaswani_hf, sys; print(sorted(name for name in sys.modules if name.startswith('vaswani_hf.')))"
     loaded = subprocess.run([fresh_python, "-c", code], capture_output=True, text=True, check=True).stdout

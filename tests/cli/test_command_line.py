@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -219,7 +220,7 @@ def test_quiet_hides_messages_and_keeps_results_and_errors(
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert out.count("\n") == 2 and ("sentences/s" in err) == is_said
-    assert main(["score", "no/model", *words[2:]]) == 1
+    assert main(["score", "no/model", *words[2:]]) == 2
     err = capsys.readouterr().err
     assert "vaswani: There is no repository" in err
     logging.getLogger("vaswani_hf").setLevel(level)
@@ -249,6 +250,32 @@ def test_the_completion_names_every_command(capsys, shell):
         code = f"{script}\nCOMP_WORDS=(vaswani translate --num_b); COMP_CWORD=2; _vaswani; echo ${{COMPREPLY[@]}}"
         done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "--num_beams\n"
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_shell_runs_the_completion(capsys, tmp_path, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    assert main(["completion", shell]) == 0
+    path = tmp_path / "script"
+    path.write_text(capsys.readouterr().out)
+    if shell == "fish":
+        words = ["fish", "--no-config", "-c", f"source {path}; complete -C 'vaswani translate --num_b'"]
+    else:
+        # Completion works only in an interactive zsh, so check that zsh assigns the function to the command.
+        words = ["zsh", "-f", "-c", f"source {path}; whence -w _vaswani; print ${{_comps[vaswani]}}"]
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
+    assert ("--num_beams" if shell == "fish" else "_vaswani: function\n_bash_complete") in done.stdout
+
+
+def test_an_interrupt_while_the_words_are_parsed(capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vaswani_hf.cli.arguments.make_parser", interrupt)
+    assert main(["translate", "model", "--text", "a"]) == 130
+    assert capsys.readouterr().err == "vaswani: interrupted\n"
 
 
 def test_a_closed_pipe_is_no_failure(python, files, copier_checkpoint):

@@ -142,7 +142,7 @@ def test_a_resumed_run_keeps_its_commit_when_the_branch_has_moved_on(dataset, re
 def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, pinned):
     first = dataset.head()
     HfApi().create_branch(dataset.id, repo_type="dataset", branch="exp/2")
-    branch = dataset.commit(files(train_size=20), branch="exp/2")
+    branch = dataset.commit(files(train_size=20), ref="exp/2")
     section = pinned("--dataset_revision=exp/2")
     assert section.dataset_revision == branch
     # A stream is not written to the cache.

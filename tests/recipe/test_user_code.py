@@ -96,6 +96,7 @@ def test_a_file_that_cannot_be_executed_is_named(recipe, content, message):
         load_recipe(recipe)
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_train_and_translate_with_the_file(recipe, few_numbers, tmp_path, vaswani, monkeypatch):
     run = tmp_path / "run"
     words = ["--output_dir", run, "--max_steps", "2", "--position_embedding", "none"]
@@ -104,4 +105,14 @@ def test_train_and_translate_with_the_file(recipe, few_numbers, tmp_path, vaswan
     ATTENTIONS.classes.pop("Mine")
     code, _, message = vaswani("translate", run, "--text", "seven")
     assert code == 2 and "but is 'Mine'; import the Python file that adds 'Mine'" in message
-    assert vaswani("translate", run, "--text", "seven", "--code", run / "mine.py")[0] == 0
+    code = ("--code", run / "mine.py")
+    assert vaswani("translate", run, "--text", "seven", *code)[0] == 0
+    (tmp_path / "texts").write_text("seven\nsix\nfive\n")
+    words = ("translate", run, "--input", tmp_path / "texts", "--window", 1, "--device", "cpu", *code)
+    expected = vaswani(*words)
+    assert expected[0] == 0 and vaswani(*words, "--workers", 2) == expected
+    # MarianMT has no attention functions of users.
+    exported = tmp_path / "exported"
+    exit_code, _, message = vaswani("export", run, exported, "--format", "marian", *code)
+    assert exit_code == 2 and "which MarianMT cannot express" in message
+    assert not exported.exists()

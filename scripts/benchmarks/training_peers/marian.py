@@ -18,8 +18,8 @@ import pymarian  # noqa: F401
 
 from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_settings, resident
 
-# Matches the number of target tokens so far (1,664) in a line such as "Ep. 1 : Up. 5 : Sen. 160 : Cost 4.1 *
-# 1,664 @ 352 after 1,664 : Time …".
+# This pattern matches the number of target tokens so far, which follows the word "after" in a line of Marian's
+# log.
 _UPDATE = re.compile(r" : Up\. .* after ([\d,]+) :")
 
 
