@@ -65,11 +65,8 @@ register_position_encoding("ramp_of_user", Ramp)
 '''
 REMOTE = """
 import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "vaswani_hf":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
+# Python raises ModuleNotFoundError for a module that is None.
+sys.modules["vaswani_hf"] = None
 import json, torch
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 name, own, ids = sys.argv[1], sys.argv[2], torch.tensor(json.loads(sys.argv[3]))
