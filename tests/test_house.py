@@ -84,7 +84,7 @@ def test_a_travelling_file_imports_only_modules_that_travel_or_that_every_user_h
             assert tops <= {"torch", "transformers", "huggingface_hub"} | sys.stdlib_module_names, names
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 1 and (path.parent / f"{node.module}.py") in TRAVELLERS, ast.unparse(node)
-    assert "travels with every checkpoint" in " ".join(ast.get_docstring(tree).split())
+    assert "is saved with every checkpoint" in " ".join(ast.get_docstring(tree).split())
 
 
 def test_the_model_does_not_import_the_rest_of_the_package(fresh_python):

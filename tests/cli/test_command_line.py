@@ -1,6 +1,7 @@
 """The command line that is made from the classes of options, the page of all options, and where the commands write."""
 
 import dataclasses
+import errno
 import importlib.util
 import logging
 import os
@@ -13,7 +14,7 @@ import pytest
 from transformers.utils import logging as transformers_logging
 
 from vaswani_hf.checkpoint.locks import InUseError
-from vaswani_hf.cli import COMMANDS, main
+from vaswani_hf.cli import COMMANDS, _report, main
 from vaswani_hf.cli.arguments import (
     CommandParser,
     add_options,
@@ -91,6 +92,12 @@ MISTYPED = {
     "train numbers --lr 1": "there is no option or recipe key --lr; the most similar name is --learning_rate; see",
     "train numbers --heads 1": "there is no option or recipe key --heads; the most similar name is "
     "--encoder_attention_heads; see",
+    "train numbers --d_ff 1": "there is no option or recipe key --d_ff; the most similar name is --encoder_ffn_dim; see",
+    "train numbers --source x": "there is no option or recipe key --source; the most similar name is --train_source; see",
+    "train numbers --help-key d_ff": "argument --help_key: `d_ff` is no key of a recipe; the nearest key is "
+    "`encoder_ffn_dim`; see",
+    "train numbers --help-key zzz": "argument --help_key: `zzz` is no key of a recipe; `--help-keys` describes all keys; "
+    "see",
     "train numbers --patience 1": "there is no option or recipe key --patience; the most similar name is "
     "--early_stopping_patience; see",
     "train numbers --gpus 1": "there is no option or recipe key --gpus; CUDA_VISIBLE_DEVICES chooses the GPUs",
@@ -147,7 +154,7 @@ def test_the_arguments_are_checked_before_torch_is_imported():
     code = """
 import sys
 sys.argv = ["vaswani"]
-from vaswani_hf.cli import COMMANDS, main
+from vaswani_hf.cli import COMMANDS, _report, main
 for words in (["--help"], ["--bad"], ["translate", "--help"], ["translate", "m", "--bad"], ["train", "no.yaml"],
               ["score", "m", "--source", "no", "--target", "no"]):
     try:
@@ -384,6 +391,13 @@ def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypa
         "new cannot be written (No space left on device); free space and go on with `--resume`.",
     )
     assert not Path("new").exists()
+
+
+def test_a_copy_without_space_is_named_and_not_its_source(capsys):
+    error = OSError(errno.ENOSPC, "No space left on device", "source.py", None, "full/copy.py")
+    assert _report(error, is_output_lost=False) == 1
+    sentence = "vaswani: 'full/copy.py' cannot be read or written (No space left on device).\n"
+    assert capsys.readouterr().err == sentence
 
 
 def test_parts_of_a_line_are_written_until_it_is_whole(tmp_path):

@@ -83,7 +83,8 @@ def test_a_corpus_that_is_too_small_or_not_aligned_is_refused(pairs, vaswani):
     code, _, said = vaswani("init", "mine.yaml", "--source", "few.en", "--target", "few.de")
     assert (
         code != 0
-        and said == "The training data must have at least 100 sentence pairs, but has 1; give more data."
+        and said
+        == "The training data must have at least 100 sentence pairs, but has 1; give more data, or write a recipe yourself."
     )
     assert (
         "must have equally many lines"

@@ -9,7 +9,7 @@ import pytest
 from tiny_runs import DAMAGES, contents, metrics, results, write_pairs
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-from vaswani_hf.checkpoint.manifest import verify_manifest
+from vaswani_hf.checkpoint.manifest import metadata_of, read_manifest, verify_manifest, write_manifest
 from vaswani_hf.data.toy_corpora import number_pairs
 
 FINAL = """
@@ -66,6 +66,18 @@ def test_damaged_files_of_a_finished_run_are_made_again(run, copied, capsys, nam
     run("run", "--resume=true")
     assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
     assert not changed(copied, expected)
+
+
+def test_a_file_that_is_made_again_with_different_bytes_is_recorded(run, copied, capsys):
+    config = copied / "config.json"
+    files = {name: copied / name for name in read_manifest(copied)["files"]}
+    config.write_text(config.read_text() + "\n")
+    write_manifest(copied, metadata_of(copied), files)
+    config.unlink()
+    run("run", "--resume=true")
+    assert "made again, but with different bytes: config.json\n" in capsys.readouterr().out
+    run("run", "--resume=true")
+    assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
 
 
 def test_all_of_a_finished_run_but_its_manifest_is_made_again(run, copied):

@@ -142,8 +142,7 @@ def _without_tokens(text: str) -> str:
 
 
 def _own_error(error: BaseException) -> str | None:
-    # If the Hub rejects the model card, huggingface_hub raises a ValueError with this message about
-    # README.md. The user can understand the message without an explanation.
+    # Keep the message of huggingface_hub about a rejected model card, because the message is clear.
     is_sentence = isinstance(error, HubError) or str(error).startswith("Invalid metadata in README.md")
     return str(error) if is_sentence else None
 

@@ -5,6 +5,7 @@ function `run`. `vaswani --help` imports no file of a subcommand, and a subcomma
 transformers only after it has checked its options, because these imports take seconds.
 """
 
+import errno
 import os
 import select
 import sys
@@ -383,6 +384,9 @@ def _report(error: Exception, is_output_lost: bool) -> int:
         # Write a sentence in place of Python's message "[Errno 13] Permission denied: 'file'", because
         # Python's message may omit the file name.
         name = f"'{error.filename}'" if error.filename else "A file"
+        if error.errno == errno.ENOSPC and error.filename2:
+            # `shutil.copyfile` gives the source in `filename` and the copy, which has no space, in `filename2`.
+            name = f"'{error.filename2}'"
         if is_output_lost:
             name = "Standard output"
         message = f"{name} cannot be read or written ({error.strerror})."

@@ -113,7 +113,15 @@ class CommandParser(argparse.ArgumentParser):
         message = f"there is no {kind} {option}"
         if found is not None:
             return f"{message}; the most similar name is --{found}"
-        if keys and option in ("--gpus", "--gpu", "--cuda", "--num_gpus", "--device", "--devices"):
+        if keys and option in (
+            "--gpus",
+            "--gpu",
+            "--cuda",
+            "--use_cuda",
+            "--num_gpus",
+            "--device",
+            "--devices",
+        ):
             return (
                 f"{message}; CUDA_VISIBLE_DEVICES chooses the GPUs, and accelerate launch uses several GPUs"
             )

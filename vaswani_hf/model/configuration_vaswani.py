@@ -21,7 +21,7 @@ from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import is_torch_available, logging
 
 from .extension_vaswani import ATTENTIONS, ENTRY, POSITION_ENCODINGS, Registry, save_user_code
-from .inputs_vaswani import is_int, is_number, nearest_name
+from .inputs_vaswani import PAPER_SYMBOLS, is_int, is_number, nearest_name
 
 logger = logging.get_logger(__name__)
 
@@ -613,11 +613,15 @@ def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
     """Return the names that are not fields of a config class, each with an error message."""
     known = _field_names(cls) | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     candidates = sorted([*FIELD_RULES, *cls.attribute_map, *cls.added_fields])
-    return {
-        name: f"`{name}` is no field of {cls.__name__}; the nearest field is `{nearest_name(name, candidates)}`."
-        for name in names
-        if name not in known and not name.startswith("_")
-    }
+    messages = {}
+    for name in names:
+        if name in known or name.startswith("_"):
+            continue
+        nearest = PAPER_SYMBOLS.get(name)
+        if nearest not in candidates:
+            nearest = nearest_name(name, candidates)
+        messages[name] = f"`{name}` is no field of {cls.__name__}; the nearest field is `{nearest}`."
+    return messages
 
 
 def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:

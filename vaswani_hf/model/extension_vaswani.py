@@ -39,7 +39,7 @@ class Registry:
         self.classes: dict[str, Any] = {}
 
     def accepts(self, name: Any) -> bool:
-        """Return True if a config field may have this value."""
+        """Return True if a config field may have the value `name`."""
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:

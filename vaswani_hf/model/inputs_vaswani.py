@@ -35,6 +35,15 @@ T = TypeVar("T")
 # The error types that reading, tokenizing or translating a bad line may raise.
 LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
+# The paper's symbols, each with the config field that has the value in the encoder.
+PAPER_SYMBOLS = {
+    "N": "encoder_layers",
+    "h": "encoder_attention_heads",
+    "d_ff": "encoder_ffn_dim",
+    "P_drop": "dropout",
+    "eps_ls": "label_smoothing",
+}
+
 
 def nearest_name(name: Any, known: Iterable[str]) -> str:
     """Return the name in `known` with the most similar spelling. `known` must not be empty."""

@@ -603,9 +603,12 @@ class VaswaniStack(VaswaniPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             given = "both" if input_ids is not None else "neither"
-            raise ValueError(
-                f"Exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds` must be given, not {given}."
+            message = (
+                f"Exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds` must be given, not {given}"
             )
+            if prefix and given == "neither":
+                message += "; VaswaniForSeq2SeqLM makes `decoder_input_ids` from `labels`"
+            raise ValueError(f"{message}.")
         return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
 

@@ -114,7 +114,7 @@ class TrainingSettings(_EntryKeys):
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise ValueError(
                 "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
-                f"they are {self.max_steps} and {self.num_train_epochs}."
+                f"they are {self.max_steps} and {self.num_train_epochs}; set the other key to null."
             )
 
     @model_validator(mode="after")

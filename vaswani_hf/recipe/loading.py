@@ -115,8 +115,8 @@ def readable_record(path: Path | None) -> Recipe | None:
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     """Return the keys of a recipe file. If the file extends another file, merge the keys of both files.
 
-    `extending` lists the files that have led to this file. Each file in `extending` extends the next file in
-    `extending`.
+    `extending` lists the files that directly or indirectly extend the file `path`. Each file in `extending`
+    extends the next file in `extending`.
     """
     content = read_mapping(path, extending[-1] if extending else None)
     model = content.get("model")
@@ -295,7 +295,8 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
 
 
 def _place_of(key: str) -> str:
-    """Return the full name `section.key` of a key, which the command line gives with or without the section."""
+    """Return the full name `section.key` of a key, which the command line gives with or without the
+    section."""
     places = _places_of_all_tasks()
     found = [key] if key in places else _named(key, places)
     if not found:

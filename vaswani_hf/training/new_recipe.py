@@ -185,7 +185,8 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
     pairs: Any = TASKS["translation"].load_split(section, "train", 1)
     if len(pairs) < FEWEST_PAIRS:
         raise ValueError(
-            f"The training data must have at least {FEWEST_PAIRS} sentence pairs, but has {len(pairs):,}; give more data."
+            f"The training data must have at least {FEWEST_PAIRS} sentence pairs, but has {len(pairs):,}; "
+            "give more data, or write a recipe yourself."
         )
     size = next(size for size in _SIZES if len(pairs) <= size.most_pairs)
     corpus = _survey(pairs, size.vocab_size)

@@ -415,7 +415,7 @@ def check_sizes(
         if size > SMALL_VOCABULARY and count < LEAST_TOKENS_PER_ENTRY * size:
             warnings.append(
                 f"`{key}` is {size:,} and far too large for the corpus, because the training data has only {count:,} tokens, "
-                f"{count / size:.1f} for each token of the vocabulary, and fewer than {LEAST_TOKENS_PER_ENTRY} are too few to learn from; "
+                f"{count / size:.2g} for each token of the vocabulary, and fewer than {LEAST_TOKENS_PER_ENTRY} are too few to learn from; "
                 "give a smaller number, or add training data."
             )
     parameters = parameters_by_part(model)
