@@ -87,6 +87,7 @@ _MODULES = {
     "VaswaniPreTrainedModel": "model.modeling_vaswani",
     "evaluate": "evaluation.evaluate",
     "export": "convert.export",
+    "import_checkpoint": "convert.importing",
     "load_recipe": "recipe.loading",
     "push": "publish.push",
     "register_attention": "model.attention_vaswani",
