@@ -34,6 +34,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "export",
+    "import_checkpoint",
     "load_recipe",
     "push",
     "register_attention",
@@ -43,6 +44,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .convert.export import export as export
+    from .convert.importing import import_checkpoint as import_checkpoint
     from .evaluation.evaluate import evaluate as evaluate
     from .model.attention_vaswani import VaswaniAttention as VaswaniAttention
     from .model.attention_vaswani import register_attention as register_attention
@@ -86,6 +88,7 @@ _LAZY = {
     "VaswaniPreTrainedModel": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
     "evaluate": lambda: import_module("vaswani_hf.evaluation.evaluate"),
     "export": lambda: import_module("vaswani_hf.convert.export"),
+    "import_checkpoint": lambda: import_module("vaswani_hf.convert.importing"),
     "load_recipe": lambda: import_module("vaswani_hf.recipe.loading"),
     "push": lambda: import_module("vaswani_hf.publish.push"),
     "register_attention": lambda: import_module("vaswani_hf.model.attention_vaswani"),

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from ctranslate2.converters.transformers import BartLoader, TransformersConverter, register_loader
-from ctranslate2.specs.common_spec import Activation
+from ctranslate2.specs.common_spec import Activation, LayerNormSpec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from torch import nn
 from transformers import PreTrainedTokenizerFast
@@ -66,19 +66,32 @@ class VaswaniLoader(BartLoader):
         """Convert a model to a specification that has no positions and vocabularies yet."""
         config = model.config
         activation = Activation[ACTIVATIONS[config.activation_function]]
-        common = {"pre_norm": config.norm_position == "pre", "activation": activation}
-        encoder = TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **common)
+        encoder = TransformerEncoderSpec(
+            config.encoder_layers,
+            config.encoder_attention_heads,
+            pre_norm=config.norm_position_of(is_decoder=False) == "pre",
+            activation=activation,
+            no_final_norm=True,
+        )
         # CTranslate2 returns the attention as the mean over all heads (0) of the last layer (-1).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
         decoder = TransformerDecoderSpec(
-            config.decoder_layers, config.decoder_attention_heads, **common, **heads
+            config.decoder_layers,
+            config.decoder_attention_heads,
+            pre_norm=config.norm_position_of(is_decoder=True) == "pre",
+            activation=activation,
+            no_final_norm=True,
+            **heads,
         )
         self.set_encoder(encoder, model.model.encoder)
         self.set_decoder(decoder, model.model.decoder)
         self.set_linear(decoder.projection, model.lm_head)
         if config.pad_token_id is not None and not model._padding_is_end():
-            decoder.projection.bias = torch.zeros(config.decoder_vocab_size)
-            decoder.projection.bias[config.pad_token_id] = EXCLUDED_LOGIT
+            bias = torch.zeros(config.decoder_vocab_size)
+            if model.lm_head.bias is not None:
+                bias = model.lm_head.bias.detach().clone()
+            bias[config.pad_token_id] = EXCLUDED_LOGIT
+            decoder.projection.bias = bias
         return TransformerSpec(encoder, decoder)
 
     def set_common_layers(self, spec: Any, module: nn.Module) -> None:
@@ -87,7 +100,10 @@ class VaswaniLoader(BartLoader):
         self.set_embeddings(
             spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings, module.embed_tokens
         )
-        if hasattr(module, "layer_norm"):
+        if module.layer_norm is not None:
+            # CTranslate2 applies this LayerNorm in both norm positions, but its specification creates it only
+            # with pre-norm.
+            spec.layer_norm = LayerNormSpec()
             self.set_layer_norm(spec.layer_norm, module.layer_norm)
 
     def set_attention(self, spec: Any, attention: VaswaniAttention, self_attention: bool = False) -> None:

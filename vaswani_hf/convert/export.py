@@ -3,7 +3,6 @@ table.
 """
 
 import os
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe
 from ..version import install_command
 from .ctranslate2_format import CTRANSLATE2
-from .formats import Format
+from .formats import Format, alternatives
 from .marian import MARIAN
 from .onnx import ONNX
 
@@ -73,16 +72,16 @@ def _entry(name: str, quantization: str | None) -> Format:
     """
     written = {entry.name: entry for entry in FORMATS.values() if entry.export is not None}
     if name not in written:
-        raise ValueError(f"`format` must be {_alternatives(written)}, but is {name!r}.")
+        raise ValueError(f"`format` must be {alternatives(written)}, but is {name!r}.")
     entry = written[name]
     if quantization is not None and not entry.quantizations:
         quantized = [other.name for other in written.values() if other.quantizations]
         raise ValueError(
-            f'`quantization` is for the format {_alternatives(quantized)}, but is {quantization!r} with "{name}".'
+            f'`quantization` is for the format {alternatives(quantized)}, but is {quantization!r} with "{name}".'
         )
     if quantization is not None and quantization not in entry.quantizations:
         raise ValueError(
-            f"`quantization` must be {_alternatives(entry.quantizations)}, but is {quantization!r}; leave "
+            f"`quantization` must be {alternatives(entry.quantizations)}, but is {quantization!r}; leave "
             "`quantization` out to keep the checkpoint's dtype."
         )
     if any(find_spec(library) is None for library in entry.libraries):
@@ -90,12 +89,6 @@ def _entry(name: str, quantization: str | None) -> Format:
             f"The format {name!r} needs more libraries; install them with `{install_command(name)}`."
         )
     return entry
-
-
-def _alternatives(names: Iterable[str]) -> str:
-    """Join names to a text such as '"a", "b" or "c"'."""
-    *others, last = [f'"{name}"' for name in names]
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:

@@ -8,7 +8,7 @@ In shapes, B is the batch size, S the source length and T the target length.
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,12 @@ ALL_FIELDS = frozenset(inspect.get_annotations(VaswaniConfig))
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
+
+
+def alternatives(names: Iterable[str]) -> str:
+    """Join names to a text such as '"a", "b" or "c"'."""
+    *others, last = [f'"{name}"' for name in names]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def only(name: str, value: Any, reason: str) -> Limit:
