@@ -67,7 +67,7 @@ def _no_final_norm(config: VaswaniConfig) -> str | None:
 
 _LIMITS: dict[str, Limit] = {
     "norm_position": only("norm_position", "post", "it has no LayerNorm before its sub-layers"),
-    "decoder_norm_position": _post_norm_decoder,
+    "norm_position_of_decoder": _post_norm_decoder,
     "final_norm": _no_final_norm,
     "position_embedding": only(
         "position_embedding", "sinusoidal", "it computes its position embeddings and cannot load a table"

@@ -127,7 +127,7 @@ FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         'the name of an activation of transformers, such as "relu" or "gelu"',
     ),
     "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
-    "decoder_norm_position": (_is_none_or(_is_one_of("post", "pre")), '"post", "pre" or None'),
+    "norm_position_of_decoder": (_is_none_or(_is_one_of("post", "pre")), '"post", "pre" or None'),
     "final_norm": (
         _is_none_or(lambda value: isinstance(value, bool)),
         "True, False or None",
@@ -209,7 +209,7 @@ class VaswaniConfig(PreTrainedConfig):
         norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
             Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack; differs from the paper because
             deep stacks train more stably with "pre".
-        decoder_norm_position (str, optional): "post" or "pre" for the decoder; by default `norm_position`.
+        norm_position_of_decoder (str, optional): "post" or "pre" for the decoder; by default `norm_position`.
             Differs from the paper if the encoder and the decoder differ, because some JoeyNMT models have a
             "pre" encoder and a "post" decoder.
         final_norm (bool, optional): True if a LayerNorm follows the last layer of each stack. By default a
@@ -301,7 +301,7 @@ class VaswaniConfig(PreTrainedConfig):
     activation_dropout: float | int = 0.0
     activation_function: str = "relu"
     norm_position: str = "post"
-    decoder_norm_position: str | None = None
+    norm_position_of_decoder: str | None = None
     final_norm: bool | None = None
     layer_norm_eps: float = 1e-5
     position_embedding: str = "sinusoidal"
@@ -437,7 +437,7 @@ class VaswaniConfig(PreTrainedConfig):
 
     def norm_position_of(self, is_decoder: bool) -> str:
         """Return "post" or "pre" for the decoder if `is_decoder`, else for the encoder."""
-        return (self.decoder_norm_position if is_decoder else None) or self.norm_position
+        return (self.norm_position_of_decoder if is_decoder else None) or self.norm_position
 
     def has_final_norm(self, is_decoder: bool) -> bool:
         """Return True if a LayerNorm follows the last layer of the decoder (`is_decoder`) or of the encoder."""

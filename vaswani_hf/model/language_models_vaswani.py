@@ -94,7 +94,7 @@ class VaswaniStackConfig(VaswaniConfig):
         others |= {
             "decoder_vocab_size",
             "decoder_start_token_id",
-            "decoder_norm_position",
+            "norm_position_of_decoder",
             "cross_attention_score",
             "zero_start_embedding",
             *_OF_TWO_STACKS,
@@ -108,7 +108,7 @@ class VaswaniStackConfig(VaswaniConfig):
         """
         unused = {
             *_OF_TWO_STACKS,
-            "decoder_norm_position",
+            "norm_position_of_decoder",
             "decoder_vocab_size",
             "zero_start_embedding",
             "model_type",

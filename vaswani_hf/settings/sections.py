@@ -71,6 +71,7 @@ _UNITS_OF_FIELDS = {
     "decoder_ffn_dim": "components of a vector",
     "d_k": "components of a vector",
     "d_v": "components of a vector",
+    "position_offset": "tokens",
     "max_position_embeddings": "tokens",
     "attention_window": "tokens",
 }
@@ -159,8 +160,8 @@ def _with_config_fields(name: str, excluded: str) -> Any:
 
 
 EncoderDecoderSettings = _with_config_fields("EncoderDecoderSettings", "nothing")
-EncoderSettings = _with_config_fields("EncoderSettings", "decoder_|cross_")
-DecoderSettings = _with_config_fields("DecoderSettings", "encoder_|cross_")
+EncoderSettings = _with_config_fields("EncoderSettings", "decoder_|cross_|norm_position_of|zero_start")
+DecoderSettings = _with_config_fields("DecoderSettings", "encoder_|cross_|norm_position_of|zero_start")
 _MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, STACKS[1:]: DecoderSettings}
 
 

@@ -27,7 +27,7 @@ from ..tasks import Task
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
 # Fields of an encoder-decoder that are copied only if both stacks start from encoder-decoders.
-_OF_WHOLE_MODELS = ("cross_attention_score", "tie_word_embeddings")
+_OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_word_embeddings")
 
 
 class Base(NamedTuple):
