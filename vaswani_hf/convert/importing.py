@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from huggingface_hub import ModelCard
+from yaml import YAMLError
 
 from ..checkpoint.files import CARD_FILE, RESULTS_FILE, new_folder, write_whole
 from ..checkpoint.loading import checkpoint_folder, load_faults, load_model, load_with_report
@@ -91,6 +93,7 @@ def import_checkpoint(
         entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
         _check(entry, options)
         imported = entry.read(path, options)
+        imported.facts = {**_facts_of_card(path), **imported.facts}
         imported.config.validate_architecture()
         _write(imported, folder, source)
         difference = _difference(imported, folder)
@@ -132,6 +135,18 @@ def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
         f"'{source}' is no checkpoint of a format that can be imported ({titles}); check the name, or name the "
         "format with `--from`."
     )
+
+
+def _facts_of_card(path: Path) -> dict[str, Any]:
+    """The licence in the model card of the original."""
+    if not (path / CARD_FILE).is_file():
+        return {}
+    try:
+        license = ModelCard.load(path / CARD_FILE).data.get("license")
+    except (ValueError, YAMLError):
+        # The card of the original may be damaged. The import does not need the card.
+        return {}
+    return {"license": license} if isinstance(license, str) else {}
 
 
 def _check(entry: ImportFormat, options: ReadOptions) -> None:

@@ -17,18 +17,20 @@ this package instead.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
-from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE
+from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
 from ..checkpoint.tokenizers import read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
-from .import_formats import Imported, ImportFormat, ReadOptions
+from .import_formats import Imported, ImportFormat, ReadOptions, refuse
+from .sentencepiece import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
 from .weights import WeightNames, to_halves, to_interleaved
 
@@ -86,6 +88,8 @@ _OTHER_FIELDS = (
     "zero_start_embedding",
 )
 EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS]), _LIMITS)
+
+_SOURCE_SPM, _TARGET_SPM = "source.spm", "target.spm"
 
 _SUBLAYERS = {
     "encoder": ("self_attn", "self_attn_layer_norm", "fc1", "fc2", "final_layer_norm"),
@@ -274,12 +278,65 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
         logits[..., pad] = EXCLUDED_LOGIT
         return logits.log_softmax(dim=-1)
 
+    tokenizers, facts = _read_tokenizers(path, config)
+    notes = []
+    if tokenizers is None:
+        notes.append("The original has no SentencePiece models, so no tokenizers were written.")
     return Imported(
         config=config,
         state_dict=own,
         generation_config=_imported_generation_config(marian.generation_config, pad),
+        tokenizers=tokenizers,
+        facts=facts,
+        notes=notes,
         log_probs=log_probs if config.position_timescales == "paper" else None,
     )
+
+
+def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | None, dict[str, str]]:
+    """Read the tokenizers of a MarianMT folder, and the languages. None for a folder without tokenizers."""
+    old = sorted(file.name for file in path.glob("*.bpe"))
+    if old:
+        refuse(
+            "tokenizer",
+            old[0],
+            "models with Moses and BPE have no fast tokenizer; use a model with .spm files",
+        )
+    if not (path / _SOURCE_SPM).is_file():
+        return None, {}
+    settings = {}
+    if (path / TOKENIZER_FILES[1]).is_file():
+        settings = read_json_object(path, TOKENIZER_FILES[1], path)
+    is_separate = settings.get("separate_vocabs", False)
+    vocabulary = read_json_object(path, "vocab.json", path)
+    vocabularies = [vocabulary, vocabulary]
+    if is_separate:
+        vocabularies[1] = read_json_object(path, "target_vocab.json", path)
+    tokenizers = []
+    for file, ids in zip((_SOURCE_SPM, _TARGET_SPM), vocabularies, strict=True):
+        by_id = {number: token for token, number in ids.items()}
+        tokenizer = fast_tokenizer(
+            read_sentencepiece(path / file),
+            ids,
+            end=_text_of(settings.get("eos_token", "</s>")),
+            unknown=_text_of(settings.get("unk_token", "<unk>")),
+            pad=_text_of(settings.get("pad_token", "<pad>")),
+            start=by_id[decoder_start_token_id(config)],
+            model_max_length=settings.get("model_max_length", 512),
+        )
+        tokenizers.append(tokenizer)
+    source, target = tokenizers
+    if not is_separate and (path / _SOURCE_SPM).read_bytes() == (path / _TARGET_SPM).read_bytes():
+        target = source
+    # The two tokenizers segment differently, but give each token the same id.
+    target.init_kwargs["shared_vocabulary"] = not is_separate
+    keys = {"source_language": "source_lang", "target_language": "target_lang"}
+    return (source, target), {key: settings[name] for key, name in keys.items() if settings.get(name)}
+
+
+def _text_of(token: Any) -> str:
+    """The text of a token in tokenizer_config.json, which is a text or the fields of an `AddedToken`."""
+    return token["content"] if isinstance(token, dict) else token
 
 
 def _imported_generation_config(config: GenerationConfig, pad: int) -> GenerationConfig:

@@ -359,11 +359,13 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     """Build the untrained model of a run on the CPU, with the seed and the search settings of the recipe."""
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
+    # Two tokenizers with one vocabulary come from an imported model.
+    has_one_vocabulary = source is target or target.init_kwargs.get("shared_vocabulary", False)
     config = VaswaniConfig(
         **recipe.model.config_fields(),
         vocab_size=len(source),
         decoder_vocab_size=len(target),
-        share_encoder_decoder_embeddings=source is target,
+        share_encoder_decoder_embeddings=has_one_vocabulary,
         bos_token_id=target.bos_token_id,
         pad_token_id=target.pad_token_id,
         eos_token_id=target.eos_token_id,
