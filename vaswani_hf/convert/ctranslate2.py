@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from ctranslate2.converters.transformers import BartLoader, TransformersConverter, register_loader
-from ctranslate2.specs.common_spec import Activation, LayerNormSpec
+from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from torch import nn
 from transformers import PreTrainedTokenizerFast
@@ -69,20 +69,22 @@ class VaswaniLoader(BartLoader):
         encoder = TransformerEncoderSpec(
             config.encoder_layers,
             config.encoder_attention_heads,
-            pre_norm=config.norm_position_of(is_decoder=False) == "pre",
+            pre_norm=config.has_final_norm(is_decoder=False),
             activation=activation,
-            no_final_norm=True,
         )
+        # The class creates the LayerNorm after the last layer only with `pre_norm`. CTranslate2 applies this
+        # LayerNorm in both norm positions.
+        encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
         # CTranslate2 returns the attention as the mean over all heads (0) of the last layer (-1).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
         decoder = TransformerDecoderSpec(
             config.decoder_layers,
             config.decoder_attention_heads,
-            pre_norm=config.norm_position_of(is_decoder=True) == "pre",
+            pre_norm=config.has_final_norm(is_decoder=True),
             activation=activation,
-            no_final_norm=True,
             **heads,
         )
+        decoder.pre_norm = config.norm_position_of(is_decoder=True) == "pre"
         self.set_encoder(encoder, model.model.encoder)
         self.set_decoder(decoder, model.model.decoder)
         self.set_linear(decoder.projection, model.lm_head)
@@ -101,9 +103,6 @@ class VaswaniLoader(BartLoader):
             spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings, module.embed_tokens
         )
         if module.layer_norm is not None:
-            # CTranslate2 applies this LayerNorm in both norm positions, but its specification creates it only
-            # with pre-norm.
-            spec.layer_norm = LayerNormSpec()
             self.set_layer_norm(spec.layer_norm, module.layer_norm)
 
     def set_attention(self, spec: Any, attention: VaswaniAttention, self_attention: bool = False) -> None:
