@@ -329,6 +329,7 @@ CHANGES |= {
     "decoder_start_token_id": 7,
     "max_position_embeddings": 20,
     "decoder_vocab_size": 24,
+    "norm_position_of_decoder": "pre",
 }
 del CHANGES["is_encoder_decoder"]
 # For some fields, the other fields that give the field an effect.
@@ -338,6 +339,7 @@ BESIDE = {
     "decoder_attention_heads": {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8},
     "max_position_embeddings": {"position_embedding": "learned"},
     "label_smoothing_form": {"label_smoothing": 0.1},
+    "zero_start_embedding": {"label_smoothing": 0.1, "decoder_start_token_id": PAD},
 }
 
 

@@ -38,7 +38,3 @@ def test_the_start_token_must_be_the_padding_token(tiny_config):
     with pytest.raises(ValueError, match=r"^`decoder_start_token_id` must equal `pad_token_id` \(1\) if .* but is 0\.$"):
         tiny_config(zero_start_embedding=True)
 
-
-def test_other_positions_need_sinusoids(tiny_config):
-    with pytest.raises(ValueError, match="^`position_offset` is 2, but has an effect only on sinusoidal positions"):
-        tiny_config(position_embedding="learned", position_offset=2)

@@ -222,10 +222,10 @@ class VaswaniConfig(PreTrainedConfig):
             added names differ from the paper.
         position_timescales (str): The timescales of the sinusoids. "paper": 10000^(2i/d_model) for the feature
             pair i (Section 3.5). "tensor2tensor": 10000^(i/(d_model/2-1)); differs from the paper because
-            tensor2tensor, Marian and fairseq use these timescales.
+            tensor2tensor, Marian and fairseq use these timescales. Without effect on other positions.
         position_offset (int): Number (tokens) that is added to each sinusoidal position: the first token has
             the position `position_offset`. Differs from the paper if above 0, because fairseq counts from 2
-            and OpenNMT-tf counts from 1.
+            and OpenNMT-tf counts from 1. Without effect on other positions.
         max_position_embeddings (int): Number of learned positions (tokens); without effect on sinusoidal
             positions.
         scale_embedding (bool): Multiply embeddings by sqrt(d_model) (Section 3.4).
@@ -397,13 +397,6 @@ class VaswaniConfig(PreTrainedConfig):
                 f"`d_model` must be even for sinusoidal positions, but is {self.d_model}; "
                 'use an even width or `position_embedding="learned"`.'
             )
-        if self.position_embedding != "sinusoidal":
-            for name in ("position_timescales", "position_offset"):
-                if getattr(self, name) != getattr(VaswaniConfig, name):
-                    raise ValueError(
-                        f"`{name}` is {getattr(self, name)!r}, but has an effect only on sinusoidal positions, and "
-                        f"`position_embedding` is {self.position_embedding!r}; leave `{name}` out."
-                    )
         start = self.decoder_start_token_id
         if self.zero_start_embedding and (start is None or start != self.pad_token_id):
             raise ValueError(
