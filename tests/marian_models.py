@@ -50,7 +50,9 @@ def write_sentencepiece(texts: list[str], path: Path, vocab_size: int = 120, **o
     return [piece for piece in pieces if piece not in ("<unk>", "<s>", "</s>")]
 
 
-def write_marian_tokenizer(folder: Path, pairs: list[dict[str, str]], separate: bool = False) -> MarianTokenizer:
+def write_marian_tokenizer(
+    folder: Path, pairs: list[dict[str, str]], separate: bool = False
+) -> MarianTokenizer:
     """Write `source.spm`, `target.spm` and the vocabularies. The ids are in another order than the pieces."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces = []

@@ -97,7 +97,11 @@ NOT_EXPRESSIBLE = [
         {"position_embedding": "learned"},
         "it computes its position embeddings and cannot load a table.",
     ),
-    ("norm_position_of_decoder", {"norm_position_of_decoder": "pre"}, "it has no LayerNorm before its sub-layers."),
+    (
+        "norm_position_of_decoder",
+        {"norm_position_of_decoder": "pre"},
+        "it has no LayerNorm before its sub-layers.",
+    ),
     ("final_norm", {"final_norm": True}, "it has no LayerNorm after its last layer."),
     ("position_timescales", {"position_timescales": "tensor2tensor"}, "it has only 'paper'."),
     ("position_offset", {"position_offset": 2}, "it has only 0."),

@@ -18,7 +18,10 @@ def test_the_embedding_of_the_start_token_stays_zero(tiny_config, fields, form, 
     smoothing = {"label_smoothing": 0.1, "label_smoothing_form": form}
     model = VaswaniForSeq2SeqLM(tiny_config(**ZERO_START, **fields, **smoothing)).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
-    batch = {"input_ids": torch.tensor([[5, 6, 2], [7, 2, PAD]]), "labels": torch.tensor([[8, 9, 2], [4, 2, -100]])}
+    batch = {
+        "input_ids": torch.tensor([[5, 6, 2], [7, 2, PAD]]),
+        "labels": torch.tensor([[8, 9, 2], [4, 2, -100]]),
+    }
     before = model.get_decoder().embed_tokens.weight[5].clone()
     for _ in range(3):
         model(**batch, skip_logits=skip_logits).loss.backward()
@@ -35,6 +38,7 @@ def test_padding_has_probability_0_with_label_smoothing(tiny_model):
 
 
 def test_the_start_token_must_be_the_padding_token(tiny_config):
-    with pytest.raises(ValueError, match=r"^`decoder_start_token_id` must equal `pad_token_id` \(1\) if .* but is 0\.$"):
+    with pytest.raises(
+        ValueError, match=r"^`decoder_start_token_id` must equal `pad_token_id` \(1\) if .* but is 0\.$"
+    ):
         tiny_config(zero_start_embedding=True)
-

@@ -10,9 +10,9 @@ import torch
 from huggingface_hub import ModelCard
 from yaml import YAMLError
 
-from ..checkpoint.files import CARD_FILE, RESULTS_FILE, new_folder, write_whole
+from ..checkpoint.files import CARD_FILE, CONFIG_FILE, RESULTS_FILE, new_folder, write_whole
 from ..checkpoint.loading import checkpoint_folder, load_faults, load_model, load_with_report
-from ..checkpoint.tokenizers import save_tokenizers
+from ..checkpoint.tokenizers import read_json_object, save_tokenizers
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import check_tokenizers
 from ..publish.model_card import model_card
@@ -22,9 +22,6 @@ from .import_formats import Imported, ImportFormat, ReadOptions
 from .marian import MARIAN_MT
 
 IMPORT_FORMATS: dict[str, ImportFormat] = {entry.name: entry for entry in (MARIAN_MT,)}
-
-# The files of a CTranslate2 model.
-_CTRANSLATE2_FILES = ("model.bin", "config.json")
 
 
 class ImportReport(NamedTuple):
@@ -90,6 +87,7 @@ def import_checkpoint(
     )
     with new_folder(Path(output)) as folder:
         path = _local_path(source, format)
+        _refuse_ctranslate2(path, source)
         entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
         _check(entry, options)
         imported = entry.read(path, options)
@@ -114,16 +112,22 @@ def _local_path(source: str | os.PathLike, format: str | None) -> Path:
         return Path(source)
     entries = IMPORT_FORMATS.values() if format is None else [IMPORT_FORMATS[format]]
     files = sorted({pattern for entry in entries for pattern in entry.files})
-    return checkpoint_folder(source, option="source", files=[*files, CARD_FILE])
+    return checkpoint_folder(source, option="source", files=[*files, CARD_FILE, CONFIG_FILE])
 
 
-def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
-    """The only format that recognises a checkpoint."""
-    if path.is_dir() and all((path / name).is_file() for name in _CTRANSLATE2_FILES):
+def _refuse_ctranslate2(path: Path, source: str | os.PathLike) -> None:
+    # Every CTranslate2 folder has the key `add_source_eos`, but a folder in the cache of the Hub has no
+    # weights.
+    is_file = (path / CONFIG_FILE).is_file()
+    if is_file and "add_source_eos" in read_json_object(path, CONFIG_FILE, source):
         raise ValueError(
             f"'{source}' is a CTranslate2 folder, and CTranslate2 is a format to export to, not a format to "
             "import from; import the checkpoint from which the folder was converted."
         )
+
+
+def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
+    """The only format that recognises a checkpoint."""
     found = [entry for entry in IMPORT_FORMATS.values() if entry.recognise(path)]
     if len(found) == 1:
         return found[0]

@@ -27,7 +27,7 @@ from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WE
 from ..checkpoint.tokenizers import read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
-from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
 from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse
 from .sentencepiece import fast_tokenizer, read_sentencepiece
@@ -268,6 +268,8 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
         zero_start_embedding=starts_from_zeros,
         position_timescales=options.timescales or "paper",
     )
+    if config.position_timescales != "paper":
+        _replace_sinusoids(marian, config)
     if not config.lm_head_bias:
         del state["final_logits_bias"]
     own = to_interleaved(NAMES.to_ours(state, "MarianMT"), config.d_model)
@@ -289,8 +291,17 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
         tokenizers=tokenizers,
         facts=facts,
         notes=notes,
-        log_probs=log_probs if config.position_timescales == "paper" else None,
+        log_probs=log_probs,
     )
+
+
+def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
+    """Give a MarianMT model the sinusoids of `config`, because MarianMT computes only the paper's sinusoids."""
+    position_ids = torch.arange(config.max_position_embeddings)
+    table = sinusoids(position_ids, config.d_model, config.position_timescales)
+    halves = torch.cat((table[:, 0::2], table[:, 1::2]), dim=1)
+    for stack in (marian.get_encoder(), marian.get_decoder()):
+        stack.embed_positions.weight.data = halves
 
 
 def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | None, dict[str, str]]:

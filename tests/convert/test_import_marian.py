@@ -1,0 +1,132 @@
+"""The import of MarianMT checkpoints: equal outputs, equal tokenizers, round trips, and the use of the imported model."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import MarianMTModel, MarianTokenizer, pipeline
+
+from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.cli import main
+from vaswani_hf.convert.export import export
+from vaswani_hf.data.toy_corpora import number_pairs
+
+pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
+
+from marian_models import RARE_TEXTS, marian_config, random_marian, train_marian, write_marian_tokenizer
+
+SHAPES = {
+    "shared": marian_config(60),
+    "two vocabularies": marian_config(60, 40),
+    "nothing tied": marian_config(60, 40, tie_word_embeddings=False),
+    "one vocabulary, nothing tied": marian_config(60, tie_word_embeddings=False),
+    "unscaled": marian_config(60, scale_embedding=False, activation_function="gelu"),
+    "start from another token": marian_config(60, decoder_start_token_id=2),
+}
+
+
+@pytest.mark.parametrize("config", SHAPES.values(), ids=SHAPES)
+def test_an_imported_model_computes_the_same_and_returns_with_equal_tensors(tmp_path, config):
+    original = random_marian(config)
+    original.save_pretrained(tmp_path / "marian")
+    report = import_checkpoint(tmp_path / "marian", tmp_path / "ours")
+    assert report.format == "marian_mt" and report.difference < 1e-4
+    source = torch.tensor([[5, 6, 7, 0], [8, 9, 0, config.pad_token_id]])
+    if config.pad_token_id >= config.vocab_size:
+        source = source[:1]
+    start = config.decoder_start_token_id
+    target = torch.tensor([[start, 11, 12]] * len(source))
+    mask = source != config.pad_token_id
+    ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
+    with torch.no_grad():
+        expected = original(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target).logits
+        logits = ours(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target).logits
+    classes = [number for number in range(config.decoder_vocab_size) if number != config.pad_token_id]
+    torch.testing.assert_close(logits[..., classes], expected[..., classes], rtol=0, atol=1e-4)
+    assert logits.softmax(-1)[..., config.pad_token_id].max() == 0
+
+    export(tmp_path / "ours", tmp_path / "back", "marian")
+    before = load_file(tmp_path / "marian" / "model.safetensors")
+    after = load_file(tmp_path / "back" / "model.safetensors")
+    excluded = config.pad_token_id if start != config.pad_token_id else None
+    for name, tensor in after.items():
+        if excluded is not None and name in ("final_logits_bias", "model.shared.weight"):
+            # The export excludes `<pad>` with a low bias if the decoder does not start from `<pad>`.
+            tensor[..., excluded] if name == "final_logits_bias" else tensor[excluded]
+            continue
+        assert torch.equal(tensor, before[name]), name
+    assert before.keys() - after.keys() <= {"model.shared.weight"}
+
+
+@pytest.fixture(scope="module")
+def opus(tmp_path_factory):
+    """A trained MarianMT checkpoint and its import."""
+    folder = tmp_path_factory.mktemp("opus")
+    train_marian(folder / "marian", steps=120)
+    report = import_checkpoint(folder / "marian", folder / "ours")
+    assert report.difference < 1e-4
+    return folder
+
+
+def test_translations_equal_those_of_transformers(opus):
+    texts = [pair["source"] for pair in number_pairs(30, 1, "test")]
+    tokenizer, original = (
+        MarianTokenizer.from_pretrained(opus / "marian"),
+        MarianMTModel.from_pretrained(opus / "marian"),
+    )
+    generated = original.eval().generate(**tokenizer(texts, return_tensors="pt", padding=True))
+    expected = tokenizer.batch_decode(generated, skip_special_tokens=True)
+    assert len(set(expected)) > 5
+    translator = Translator.from_pretrained(opus / "ours")
+    assert list(translator.translate(texts)) == expected
+    translate = pipeline("translation", model=str(opus / "ours"))
+    assert [row["translation_text"] for row in translate(texts[:2])] == expected[:2]
+    (aligned,) = translator.translate(texts[:1], return_alignments=True)
+    assert aligned.alignment and aligned.text == expected[0]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_tokenizers_give_the_ids_and_the_texts_of_marian(opus, tmp_path, separate):
+    pairs = number_pairs(300, 0, "train")
+    slow = write_marian_tokenizer(tmp_path / "marian", pairs, separate)
+    sizes = (len(slow.encoder), len(slow.target_encoder)) if separate else (len(slow.encoder), None)
+    random_marian(marian_config(*sizes)).save_pretrained(tmp_path / "marian")
+    import_checkpoint(tmp_path / "marian", tmp_path / "ours")
+    source, target = load_tokenizers(tmp_path / "ours")
+    texts = [*RARE_TEXTS, *(text for pair in pairs[:50] for text in pair.values())]
+    assert source(texts).input_ids == slow(texts).input_ids
+    assert target(texts).input_ids == slow(text_target=texts).input_ids
+    for ids in slow(text_target=texts).input_ids:
+        expected = slow.decode(ids, skip_special_tokens=True)
+        assert target.decode(ids, skip_special_tokens=True) == expected
+    rows = torch.randint(len(target), (200, 9), generator=torch.Generator().manual_seed(0)).tolist()
+    for ids in rows:
+        assert target.decode(ids, skip_special_tokens=True) == slow.decode(ids, skip_special_tokens=True)
+    assert (target.get_vocab() == source.get_vocab()) is False
+    assert source.convert_tokens_to_ids(">>deu<<") == slow.encoder[">>deu<<"]
+
+
+def test_the_timescales_of_marian_change_the_positions(opus, tmp_path):
+    words = [str(opus / "marian"), str(tmp_path / "ours"), "--timescales", "tensor2tensor"]
+    assert main(["import", *words]) == 0
+    assert (
+        json.loads((tmp_path / "ours" / "config.json").read_text())["position_timescales"] == "tensor2tensor"
+    )
+
+
+def test_the_card_names_the_origin(opus):
+    card = (opus / "ours" / "README.md").read_text()
+    assert "were imported from `marian`, a checkpoint of MarianMT of transformers" in card
+    assert "eng" in card and "deu" in card
+
+
+def test_the_oldest_models_are_refused(opus, tmp_path, capsys):
+    random_marian(SHAPES["shared"]).save_pretrained(tmp_path / "marian")
+    (tmp_path / "marian" / "source.bpe").touch()
+    assert main(["import", str(tmp_path / "marian"), str(tmp_path / "ours")]) == 1
+    assert re.match("vaswani: `tokenizer` is 'source.bpe', and cannot be imported", capsys.readouterr().err)
+    assert not list(Path(tmp_path).glob("*ours*"))
