@@ -32,9 +32,13 @@ TARGETS = ["eins zwei drei vier zwei", "drei eins vier", "", "vier"]
 EXPRESSIBLE = {
     "the paper": {},
     "pre-norm": {"norm_position": "pre"},
-    "pre-norm without final norm": {"norm_position": "pre", "final_norm": False},
     "post-norm with final norm": {"final_norm": True},
     "pre-norm encoder, post-norm decoder": {"norm_position": "pre", "norm_position_of_decoder": "post"},
+    "the same without final norm": {
+        "norm_position": "pre",
+        "norm_position_of_decoder": "post",
+        "final_norm": False,
+    },
     "other positions": {"position_timescales": "tensor2tensor", "position_offset": 2},
     "output bias": {"lm_head_bias": True},
     "output bias, padding is the end": {"lm_head_bias": True, "pad_token_id": 2},

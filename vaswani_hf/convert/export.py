@@ -59,7 +59,6 @@ def export(
     with new_folder(Path(output)) as folder:
         model, tokenizers = _load(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
         entry.expressible.refuse_others(model.config)
-        assert entry.export is not None
         compared = entry.export(model, tokenizers, folder, quantization)
         if entry.keeps_recipe:
             _write_recipe(checkpoint_folder(model_name_or_path), folder)
@@ -70,12 +69,11 @@ def _entry(name: str, quantization: str | None) -> Format:
     """Find a format by name. Raise a ValueError if the format is unknown or does not support the
     quantization.
     """
-    written = {entry.name: entry for entry in FORMATS.values() if entry.export is not None}
-    if name not in written:
-        raise ValueError(f"`format` must be {alternatives(written)}, but is {name!r}.")
-    entry = written[name]
+    if name not in FORMATS:
+        raise ValueError(f"`format` must be {alternatives(FORMATS)}, but is {name!r}.")
+    entry = FORMATS[name]
     if quantization is not None and not entry.quantizations:
-        quantized = [other.name for other in written.values() if other.quantizations]
+        quantized = [other.name for other in FORMATS.values() if other.quantizations]
         raise ValueError(
             f'`quantization` is for the format {alternatives(quantized)}, but is {quantization!r} with "{name}".'
         )

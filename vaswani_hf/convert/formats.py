@@ -97,12 +97,6 @@ class Export(Protocol):
     ) -> str: ...
 
 
-class Load(Protocol):
-    """A function that reads a folder in a format. It returns the model, and the tokenizers or None."""
-
-    def __call__(self, folder: Path) -> tuple[Any, Tokenizers | None]: ...
-
-
 @dataclass(frozen=True)
 class Format:
     """An entry of the table `FORMATS`. An export writes a folder.
@@ -110,9 +104,7 @@ class Format:
     Attributes:
         name (str): The value of `--format`. The package extra of the same name installs `libraries`.
         expressible (Expressible): The configs that the format supports.
-        export (Export, optional): The function that writes a model. None if the package can only read the
-            format.
-        load (Load, optional): The function that reads a model. None if the package can only write the format.
+        export (Export): The function that writes a model.
         libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
             the package.
         quantizations (tuple): The dtypes in which the format can store the weights.
@@ -124,8 +116,7 @@ class Format:
 
     name: str
     expressible: Expressible
-    export: Export | None = None
-    load: Load | None = None
+    export: Export
     libraries: tuple[str, ...] = ()
     quantizations: tuple[str, ...] = ()
     needs_tokenizers: bool = False

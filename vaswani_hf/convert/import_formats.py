@@ -85,6 +85,8 @@ class ImportFormat:
         read (Read): The function that reads a checkpoint.
         files (tuple): Patterns of the files that are downloaded from a repository on the Hub.
         peer (str): The library that computes the original's log-probabilities, for messages.
+        keeps (str): One sentence for the manual: what the imported checkpoint keeps.
+        loses (str): One sentence for the manual: what the imported checkpoint loses, or what is refused.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
             package.
         options (tuple): The fields of `ReadOptions` that the format uses.
@@ -96,6 +98,8 @@ class ImportFormat:
     read: Read
     files: tuple[str, ...]
     peer: str
+    keeps: str
+    loses: str
     libraries: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 

@@ -375,5 +375,13 @@ MARIAN_MT = ImportFormat(
         "tokenizer_config.json",
     ),
     peer="MarianMT of transformers",
+    keeps=(
+        "The weights, the output bias, the start from a vector of zeros, the ids and the texts of the tokenizers, the "
+        "tags of target languages, and the defaults of the search."
+    ),
+    loses=(
+        "`<pad>` gets the probability 0, while MarianMT gives `<pad>` a small probability. Models with Moses and BPE "
+        "are refused. Pieces of several characters that `vocab.json` lacks do not occur in segmentations."
+    ),
     options=("timescales",),
 )
