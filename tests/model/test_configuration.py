@@ -268,6 +268,7 @@ ALL_CHANGED = {
     "norm_position_of_decoder": "post",
     "final_norm": True,
     "layer_norm_eps": 1e-6,
+    "position_embedding": "learned",
     "position_timescales": "tensor2tensor",
     "position_offset": 2,
     "max_position_embeddings": 33,
