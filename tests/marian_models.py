@@ -156,6 +156,9 @@ def train_marian(folder: Path, steps: int = 150) -> None:
         loss = model(**batch).loss
         loss.backward()
         optimizer.step()
+        with torch.no_grad():
+            # Marian starts the decoder from zeros, so the embedding of `<pad>` stays zero.
+            model.model.shared.weight[tokenizer.pad_token_id] = 0
         optimizer.zero_grad()
     bias = model.final_logits_bias.detach().clone()
     del model.final_logits_bias

@@ -6,17 +6,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from factories import TINY_CONFIG, loaded_recipe
+from huggingface_hub import HfApi
 from safetensors.torch import load_file
 from transformers import MarianMTModel, MarianTokenizer, pipeline
 
-from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
+from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint, train
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
 
 pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
 
-from marian_models import RARE_TEXTS, digit_pairs, marian_config, random_marian, train_marian, write_marian_tokenizer
+from marian_models import (
+    RARE_TEXTS,
+    digit_pairs,
+    marian_config,
+    random_marian,
+    train_marian,
+    write_marian_tokenizer,
+)
 
 SHAPES = {
     "shared": marian_config(60),
@@ -116,10 +125,57 @@ def test_the_timescales_of_marian_change_the_positions(opus, tmp_path):
     )
 
 
+def test_a_run_begins_with_an_imported_model(opus, tmp_path):
+    sizes = [name for name in TINY_CONFIG if name not in ("vocab_size", "dropout")]
+    recipe = {f"model.{name}": None for name in sizes} | {"tokenizer.vocab_size": None}
+    recipe |= {"output_dir": str(tmp_path / "run"), "model.init_from": str(opus / "ours")}
+    # A learning rate of almost 0 keeps the weights of the base.
+    recipe |= {"training.max_steps": 2, "training.learning_rate_factor": 1e-9}
+    train(loaded_recipe(tmp_path / "recipe.yaml", recipe))
+    base = load_file(opus / "ours" / "model.safetensors")
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    assert weights.keys() == base.keys()
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, base[name], rtol=0, atol=1e-5, msg=name)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["zero_start_embedding"] and config["decoder_start_token_id"] == config["pad_token_id"]
+    assert not weights["model.shared.weight"][config["pad_token_id"]].any()
+
+
+def test_a_repository_of_the_hub_is_downloaded(opus, tmp_path, hub):
+    HfApi().create_repo("user/opus-en-de")
+    HfApi().upload_folder(repo_id="user/opus-en-de", folder_path=opus / "marian")
+    report = import_checkpoint("user/opus-en-de", tmp_path / "ours")
+    assert report.difference < 1e-4
+    assert "base_model: user/opus-en-de" in (tmp_path / "ours" / "README.md").read_text()
+
+
 def test_the_card_names_the_origin(opus):
     card = (opus / "ours" / "README.md").read_text()
     assert "were imported from `marian`, a checkpoint of MarianMT of transformers" in card
     assert "eng" in card and "deu" in card
+
+
+def test_the_option_tgt_lang_adds_the_tag(opus):
+    translate = pipeline("translation", model=str(opus / "ours"))
+    tagged = translate(">>deu<< one two")[0]["translation_text"]
+    assert translate("one two", tgt_lang="deu")[0]["translation_text"] == tagged
+    with pytest.raises(
+        ValueError, match=r"^`tgt_lang` must be a target language .* \(deu, nld\), but is 'fra'\.$"
+    ):
+        translate("one two", tgt_lang="fra")
+
+
+def test_a_ctranslate2_folder_and_an_unknown_folder_are_refused(tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"add_source_eos": false}')
+    assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "marian_mt"]) == 1
+    assert "is a CTranslate2 folder, and CTranslate2 is a format to export to" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    assert main(["import", str(tmp_path), str(tmp_path / "ours")]) == 1
+    assert "is no checkpoint of a format that can be imported" in capsys.readouterr().err
+    assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "t5"]) == 1
+    assert 'vaswani: `format` must be "marian_mt"' in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_the_oldest_models_are_refused(opus, tmp_path, capsys):

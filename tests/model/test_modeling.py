@@ -132,7 +132,10 @@ def test_loss_and_gradients_equal_the_reference(tiny_model, fields, smoothing, f
     expected_gradients = torch.autograd.grad(expected, list(parameters.values()))
     loss.backward()
     for (name, parameter), gradient in zip(parameters.items(), expected_gradients, strict=True):
-        if model.config.zero_start_embedding and name in ("model.shared.weight", "model.decoder.embed_tokens.weight"):
+        if model.config.zero_start_embedding and name in (
+            "model.shared.weight",
+            "model.decoder.embed_tokens.weight",
+        ):
             # Training does not change the embedding of the start token.
             gradient[PAD] = 0.0
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-5, rtol=1e-5, msg=f"{name}: {{}}".format)

@@ -24,7 +24,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
-from ..checkpoint.tokenizers import read_json_object, save_tokenizers
+from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
@@ -340,7 +340,7 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
     if not is_separate and (path / _SOURCE_SPM).read_bytes() == (path / _TARGET_SPM).read_bytes():
         target = source
     # The two tokenizers segment differently, but give each token the same id.
-    target.init_kwargs["shared_vocabulary"] = not is_separate
+    target.init_kwargs[SHARED_IDS_MARK] = not is_separate
     keys = {"source_language": "source_lang", "target_language": "target_lang"}
     return (source, target), {key: settings[name] for key, name in keys.items() if settings.get(name)}
 

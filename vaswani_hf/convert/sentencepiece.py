@@ -21,6 +21,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from ..checkpoint.tokenizers import IMPORTED_MARK
 from ..version import install_command
 
 _FOREIGN = "\ue000"
@@ -154,6 +155,7 @@ def fast_tokenizer(
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
+        **{IMPORTED_MARK: True},
     )
 
 

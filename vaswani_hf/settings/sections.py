@@ -130,7 +130,11 @@ class ModelSettings(Settings):
     @model_validator(mode="after")
     def _check_config(self) -> Self:
         # The config checks the range of each field, and the fields that depend on each other.
-        VaswaniConfig(**self.config_fields())
+        fields = self.config_fields()
+        if fields.get("zero_start_embedding"):
+            # The run chooses `<pad>` as the start token.
+            fields["decoder_start_token_id"] = VaswaniConfig.pad_token_id
+        VaswaniConfig(**fields)
         return self
 
 
