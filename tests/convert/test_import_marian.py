@@ -142,12 +142,12 @@ def test_a_run_begins_with_an_imported_model(opus, tmp_path):
     assert not weights["model.shared.weight"][config["pad_token_id"]].any()
 
 
-def test_a_repository_of_the_hub_is_downloaded(opus, tmp_path, hub):
-    HfApi().create_repo("user/opus-en-de")
-    HfApi().upload_folder(repo_id="user/opus-en-de", folder_path=opus / "marian")
-    report = import_checkpoint("user/opus-en-de", tmp_path / "ours")
+def test_a_repository_of_the_hub_is_downloaded(opus, tmp_path, repo_id):
+    HfApi().create_repo(repo_id)
+    HfApi().upload_folder(repo_id=repo_id, folder_path=opus / "marian")
+    report = import_checkpoint(repo_id, tmp_path / "ours")
     assert report.difference < 1e-4
-    assert "base_model: user/opus-en-de" in (tmp_path / "ours" / "README.md").read_text()
+    assert f"base_model: {repo_id}" in (tmp_path / "ours" / "README.md").read_text()
 
 
 def test_the_card_names_the_origin(opus):

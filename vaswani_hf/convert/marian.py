@@ -30,7 +30,7 @@ from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
 from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse
-from .sentencepiece import fast_tokenizer, read_sentencepiece
+from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
 from .weights import WeightNames, to_halves, to_interleaved
 
