@@ -189,7 +189,13 @@ def test_two_vocabularies_by_default_of_one_size():
     assert config.decoder_vocab_size == 101
 
 
-MISSPELLED = {"num_encoder_layers": "encoder_layers", "dmodel": "d_model", "hiden_size": "hidden_size"}
+MISSPELLED = {
+    "num_encoder_layers": "encoder_layers",
+    "dmodel": "d_model",
+    "hiden_size": "hidden_size",
+    "d_ff": "encoder_ffn_dim",
+    "N": "encoder_layers",
+}
 
 
 @pytest.mark.parametrize("name", MISSPELLED)

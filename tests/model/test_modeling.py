@@ -545,13 +545,15 @@ def test_bfloat16_is_near_float32(tiny_model):
     assert all(parameter.grad.isfinite().all() for parameter in half.parameters())
 
 
-def test_a_cache_of_the_decoder_alone_serves_no_cross_attention(tiny_model):
+# transformers 5.24 renamed the argument `past_key_values` to `cache`.
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_a_cache_of_the_decoder_alone_serves_no_cross_attention(tiny_model, name):
     model = tiny_model()
     source, target = torch.tensor([[5, 9, 4, EOS]]), torch.tensor([[0, 6, 8]])
     expected = model(input_ids=source, decoder_input_ids=target).logits
     cache = DynamicCache(config=model.config)
     for step in range(3):
-        outputs = model(input_ids=source, decoder_input_ids=target[:, step : step + 1], past_key_values=cache)
+        outputs = model(input_ids=source, decoder_input_ids=target[:, step : step + 1], **{name: cache})
         close(outputs.logits[:, 0], expected[:, step])
 
 

@@ -46,7 +46,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, finished,
 def test_a_folder_without_a_final_model_lists_its_checkpoints(copied, vaswani, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_some")
     sentence = (
-        f"'{unfinished(copied)}' holds no finished model, only checkpoints of a run (checkpoint-4, checkpoint-8); name a "
+        f"`model` must be a finished model, but '{unfinished(copied)}' holds only checkpoints of a run (checkpoint-4, checkpoint-8); name a "
         f"checkpoint, such as '{copied}/checkpoint-8', or finish the run with `vaswani train` and `--resume true`."
     )
     assert vaswani("translate", copied, "--text", "one") == (1, "", sentence)
