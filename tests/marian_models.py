@@ -133,7 +133,7 @@ def random_marian(config: MarianConfig) -> MarianMTModel:
     return model.eval()
 
 
-def train_marian(folder: Path, steps: int = 150) -> None:
+def train_marian(folder: Path, steps: int = 500) -> None:
     """Train a small MarianMT model on number words, and write it to a folder, with tokenizers."""
     pairs = digit_pairs(2000, seed=0)
     tokenizer = write_marian_tokenizer(folder, pairs)

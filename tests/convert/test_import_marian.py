@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint, train
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
+from vaswani_hf.publish.push import stage_repository
 
 pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
 
@@ -154,6 +156,16 @@ def test_the_card_names_the_origin(opus):
     card = (opus / "ours" / "README.md").read_text()
     assert "were imported from `marian`, a checkpoint of MarianMT of transformers" in card
     assert "eng" in card and "deu" in card
+
+
+def test_a_push_writes_the_card_again_unless_somebody_has_edited_it(opus, tmp_path):
+    shutil.copytree(opus / "ours", tmp_path / "ours")
+    stage_repository(tmp_path / "ours", tmp_path / "staged", "user/opus")
+    assert 'pipeline("translation", model="user/opus")' in (tmp_path / "staged" / "README.md").read_text()
+    card = tmp_path / "ours" / "README.md"
+    card.write_text(card.read_text() + "More.\n")
+    stage_repository(tmp_path / "ours", tmp_path / "edited", "user/opus")
+    assert (tmp_path / "edited" / "README.md").read_text() == card.read_text()
 
 
 def test_the_option_tgt_lang_adds_the_tag(opus):
