@@ -34,6 +34,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "export",
+    "import_checkpoint",
     "load_recipe",
     "push",
     "register_attention",
@@ -43,6 +44,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .convert.export import export as export
+    from .convert.importing import import_checkpoint as import_checkpoint
     from .evaluation.evaluate import evaluate as evaluate
     from .model.attention_vaswani import VaswaniAttention as VaswaniAttention
     from .model.attention_vaswani import register_attention as register_attention
