@@ -242,7 +242,7 @@ def test_embeddings_in_place_of_ids_are_scaled_alike(tiny_model):
 def test_either_ids_or_embeddings(tiny_model):
     model = tiny_model()
     ids, embeds = torch.tensor([[5, EOS]]), torch.zeros(1, 2, 16)
-    message = "^Exactly one of `{0}input_ids` and `{0}inputs_embeds` must be given, not {1}.$"
+    message = "^Exactly one of `{0}input_ids` and `{0}inputs_embeds` must be given, not {1}"
     with pytest.raises(ValueError, match=message.format("", "both")):
         model.get_encoder()(input_ids=ids, inputs_embeds=embeds)
     with pytest.raises(ValueError, match=message.format("decoder_", "neither")):

@@ -48,6 +48,7 @@ class Tokenizer:
 
     def __init__(self, size):
         self.size = size
+        self.init_kwargs = {}
 
     def __len__(self):
         return self.size
