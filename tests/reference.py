@@ -102,12 +102,18 @@ def head_columns(states: Tensor, head: int, num_heads: int) -> Tensor:
     return states[:, head * width : (head + 1) * width]
 
 
-def sinusoid(position: int, d_model: int) -> list[float]:
-    """Section 3.5: the encoding of one position (counted from 0), sine on even dimensions and cosine on odd ones."""
+def sinusoid(position: int, d_model: int, timescales: str = "paper") -> list[float]:
+    """Section 3.5: the encoding of one position (counted from 0), sine on even dimensions and cosine on odd ones.
+
+    Differs from the paper: tensor2tensor spreads the timescales from 1 to 10000, both included.
+    """
     encoding = []
     for dimension in range(d_model):
-        even_dimension = dimension - dimension % 2
-        angle = position / 10000 ** (even_dimension / d_model)
+        pair = dimension // 2
+        fraction = 2 * pair / d_model
+        if timescales == "tensor2tensor":
+            fraction = pair / (d_model // 2 - 1)
+        angle = position / 10000**fraction
         encoding.append(math.sin(angle) if dimension % 2 == 0 else math.cos(angle))
     return encoding
 
@@ -130,8 +136,8 @@ def smoothed_cross_entropy(log_probs: Tensor, label: int, epsilon: float, form: 
 class Reference:
     """Section 3: the Transformer, computed from a state dict.
 
-    Differs from the paper: The reference also supports `norm_position="pre"`, attention biases and other
-    scores, because the model has these options.
+    Differs from the paper: The reference also supports `norm_position="pre"`, a LayerNorm at the end of a stack,
+    other sinusoids, biases of attention and output, and other scores, because the model has these options.
 
     Attributes:
         attention_maps: the attention weights [H, T, S] of the latest calls, under the name that the sub-layer has in
@@ -215,9 +221,15 @@ class Reference:
 
     def residual(self, norm: str, states: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Section 3.1: LayerNorm(x + Sublayer(x)); for pre-norm, x + Sublayer(LayerNorm(x))."""
-        if self.config.norm_position == "pre":
+        if self.norm_position(norm) == "pre":
             return states + sublayer(self.layer_norm(norm, states))
         return self.layer_norm(norm, states + sublayer(states))
+
+    def norm_position(self, name: str) -> str:
+        """Section 3.1: "post" or "pre", for the stack in a name such as "model.decoder.layers.0.fc1"."""
+        if name.startswith("model.decoder.") and self.config.norm_position_of_decoder is not None:
+            return self.config.norm_position_of_decoder
+        return self.config.norm_position
 
     def embed(self, stack: str, input_ids: Ids) -> Tensor:
         """Sections 3.4 and 3.5: embeddings times sqrt(d_model), plus the position; [T, D] for stack "model.encoder"."""
@@ -231,7 +243,10 @@ class Reference:
             elif self.config.position_embedding == "none":
                 encoding = 0
             else:
-                encoding = table.new_tensor(sinusoid(position, self.config.d_model))
+                place = position + self.config.position_offset
+                encoding = table.new_tensor(
+                    sinusoid(place, self.config.d_model, self.config.position_timescales)
+                )
             states.append(table[token_id] * scale + encoding)
         return torch.stack(states)
 
@@ -277,9 +292,10 @@ class Reference:
 
     def end_of_stack(self, stack: str, states: Tensor) -> Tensor:
         """Section 3.1: a post-norm stack [T, D] ends as it is, a pre-norm stack with one more LayerNorm."""
-        return (
-            self.layer_norm(f"{stack}.layer_norm", states) if self.config.norm_position == "pre" else states
-        )
+        has_norm = self.config.final_norm
+        if has_norm is None:
+            has_norm = self.norm_position(f"{stack}.") == "pre"
+        return self.layer_norm(f"{stack}.layer_norm", states) if has_norm else states
 
     def logits(self, source_ids: Ids, target_ids: Ids) -> Tensor:
         """Section 3.4: the pre-softmax linear transformation [T, V]; row t predicts what follows target t."""

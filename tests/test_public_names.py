@@ -19,11 +19,11 @@ OLD_NAMES = """
 
 
 def test_public_names_exist_and_say_what_they_are():
-    assert len(vaswani_hf.__all__) == 19
+    assert len(vaswani_hf.__all__) == 20
     assert {*vaswani_hf.__all__} <= {*dir(vaswani_hf)}
     for name in (*vaswani_hf.__all__, *OLD_NAMES):
         assert getattr(vaswani_hf, name).__doc__, name
-    for name in ("evaluate", "export", "load_recipe", "push", "train"):
+    for name in ("evaluate", "export", "import_checkpoint", "load_recipe", "push", "train"):
         assert {"Args:", "Returns:", "Raises:"} <= {*vaswani_hf.__dict__[name].__doc__.split()}, name
     with pytest.raises(AttributeError, match="^module 'vaswani_hf' has no attribute 'nothing'$"):
         vaswani_hf.nothing  # noqa: B018

@@ -34,6 +34,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "export",
+    "import_checkpoint",
     "load_recipe",
     "push",
     "register_attention",
@@ -43,6 +44,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .convert.export import export as export
+    from .convert.importing import import_checkpoint as import_checkpoint
     from .evaluation.evaluate import evaluate as evaluate
     from .model.attention_vaswani import VaswaniAttention as VaswaniAttention
     from .model.attention_vaswani import register_attention as register_attention
@@ -87,6 +89,7 @@ _MODULES = {
     "VaswaniPreTrainedModel": "model.modeling_vaswani",
     "evaluate": "evaluation.evaluate",
     "export": "convert.export",
+    "import_checkpoint": "convert.importing",
     "load_recipe": "recipe.loading",
     "push": "publish.push",
     "register_attention": "model.attention_vaswani",

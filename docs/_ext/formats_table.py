@@ -1,4 +1,6 @@
-"""The directive `{formats-table}`: what each export format expresses, from the table of formats of the package."""
+"""The directives `{formats-table}` and `{import-formats-table}`: the export formats and the import formats, from the
+tables of the package.
+"""
 
 from typing import Any
 
@@ -6,6 +8,8 @@ from sphinx.util.docutils import SphinxDirective
 
 from vaswani_hf.convert.export import FORMATS
 from vaswani_hf.convert.formats import ALL_FIELDS, FIELDS_OF_TRAINING, Format
+from vaswani_hf.convert.import_formats import ImportFormat
+from vaswani_hf.convert.importing import IMPORT_FORMATS
 from vaswani_hf.model.configuration_vaswani import VaswaniConfig
 from vaswani_hf.version import install_command
 
@@ -27,8 +31,6 @@ def _section(entry: Format) -> str:
     lines += [
         "| property | value |",
         "|---|---|",
-        f"| the package writes the format | {'yes' if entry.export else 'no'} |",
-        f"| the package reads the format | {'yes' if entry.load else 'no'} |",
         f"| values of `--quantization` | {quantizations} |",
         f"| the checkpoint needs tokenizers | {'yes' if entry.needs_tokenizers else 'no'} |",
         f"| fields of the config that may have any value | {_fields(free)} |",
@@ -52,7 +54,36 @@ class FormatsTable(SphinxDirective):
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
+def _import_section(entry: ImportFormat) -> str:
+    """The description of one import format in Markdown."""
+    options = ", ".join(f"`--{name}`" for name in entry.options) or "none"
+    lines = [
+        f"## {entry.title}",
+        "",
+        f"The value of `--from` is `{entry.name}`.",
+        "",
+        "| property | value |",
+        "|---|---|",
+        f"| kept | {entry.keeps} |",
+        f"| lost or refused | {entry.loses} |",
+        f"| options | {options} |",
+        f"| files | {', '.join(f'`{name}`' for name in entry.files)} |",
+        f"| library of the comparison | {entry.peer} |",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+class ImportFormatsTable(SphinxDirective):
+    """Writes one section for each import format."""
+
+    def run(self) -> list[Any]:
+        text = "\n".join(_import_section(entry) for entry in IMPORT_FORMATS.values())
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Registers the directive."""
     app.add_directive("formats-table", FormatsTable)
+    app.add_directive("import-formats-table", ImportFormatsTable)
     return {"parallel_read_safe": True}

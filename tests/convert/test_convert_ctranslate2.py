@@ -32,6 +32,17 @@ TARGETS = ["eins zwei drei vier zwei", "drei eins vier", "", "vier"]
 EXPRESSIBLE = {
     "the paper": {},
     "pre-norm": {"norm_position": "pre"},
+    "post-norm with final norm": {"final_norm": True},
+    "pre-norm encoder, post-norm decoder": {"norm_position": "pre", "norm_position_of_decoder": "post"},
+    "the same without final norm": {
+        "norm_position": "pre",
+        "norm_position_of_decoder": "post",
+        "final_norm": False,
+    },
+    "other positions": {"position_timescales": "tensor2tensor", "position_offset": 2},
+    "output bias": {"lm_head_bias": True},
+    "output bias, padding is the end": {"lm_head_bias": True, "pad_token_id": 2},
+    "zero start": {"zero_start_embedding": True, "pad_token_id": 0, "lm_head_bias": True},
     "learned positions": {"position_embedding": "learned", "max_position_embeddings": 40},
     "no positions": {"position_embedding": "none"},
     "biases": {"attention_bias": True},

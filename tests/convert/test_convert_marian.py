@@ -34,6 +34,7 @@ TWO = {"vocab_size": 23, "decoder_vocab_size": 19, "share_encoder_decoder_embedd
 EXPRESSIBLE = {
     "the paper": {},
     "biases": {"attention_bias": True},
+    "output bias": {"lm_head_bias": True},
     "other activation": {"activation_function": "gelu", "scale_embedding": False},
     "unlike stacks": {
         "encoder_layers": 1,
@@ -96,6 +97,14 @@ NOT_EXPRESSIBLE = [
         {"position_embedding": "learned"},
         "it computes its position embeddings and cannot load a table.",
     ),
+    (
+        "norm_position_of_decoder",
+        {"norm_position_of_decoder": "pre"},
+        "it has no LayerNorm before its sub-layers.",
+    ),
+    ("final_norm", {"final_norm": True}, "it has no LayerNorm after its last layer."),
+    ("position_timescales", {"position_timescales": "tensor2tensor"}, "it has only 'paper'."),
+    ("position_offset", {"position_offset": 2}, "it has only 0."),
     ("layer_norm_eps", {"layer_norm_eps": 1e-6}, "the epsilon of its LayerNorm is always 1e-05."),
     ("d_k", {"d_k": 4}, NOT_SHARED.format(2, "encoder")),
     ("d_k", {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8}, NOT_SHARED.format(4, "decoder")),
@@ -271,7 +280,7 @@ def test_an_export_that_fails_leaves_nothing(checkpoint, tmp_path, capsys, monke
 
     for name, mistake in (
         ("_exclude_padding", exclude_another_class),
-        ("_reordered", lambda name, tensor, halves: tensor.clone()),
+        ("to_halves", lambda state, d_model: state),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(f"vaswani_hf.convert.marian.{name}", mistake)

@@ -35,14 +35,12 @@ EMBEDDINGS = Format(
     export=write_embeddings,
     quantizations=("float16",),
 )
-READ_ONLY = Format(name="read_only", expressible=ONNX.expressible, load=lambda folder: (None, None))
 
 
 @pytest.fixture
 def folder(tiny_model, tmp_path, monkeypatch):
     """Add the new format to the table, and return a checkpoint without tokenizers."""
     monkeypatch.setitem(FORMATS, "embeddings", EMBEDDINGS)
-    monkeypatch.setitem(FORMATS, "read_only", READ_ONLY)
 
     def save(**fields):
         tiny_model(**fields).save_pretrained(tmp_path / "checkpoint")
@@ -77,7 +75,6 @@ FORMAT = '`format` must be "marian", "ctranslate2", "onnx" or "embeddings", but 
     ("arguments", "message"),
     [
         (("tflite",), FORMAT.format("tflite")),
-        (("read_only",), FORMAT.format("read_only")),
         (
             ("marian", "int8"),
             '`quantization` is for the format "ctranslate2" or "embeddings", but is \'int8\' with "marian".',

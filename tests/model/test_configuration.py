@@ -60,7 +60,13 @@ INVALID = {
     "label_smoothing": ([1.0, "7e-4"], RATE),
     "label_smoothing_form": (["t2t ", None], '"t2t" or "torch"'),
     "norm_position": (["middle", True], '"post" or "pre"'),
+    "norm_position_of_decoder": (["middle", True], '"post", "pre" or None'),
+    "final_norm": (["yes", 1], "True, False or None"),
     "position_embedding": (["sinusoid"], POSITIONS),
+    "position_timescales": (["fairseq", None], '"paper" or "tensor2tensor"'),
+    "position_offset": ([-1, 1.0, None, True], "an integer of 0 or more (tokens)"),
+    "lm_head_bias": ([1, None], "True or False"),
+    "zero_start_embedding": ([1, None], "True or False"),
     "activation_function": (
         ["rellu", None],
         'the name of an activation of transformers, such as "relu" or "gelu"',
@@ -265,12 +271,18 @@ ALL_CHANGED = {
     "activation_dropout": 0.2,
     "activation_function": "gelu",
     "norm_position": "pre",
+    "norm_position_of_decoder": "post",
+    "final_norm": True,
     "layer_norm_eps": 1e-6,
     "position_embedding": "learned",
+    "position_timescales": "tensor2tensor",
+    "position_offset": 2,
     "max_position_embeddings": 33,
     "scale_embedding": False,
     "share_encoder_decoder_embeddings": False,
     "tie_word_embeddings": False,
+    "lm_head_bias": True,
+    "zero_start_embedding": True,
     "attention_score": "general",
     "cross_attention_score": "additive",
     "attention_window": [2, None, 1],
@@ -283,7 +295,7 @@ ALL_CHANGED = {
     "bos_token_id": None,
     "pad_token_id": 3,
     "eos_token_id": [5, 6],
-    "decoder_start_token_id": 5,
+    "decoder_start_token_id": 3,
 }
 
 
@@ -324,6 +336,7 @@ CHANGES |= {
     "decoder_start_token_id": 7,
     "max_position_embeddings": 20,
     "decoder_vocab_size": 24,
+    "norm_position_of_decoder": "pre",
 }
 del CHANGES["is_encoder_decoder"]
 # For some fields, the other fields that give the field an effect.
@@ -333,6 +346,7 @@ BESIDE = {
     "decoder_attention_heads": {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8},
     "max_position_embeddings": {"position_embedding": "learned"},
     "label_smoothing_form": {"label_smoothing": 0.1},
+    "zero_start_embedding": {"label_smoothing": 0.1, "decoder_start_token_id": PAD},
 }
 
 

@@ -44,6 +44,9 @@ VARIANTS = {
     "widths": {"d_k": 5, "d_v": 3},
     "general": {"attention_score": "general"},
     "window": {"attention_window": 2},
+    "output bias": {"lm_head_bias": True},
+    "other positions": {"position_timescales": "tensor2tensor", "position_offset": 2},
+    "post-norm with final norm": {"final_norm": True},
 }
 variants = pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
 both = pytest.mark.parametrize("model_class", [VaswaniForCausalLM, VaswaniForMaskedLM])
@@ -87,9 +90,7 @@ def reference_logits(model, ids):
 
         states = reference.residual(f"{layer}.self_attn_layer_norm", states, attend)
         states = reference.residual(f"{layer}.final_layer_norm", states, feed_forward)
-    if model.config.norm_position == "pre":
-        states = reference.layer_norm(f"{stack}.layer_norm", states)
-    return states @ weights["lm_head.weight"].T
+    return reference.linear("lm_head", reference.end_of_stack(stack, states))
 
 
 @variants

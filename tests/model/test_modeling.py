@@ -28,6 +28,7 @@ PAD, EOS = 1, 2
 PAIRS = [([5, 9, 4, 7, 13, EOS], [6, 3, 8, EOS]), ([4, EOS], [11, 5, 5, 9, 10, EOS]), ([8, 3, 8, EOS], [EOS])]
 
 TWO_VOCABULARIES = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19}
+ZERO_START = {"zero_start_embedding": True, "bos_token_id": None, "decoder_start_token_id": PAD}
 VARIANTS = {
     "paper": {},
     "widths": {"d_k": 5, "d_v": 3},
@@ -40,6 +41,18 @@ VARIANTS = {
     "two vocabularies": TWO_VOCABULARIES,
     "nothing tied": TWO_VOCABULARIES | {"tie_word_embeddings": False},
     "pre-norm": {"norm_position": "pre"},
+    "tensor2tensor timescales": {"position_timescales": "tensor2tensor"},
+    "position offset": {"position_offset": 2},
+    "output bias": {"lm_head_bias": True},
+    "zero start": ZERO_START,
+    "zero start, nothing tied": ZERO_START | TWO_VOCABULARIES | {"tie_word_embeddings": False},
+    "post-norm with final norm": {"final_norm": True},
+    "pre-norm encoder, post-norm decoder": {"norm_position": "pre", "norm_position_of_decoder": "post"},
+    "the same without final norm": {
+        "norm_position": "pre",
+        "norm_position_of_decoder": "post",
+        "final_norm": False,
+    },
     "learned positions": {"position_embedding": "learned", "max_position_embeddings": 7},
     "no positions": {"position_embedding": "none"},
     "attention biases": {"attention_bias": True},
@@ -83,7 +96,8 @@ def test_logits_and_attention_equal_the_reference(tiny_model, fields):
     reference = Reference(model.state_dict(), model.config)
     outputs = model(**batch_of(), output_attentions=True)
     for row, (source_ids, labels) in enumerate(PAIRS):
-        expected = reference.log_probs(source_ids, [0, *labels[:-1]], excluded_class=PAD)
+        start = model.config.decoder_start_token_id
+        expected = reference.log_probs(source_ids, [start, *labels[:-1]], excluded_class=PAD)
         log_probs = outputs.logits[row, : len(labels)].log_softmax(dim=-1)
         assert torch.all(log_probs[:, PAD] < -900)
         log_probs[:, PAD] = -math.inf
@@ -109,13 +123,21 @@ def test_loss_and_gradients_equal_the_reference(tiny_model, fields, smoothing, f
     model = tiny_model(**fields, label_smoothing=smoothing, label_smoothing_form=form).train()
     loss = model(**batch_of()).loss
     reference = Reference(model.state_dict(keep_vars=True), model.config)
-    # Label smoothing gives the padding class the same share as every other class.
-    expected = reference.loss(PAIRS, smoothing, form, excluded_class=None if smoothing else PAD)
+    # Label smoothing gives the padding class the same share as every other class, unless the padding class is
+    # excluded as the start of the decoder.
+    is_excluded = not smoothing or model.config.zero_start_embedding
+    expected = reference.loss(PAIRS, smoothing, form, excluded_class=PAD if is_excluded else None)
     close(loss, expected)
     parameters = dict(model.named_parameters())
     expected_gradients = torch.autograd.grad(expected, list(parameters.values()))
     loss.backward()
     for (name, parameter), gradient in zip(parameters.items(), expected_gradients, strict=True):
+        if model.config.zero_start_embedding and name in (
+            "model.shared.weight",
+            "model.decoder.embed_tokens.weight",
+        ):
+            # Training does not change the embedding of the start token.
+            gradient[PAD] = 0.0
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-5, rtol=1e-5, msg=f"{name}: {{}}".format)
         # A term that is equal for all keys has no effect on the softmax, so its gradient is 0.
         is_common = "k_proj.bias" in name

@@ -58,12 +58,18 @@ KINDS = {
 
 
 def checkpoint_folder(
-    name: str | os.PathLike, *, option: str = "model", revision: str | None = None, **hub_kwargs: Any
+    name: str | os.PathLike,
+    *,
+    option: str = "model",
+    revision: str | None = None,
+    files: Iterable[str] = (*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE),
+    **hub_kwargs: Any,
 ) -> Path:
     """Return the folder of a checkpoint. If `name` is user/name or user/name@revision, download the
     checkpoint from the Hub first.
 
-    `option` is the option or argument that has the value `name`; error messages mention `option`.
+    `option` is the option or argument that has the value `name`; error messages mention `option`. `files` are
+    the patterns of the files to download.
     `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
@@ -80,8 +86,7 @@ def checkpoint_folder(
             f"{_nearest_folder(Path(name))}; check the name."
         )
     repo_id = found.group(1)
-    files = [*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE]
-    hub_kwargs |= {"revision": found.group(2) or revision, "allow_patterns": files}
+    hub_kwargs |= {"revision": found.group(2) or revision, "allow_patterns": list(files)}
     try:
         with explained():
             folder = Path(with_retries(snapshot_download, repo_id, **hub_kwargs))
@@ -144,27 +149,38 @@ def load_model(
         # of a damaged file.
         read_json_object(folder, GENERATION_FILE, name)
     _check_weight_files(folder, name)
+    model, report = load_with_report(model_class, folder, **kwargs)
+    faults = load_faults(report)
+    if faults:
+        raise ValueError(
+            f"'{name}' does not hold the weights that its config.json describes: {faults}; take "
+            "config.json and the weights from one checkpoint."
+        )
+    return model.eval()
+
+
+def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    """Call `from_pretrained`. Return the model and the report about the weights, without printing the report."""
     logger = logging.getLogger("transformers.modeling_utils")
-    # Hide the table that transformers prints if the weights do not fit the config, because the error below
-    # lists the weights that do not fit.
+    # Hide the table that transformers prints if the weights do not fit the config, because the error of the
+    # caller lists the weights that do not fit.
     logger.addFilter(_is_no_load_report)
     try:
-        model, report = model_class.from_pretrained(
+        return model_class.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
         )
     finally:
         logger.removeFilter(_is_no_load_report)
+
+
+def load_faults(report: dict[str, Any]) -> str:
+    """Describe the weights that `from_pretrained` could not load. Empty if all weights were loaded."""
     faults = [
         *_fault(report["missing_keys"], "missing"),
         *_fault(report["unexpected_keys"], "unexpected"),
         *_fault([key for key, *_ in report["mismatched_keys"]], "of another shape"),
     ]
-    if faults:
-        raise ValueError(
-            f"'{name}' does not hold the weights that its config.json describes: {', '.join(faults)}; take "
-            "config.json and the weights from one checkpoint."
-        )
-    return model.eval()
+    return ", ".join(faults)
 
 
 def _is_no_load_report(record: logging.LogRecord) -> bool:

@@ -17,6 +17,11 @@ from .files import TOKENIZER_FILES
 
 # If tokenizer_config.json has this key, the tokenizer is the target tokenizer of a parser.
 TREE_MARK = "makes_trees"
+# The key of tokenizer_config.json that marks a tokenizer of another library.
+IMPORTED_MARK = "is_imported"
+# The key of the target tokenizer's tokenizer_config.json that is true if both tokenizers give each token the
+# same id.
+SHARED_IDS_MARK = "shared_vocabulary"
 
 
 def save_tokenizers(

@@ -87,6 +87,12 @@ def _export() -> Implementation:
     return export.ExportOptions, export.run
 
 
+def _import() -> Implementation:
+    from . import import_checkpoint
+
+    return import_checkpoint.ImportOptions, import_checkpoint.run
+
+
 def _average() -> Implementation:
     from . import average
 
@@ -176,6 +182,11 @@ COMMANDS = {
         "convert a checkpoint for another library, and compare the outputs of both models",
         "vaswani export checkpoints/run exported --format ctranslate2",
         _export,
+    ),
+    "import": Command(
+        "write a checkpoint from a checkpoint of another library, and compare the outputs of both models",
+        "vaswani import Helsinki-NLP/opus-mt-en-de opus-en-de",
+        _import,
     ),
     "average": Command(
         "write the mean of the weights of several checkpoints",

@@ -66,19 +66,34 @@ class VaswaniLoader(BartLoader):
         """Convert a model to a specification that does not contain the positions and the vocabularies."""
         config = model.config
         activation = Activation[ACTIVATIONS[config.activation_function]]
-        common = {"pre_norm": config.norm_position == "pre", "activation": activation}
-        encoder = TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **common)
+        encoder = TransformerEncoderSpec(
+            config.encoder_layers,
+            config.encoder_attention_heads,
+            pre_norm=config.has_final_norm(is_decoder=False),
+            activation=activation,
+        )
+        # The class creates the LayerNorm after the last layer only with `pre_norm`. CTranslate2 applies this
+        # LayerNorm in both norm positions.
+        encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
         # CTranslate2 returns the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
         decoder = TransformerDecoderSpec(
-            config.decoder_layers, config.decoder_attention_heads, **common, **heads
+            config.decoder_layers,
+            config.decoder_attention_heads,
+            pre_norm=config.has_final_norm(is_decoder=True),
+            activation=activation,
+            **heads,
         )
+        decoder.pre_norm = config.norm_position_of(is_decoder=True) == "pre"
         self.set_encoder(encoder, model.model.encoder)
         self.set_decoder(decoder, model.model.decoder)
         self.set_linear(decoder.projection, model.lm_head)
         if config.pad_token_id is not None and not model._padding_is_end():
-            decoder.projection.bias = torch.zeros(config.decoder_vocab_size)
-            decoder.projection.bias[config.pad_token_id] = EXCLUDED_LOGIT
+            bias = torch.zeros(config.decoder_vocab_size)
+            if model.lm_head.bias is not None:
+                bias = model.lm_head.bias.detach().clone()
+            bias[config.pad_token_id] = EXCLUDED_LOGIT
+            decoder.projection.bias = bias
         return TransformerSpec(encoder, decoder)
 
     def set_common_layers(self, spec: Any, module: nn.Module) -> None:
@@ -87,7 +102,7 @@ class VaswaniLoader(BartLoader):
         self.set_embeddings(
             spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings, module.embed_tokens
         )
-        if hasattr(module, "layer_norm"):
+        if module.layer_norm is not None:
             self.set_layer_norm(spec.layer_norm, module.layer_norm)
 
     def set_attention(self, spec: Any, attention: VaswaniAttention, self_attention: bool = False) -> None:

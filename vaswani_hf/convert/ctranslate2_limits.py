@@ -50,6 +50,7 @@ _FIELDS = """
     vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads
     decoder_attention_heads encoder_ffn_dim decoder_ffn_dim d_k d_v norm_position layer_norm_eps
     max_position_embeddings scale_embedding share_encoder_decoder_embeddings
-    tie_word_embeddings attention_bias use_cache bos_token_id pad_token_id
+    tie_word_embeddings attention_bias use_cache bos_token_id pad_token_id norm_position_of_decoder final_norm
+    position_timescales position_offset lm_head_bias zero_start_embedding
 """.split()
 EXPRESSIBLE = Expressible("CTranslate2", frozenset(_FIELDS), _LIMITS)

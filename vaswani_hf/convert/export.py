@@ -3,7 +3,6 @@ format, add one file and one entry of the table.
 """
 
 import os
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe
 from ..version import install_command
 from .ctranslate2_format import CTRANSLATE2
-from .formats import Format
+from .formats import Format, alternatives
 from .marian import MARIAN
 from .onnx import ONNX
 
@@ -62,7 +61,6 @@ def export(
     with new_folder(Path(output)) as folder:
         model, tokenizers = _load(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
         entry.expressible.refuse_others(model.config)
-        assert entry.export is not None
         compared = entry.export(model, tokenizers, folder, quantization)
         if entry.keeps_recipe:
             _write_recipe(checkpoint_folder(model_name_or_path), folder)
@@ -73,18 +71,17 @@ def _entry(name: str, quantization: str | None) -> Format:
     """Find a format by name. Raise a ValueError if the format is unknown or does not support the
     quantization.
     """
-    written = {entry.name: entry for entry in FORMATS.values() if entry.export is not None}
-    if name not in written:
-        raise ValueError(f"`format` must be {_alternatives(written)}, but is {name!r}.")
-    entry = written[name]
+    if name not in FORMATS:
+        raise ValueError(f"`format` must be {alternatives(FORMATS)}, but is {name!r}.")
+    entry = FORMATS[name]
     if quantization is not None and not entry.quantizations:
-        quantized = [other.name for other in written.values() if other.quantizations]
+        quantized = [other.name for other in FORMATS.values() if other.quantizations]
         raise ValueError(
-            f'`quantization` is for the format {_alternatives(quantized)}, but is {quantization!r} with "{name}".'
+            f'`quantization` is for the format {alternatives(quantized)}, but is {quantization!r} with "{name}".'
         )
     if quantization is not None and quantization not in entry.quantizations:
         raise ValueError(
-            f"`quantization` must be {_alternatives(entry.quantizations)}, but is {quantization!r}; leave "
+            f"`quantization` must be {alternatives(entry.quantizations)}, but is {quantization!r}; leave "
             "`quantization` out to keep the checkpoint's dtype."
         )
     if any(find_spec(library) is None for library in entry.libraries):
@@ -92,12 +89,6 @@ def _entry(name: str, quantization: str | None) -> Format:
             f"`format` {name} needs more libraries; install them with `{install_command(name)}`."
         )
     return entry
-
-
-def _alternatives(names: Iterable[str]) -> str:
-    """Join names to a text such as '"a", "b" or "c"'."""
-    *others, last = [f'"{name}"' for name in names]
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:

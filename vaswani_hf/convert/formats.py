@@ -8,7 +8,7 @@ In shapes, B is the batch size, S the source length and T the target length.
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +35,12 @@ ALL_FIELDS = frozenset(inspect.get_annotations(VaswaniConfig))
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
+
+
+def alternatives(names: Iterable[str]) -> str:
+    """Join names to a text such as '"a", "b" or "c"'."""
+    *others, last = [f'"{name}"' for name in names]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def only(name: str, value: Any, reason: str) -> Limit:
@@ -92,14 +98,6 @@ class Export(Protocol):
     ) -> str: ...
 
 
-class Load(Protocol):
-    """A function that reads a folder in a format. The function returns the model, and the tokenizers or
-    None.
-    """
-
-    def __call__(self, folder: Path) -> tuple[Any, Tokenizers | None]: ...
-
-
 @dataclass(frozen=True)
 class Format:
     """Describes a format of another library. The table `FORMATS` lists all formats.
@@ -108,9 +106,7 @@ class Format:
         name (str): The value of `--format`. The optional dependency group of the same name installs the
             modules in `libraries`.
         expressible (Expressible): The configs that the format supports.
-        export (Export, optional): The function that writes a model. None if the package can only read the
-            format.
-        load (Load, optional): The function that reads a model. None if the package can only write the format.
+        export (Export): The function that writes a model.
         libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
             the package.
         quantizations (tuple): The dtypes in which the format can store the weights.
@@ -122,8 +118,7 @@ class Format:
 
     name: str
     expressible: Expressible
-    export: Export | None = None
-    load: Load | None = None
+    export: Export
     libraries: tuple[str, ...] = ()
     quantizations: tuple[str, ...] = ()
     needs_tokenizers: bool = False

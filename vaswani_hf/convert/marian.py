@@ -1,10 +1,10 @@
-"""Converts a checkpoint to a MarianMT model that computes the same function.
+"""Converts a checkpoint to and from a MarianMT model of transformers that computes the same function.
 
 MarianMT has the same architecture as this package, with two differences. The attention projections of
-MarianMT have biases; this export sets the biases to zero. The sinusoids of MarianMT have all sines in the
-first half of the features and all cosines in the second half, while Section 3.5 alternates sines and cosines.
-The order of the D features of the model does not matter if all weights use the same order. Therefore it is
-enough to reorder the weights.
+MarianMT have biases; the export sets the biases to zero if the checkpoint has no biases. The sinusoids of
+MarianMT have all sines in the first half of the features and all cosines in the second half, while Section
+3.5 alternates sines and cosines. The order of the D features of the model does not matter if all weights use
+the same order. Therefore it is enough to reorder the weights.
 
 The exported model differs from the checkpoint in three points. MarianMT counts padding tokens when it numbers
 the positions, so padding must be on the right. MarianMT does not derive a mask from padding tokens, so the
@@ -15,18 +15,24 @@ last token of the vocabulary, and starts the decoder from zeros instead of the e
 format "ctranslate2" of this package to convert a checkpoint to CTranslate2.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
-from ..checkpoint.tokenizers import save_tokenizers
+from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
+from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
-from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
 from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
+from .import_formats import Imported, ImportFormat, ReadOptions, refuse
+from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
+from .weights import WeightNames, to_halves, to_interleaved
 
 logger = logging.get_logger(__name__)
 
@@ -53,8 +59,20 @@ def _shared_by_heads(name: str) -> Limit:
     return limit
 
 
+def _post_norm_decoder(config: VaswaniConfig) -> str | None:
+    if config.norm_position_of(is_decoder=True) == "post":
+        return None
+    return "it has no LayerNorm before its sub-layers"
+
+
+def _no_final_norm(config: VaswaniConfig) -> str | None:
+    return "it has no LayerNorm after its last layer" if config.final_norm else None
+
+
 _LIMITS: dict[str, Limit] = {
     "norm_position": only("norm_position", "post", "it has no LayerNorm before its sub-layers"),
+    "norm_position_of_decoder": _post_norm_decoder,
+    "final_norm": _no_final_norm,
     "position_embedding": only(
         "position_embedding", "sinusoidal", "it computes its position embeddings and cannot load a table"
     ),
@@ -64,11 +82,50 @@ _LIMITS: dict[str, Limit] = {
     "decoder_start_token_id": needs_start_token,
     **SCALED_DOT_LIMITS,
 }
-_OTHER_FIELDS = ("share_encoder_decoder_embeddings", "attention_bias", "max_position_embeddings")
+_OTHER_FIELDS = (
+    "share_encoder_decoder_embeddings",
+    "attention_bias",
+    "max_position_embeddings",
+    "lm_head_bias",
+    "zero_start_embedding",
+)
 EXPRESSIBLE = Expressible("MarianMT", frozenset([*_SAME_FIELDS, *_OTHER_FIELDS]), _LIMITS)
-# In the modules of this set, the weights have the D features of the model as columns, so the columns are
-# reordered. In all other modules, the rows of the weights are reordered.
-_READS_MODEL_FEATURES = {"shared", "embed_tokens", "q_proj", "k_proj", "v_proj", "fc1", "lm_head"}
+
+_SOURCE_SPM, _TARGET_SPM = "source.spm", "target.spm"
+
+_SUBLAYERS = {
+    "encoder": ("self_attn", "self_attn_layer_norm", "fc1", "fc2", "final_layer_norm"),
+    "decoder": (
+        "self_attn",
+        "self_attn_layer_norm",
+        "encoder_attn",
+        "encoder_attn_layer_norm",
+        "fc1",
+        "fc2",
+        "final_layer_norm",
+    ),
+}
+
+
+def _names() -> dict[str, str]:
+    """The names of the weights. MarianMT and this package have the same names, except for the output bias."""
+    names = ["model.shared.weight", "lm_head.weight"]
+    for stack, parts in _SUBLAYERS.items():
+        names.append(f"model.{stack}.embed_tokens.weight")
+        for part in parts:
+            modules = [part]
+            if part.endswith("_attn"):
+                modules = [
+                    f"{part}.{projection}" for projection in ("q_proj", "k_proj", "v_proj", "out_proj")
+                ]
+            for module in modules:
+                names += [f"model.{stack}.layers.{{}}.{module}.{kind}" for kind in ("weight", "bias")]
+    return {**{name: name for name in names}, "final_logits_bias": "lm_head.bias"}
+
+
+NAMES = WeightNames(
+    _names(), ignored=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+)
 
 
 def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) -> MarianMTModel:
@@ -77,7 +134,9 @@ def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) 
     model = with_scaled_dot(model)
     config = _marian_config(model.config, num_positions(model, tokenizers))
     marian = MarianMTModel.from_pretrained(None, config=config, state_dict=_marian_state(model))
-    marian.generation_config = _generation_config(model.generation_config, config.max_position_embeddings)
+    marian.generation_config = _generation_config(
+        model.generation_config, config.max_position_embeddings, model.config.zero_start_embedding
+    )
     return marian.to(model.device).eval()
 
 
@@ -100,6 +159,9 @@ def export_marian(
     # excluded padding class a different very low logit. The probability of the padding class is 0 in both
     # models.
     is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
+    if model.config.zero_start_embedding:
+        # The search of transformers excludes the padding class of this model with `bad_words_ids`.
+        logits[..., model.config.pad_token_id] = EXCLUDED_LOGIT
     difference = logits[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
     return report("logits of MarianMT", difference.abs().max().item())
 
@@ -122,10 +184,9 @@ def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     """Return the weights under the names that MarianMT uses, with the D features in the order of MarianMT."""
     config = model.config
-    first_half = torch.arange(0, config.d_model, 2, device=model.device)
-    halves = torch.cat((first_half, first_half + 1))
     # `named_parameters` lists tied weights only once. MarianMT ties the weights again when it loads them.
-    state = {name: _reordered(name, tensor.detach(), halves) for name, tensor in model.named_parameters()}
+    own = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    state = NAMES.to_theirs(to_halves(own, config.d_model))
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
         shared = state.pop("model.shared.weight")
         # Copy the embedding for each stack, because safetensors cannot save two weights that share memory.
@@ -133,16 +194,13 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     for name, tensor in list(state.items()):
         if "_attn." in name and not config.attention_bias:
             state[name.removesuffix("weight") + "bias"] = tensor.new_zeros(tensor.shape[0])
-    state["final_logits_bias"] = tensor.new_zeros(1, config.decoder_vocab_size)
-    if not model._padding_is_end() and config.pad_token_id is not None:
+    bias = state.get("final_logits_bias")
+    if bias is None:
+        bias = model.lm_head.weight.new_zeros(config.decoder_vocab_size)
+    state["final_logits_bias"] = bias.clone().unsqueeze(0)
+    if not model._padding_is_end() and config.pad_token_id is not None and not config.zero_start_embedding:
         _exclude_padding(state, config)
     return state
-
-
-def _reordered(name: str, tensor: torch.Tensor, halves: torch.Tensor) -> torch.Tensor:
-    if name.split(".")[-2] not in _READS_MODEL_FEATURES:
-        return tensor[halves]
-    return tensor[:, halves] if name.endswith("weight") else tensor
 
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
@@ -161,15 +219,21 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         state[name][config.pad_token_id] = 0
 
 
-def _generation_config(config: GenerationConfig, num_positions: int) -> GenerationConfig:
+def _generation_config(
+    config: GenerationConfig, num_positions: int, excludes_padding: bool
+) -> GenerationConfig:
     """Return a generation config with only the settings that the search of transformers supports. A warning
     lists the removed settings.
+
+    If `excludes_padding`, the search never chooses `<pad>`.
     """
     settings = config.to_dict()
     removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
     left_out = [f"{name}={value}" for name, value in removed.items() if value not in (None, 0, "power")]
     if settings.get("max_length") is None and settings.get("max_new_tokens") is None:
         settings["max_length"] = num_positions
+    if excludes_padding:
+        settings["bad_words_ids"] = [*(settings.get("bad_words_ids") or []), [settings["pad_token_id"]]]
     if left_out:
         logger.warning(
             f"The search of transformers does not support {', '.join(left_out)}: for the MarianMT "
@@ -179,4 +243,149 @@ def _generation_config(config: GenerationConfig, num_positions: int) -> Generati
     return GenerationConfig.from_dict(settings)
 
 
+def recognise_marian_mt(path: Path) -> bool:
+    """Return True for a folder with a config.json of MarianMT."""
+    config = path / CONFIG_FILE
+    return config.is_file() and read_json_object(path, CONFIG_FILE, path).get("model_type") == "marian"
+
+
+def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
+    """Read a MarianMT checkpoint of transformers, such as an OPUS-MT model."""
+    marian = MarianMTModel.from_pretrained(path, dtype=torch.float32).eval()
+    state = marian.state_dict()
+    pad = marian.config.pad_token_id
+    bias = state["final_logits_bias"].squeeze(0)
+    state["final_logits_bias"] = bias
+    start_row = marian.get_decoder().embed_tokens.weight[pad]
+    starts_from_zeros = marian.config.decoder_start_token_id == pad and not bool(start_row.any())
+    # Without tied weights, MarianMT has three separate embeddings and does not use the shared embedding.
+    is_shared = marian.config.share_encoder_decoder_embeddings and marian.config.tie_word_embeddings
+    if not is_shared:
+        state.pop("model.shared.weight", None)
+    config = VaswaniConfig(
+        **{name: getattr(marian.config, name) for name in _SAME_FIELDS},
+        share_encoder_decoder_embeddings=is_shared,
+        decoder_start_token_id=marian.config.decoder_start_token_id,
+        max_position_embeddings=marian.config.max_position_embeddings,
+        attention_bias=True,
+        lm_head_bias=bool(bias.any()),
+        zero_start_embedding=starts_from_zeros,
+        position_timescales=options.timescales or "paper",
+    )
+    if config.position_timescales != "paper":
+        _replace_sinusoids(marian, config)
+    if not config.lm_head_bias:
+        del state["final_logits_bias"]
+    own = to_interleaved(NAMES.to_ours(state, "MarianMT"), config.d_model)
+
+    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        logits = marian(**batch).logits
+        # The search of transformers never chooses `<pad>`, and `<pad>` has probability 0 in this package.
+        logits[..., pad] = EXCLUDED_LOGIT
+        return logits.log_softmax(dim=-1)
+
+    tokenizers, facts = _read_tokenizers(path, config)
+    notes = []
+    if tokenizers is None:
+        notes.append("The original has no SentencePiece models, so no tokenizers were written.")
+    return Imported(
+        config=config,
+        state_dict=own,
+        generation_config=_imported_generation_config(marian.generation_config, pad),
+        tokenizers=tokenizers,
+        facts=facts,
+        notes=notes,
+        log_probs=log_probs,
+    )
+
+
+def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
+    """Give a MarianMT model the sinusoids of `config`, because MarianMT computes only the paper's sinusoids."""
+    position_ids = torch.arange(config.max_position_embeddings)
+    table = sinusoids(position_ids, config.d_model, config.position_timescales)
+    halves = torch.cat((table[:, 0::2], table[:, 1::2]), dim=1)
+    for stack in (marian.get_encoder(), marian.get_decoder()):
+        stack.embed_positions.weight.data = halves
+
+
+def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | None, dict[str, str]]:
+    """Read the tokenizers of a MarianMT folder, and the languages. None for a folder without tokenizers."""
+    old = sorted(file.name for file in path.glob("*.bpe"))
+    if old:
+        refuse(
+            "tokenizer",
+            old[0],
+            "models with Moses and BPE have no fast tokenizer; use a model with .spm files",
+        )
+    if not (path / _SOURCE_SPM).is_file():
+        return None, {}
+    settings = {}
+    if (path / TOKENIZER_FILES[1]).is_file():
+        settings = read_json_object(path, TOKENIZER_FILES[1], path)
+    is_separate = settings.get("separate_vocabs", False)
+    vocabulary = read_json_object(path, "vocab.json", path)
+    vocabularies = [vocabulary, vocabulary]
+    if is_separate:
+        vocabularies[1] = read_json_object(path, "target_vocab.json", path)
+    tokenizers = []
+    for file, ids in zip((_SOURCE_SPM, _TARGET_SPM), vocabularies, strict=True):
+        by_id = {number: token for token, number in ids.items()}
+        tokenizer = fast_tokenizer(
+            read_sentencepiece(path / file),
+            ids,
+            end=_text_of(settings.get("eos_token", "</s>")),
+            unknown=_text_of(settings.get("unk_token", "<unk>")),
+            pad=_text_of(settings.get("pad_token", "<pad>")),
+            start=by_id[decoder_start_token_id(config)],
+            model_max_length=settings.get("model_max_length", 512),
+        )
+        tokenizers.append(tokenizer)
+    source, target = tokenizers
+    if not is_separate and (path / _SOURCE_SPM).read_bytes() == (path / _TARGET_SPM).read_bytes():
+        target = source
+    # The two tokenizers segment differently, but give each token the same id.
+    target.init_kwargs[SHARED_IDS_MARK] = not is_separate
+    keys = {"source_language": "source_lang", "target_language": "target_lang"}
+    return (source, target), {key: settings[name] for key, name in keys.items() if settings.get(name)}
+
+
+def _text_of(token: Any) -> str:
+    """The text of a token in tokenizer_config.json, which is a text or the fields of an `AddedToken`."""
+    return token["content"] if isinstance(token, dict) else token
+
+
+def _imported_generation_config(config: GenerationConfig, pad: int) -> GenerationConfig:
+    settings = config.to_dict()
+    if settings.get("bad_words_ids") == [[pad]]:
+        # `<pad>` always has probability 0 in this package.
+        settings["bad_words_ids"] = None
+    return GenerationConfig.from_dict(settings)
+
+
 MARIAN = Format(name="marian", expressible=EXPRESSIBLE, export=export_marian)
+MARIAN_MT = ImportFormat(
+    name="marian_mt",
+    title="MarianMT of transformers",
+    recognise=recognise_marian_mt,
+    read=read_marian_mt,
+    files=(
+        CONFIG_FILE,
+        GENERATION_FILE,
+        WEIGHTS_FILE,
+        "pytorch_model.bin",
+        "*.spm",
+        "vocab.json",
+        "target_vocab.json",
+        "tokenizer_config.json",
+    ),
+    peer="MarianMT of transformers",
+    keeps=(
+        "The weights, the output bias, the start from a vector of zeros, the ids and the texts of the tokenizers, the "
+        "tags of target languages, and the defaults of the search."
+    ),
+    loses=(
+        "`<pad>` gets the probability 0, while MarianMT gives `<pad>` a small probability. Models with Moses and BPE "
+        "are refused. Pieces of several characters that `vocab.json` lacks do not occur in segmentations."
+    ),
+    options=("timescales",),
+)

@@ -38,7 +38,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import MANIFEST_FILE, naming_the_folder
 from ..checkpoint.manifest import verify_manifest, write_manifest
-from ..checkpoint.tokenizers import save_tokenizers
+from ..checkpoint.tokenizers import IMPORTED_MARK, save_tokenizers
 from ..settings.sections import SMALLEST_VOCABULARY, TokenizerSettings
 from .corpus import CHARACTERS_PER_TOKEN, has_too_many_characters
 from .corpus_cache import CACHE_REMEDY, cache_folder, cache_key
@@ -273,7 +273,14 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary."""
+    """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary.
+
+    A tokenizer of another library has the form of a sentence, and is returned unchanged.
+    """
+    if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
+        if form != SENTENCE:
+            raise ValueError("has the tokenizers of another library")
+        return tokenizer
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()

@@ -131,12 +131,21 @@ FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         'the name of an activation of transformers, such as "relu" or "gelu"',
     ),
     "norm_position": (_is_one_of("post", "pre"), '"post" or "pre"'),
+    "norm_position_of_decoder": (_is_none_or(_is_one_of("post", "pre")), '"post", "pre" or None'),
+    "final_norm": (
+        _is_none_or(lambda value: isinstance(value, bool)),
+        "True, False or None",
+    ),
     "layer_norm_eps": (_is_positive, "a positive number"),
     "position_embedding": (POSITION_ENCODINGS.accepts, _names_of(POSITION_ENCODINGS)),
+    "position_timescales": (_is_one_of("paper", "tensor2tensor"), '"paper" or "tensor2tensor"'),
+    "position_offset": (is_int, "an integer of 0 or more (tokens)"),
     "max_position_embeddings": _A_SIZE,
     "scale_embedding": _A_SWITCH,
     "share_encoder_decoder_embeddings": _A_SWITCH,
     "tie_word_embeddings": _A_SWITCH,
+    "lm_head_bias": _A_SWITCH,
+    "zero_start_embedding": _A_SWITCH,
     "attention_score": (ATTENTIONS.accepts, _names_of(ATTENTIONS)),
     "cross_attention_score": (_is_none_or(ATTENTIONS.accepts), f"{_names_of(ATTENTIONS)}, or None"),
     "attention_window": (
@@ -204,11 +213,23 @@ class VaswaniConfig(PreTrainedConfig):
         norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
             Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack; differs from the paper because
             deep stacks train more stably with "pre".
+        norm_position_of_decoder (str, optional): "post" or "pre" for the decoder; by default `norm_position`.
+            Differs from the paper if the encoder and the decoder differ, because some JoeyNMT models have a
+            "pre" encoder and a "post" decoder.
+        final_norm (bool, optional): True if a LayerNorm follows the last layer of each stack. By default a
+            "pre" stack has this LayerNorm and a "post" stack has not. Differs from the paper if True with
+            "post", because torch.nn.Transformer has this LayerNorm.
         layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives no value;
             tensor2tensor uses 1e-6.
         position_embedding (str): "sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model
             without position information, or a name that `register_position_encoding` has added. "none" and
             added names differ from the paper.
+        position_timescales (str): The timescales of the sinusoids. "paper": 10000^(2i/d_model) for the feature
+            pair i (Section 3.5). "tensor2tensor": 10000^(i/(d_model/2-1)); differs from the paper because
+            tensor2tensor, Marian and fairseq use these timescales. Other positions ignore this field.
+        position_offset (int): Number (tokens) that is added to each sinusoidal position: the first token has
+            the position `position_offset`. Differs from the paper if above 0, because fairseq counts from 2
+            and OpenNMT-tf counts from 1. Other positions ignore this field.
         max_position_embeddings (int): Number of learned positions (tokens). Sinusoidal positions ignore this
             field.
         scale_embedding (bool): True if embeddings are multiplied by sqrt(d_model) (Section 3.4).
@@ -216,6 +237,12 @@ class VaswaniConfig(PreTrainedConfig):
             (Section 3.4).
         tie_word_embeddings (bool): True if output projection and target embedding are one matrix (Section
             3.4).
+        lm_head_bias (bool): True for a bias of the output projection. Differs from the paper, because Marian
+            and other libraries train this bias.
+        zero_start_embedding (bool): True if the embedding of the start token `<pad>` is a vector of zeros that
+            training does not change, and if `<pad>` has probability 0 also in the label-smoothed loss. Differs
+            from the paper, because the decoders of Marian and tensor2tensor start from zeros. Requires equal
+            `pad_token_id` and `decoder_start_token_id`.
         attention_score (str): The score function of a query and a key. The paper has "scaled_dot" (Equation
             1). The functions "dot", "dot_mean", "general", "additive_linear" and "additive" (see
             attention_vaswani) differ from the paper, and so do functions that `register_attention` has added.
@@ -279,12 +306,18 @@ class VaswaniConfig(PreTrainedConfig):
     activation_dropout: float | int = 0.0
     activation_function: str = "relu"
     norm_position: str = "post"
+    norm_position_of_decoder: str | None = None
+    final_norm: bool | None = None
     layer_norm_eps: float = 1e-5
     position_embedding: str = "sinusoidal"
+    position_timescales: str = "paper"
+    position_offset: int = 0
     max_position_embeddings: int = 1024
     scale_embedding: bool = True
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
+    lm_head_bias: bool = False
+    zero_start_embedding: bool = False
     attention_score: str = "scaled_dot"
     cross_attention_score: str | None = None
     attention_window: int | list[int | None] | None = None
@@ -371,6 +404,12 @@ class VaswaniConfig(PreTrainedConfig):
                 f"`d_model` must be even for sinusoidal positions, but is {self.d_model}; "
                 'use an even width or `position_embedding="learned"`.'
             )
+        start = self.decoder_start_token_id
+        if self.zero_start_embedding and (start is None or start != self.pad_token_id):
+            raise ValueError(
+                f"`decoder_start_token_id` must equal `pad_token_id` ({self.pad_token_id}) if `zero_start_embedding` is "
+                f"True, but is {start}."
+            )
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
                 f"`decoder_vocab_size` must equal `vocab_size` if the embeddings are shared, but is {self.decoder_vocab_size} "
@@ -395,6 +434,16 @@ class VaswaniConfig(PreTrainedConfig):
             raise ValueError(
                 f"`{name}` must be smaller than the {side} vocabulary of {size} classes, but is {token_id}."
             )
+
+    def norm_position_of(self, is_decoder: bool) -> str:
+        """Return "post" or "pre" for the decoder if `is_decoder`, else for the encoder."""
+        return (self.norm_position_of_decoder if is_decoder else None) or self.norm_position
+
+    def has_final_norm(self, is_decoder: bool) -> bool:
+        """Return True if a LayerNorm follows the last layer of the decoder (`is_decoder`) or of the encoder."""
+        if self.final_norm is None:
+            return self.norm_position_of(is_decoder) == "pre"
+        return self.final_norm
 
     def score_of(self, is_cross: bool) -> str:
         """Return the score function of cross-attention if `is_cross` is True, else of self-attention."""

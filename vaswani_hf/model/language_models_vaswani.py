@@ -91,7 +91,14 @@ class VaswaniStackConfig(VaswaniConfig):
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict for JSON, without the fields of the other stack."""
         others = {f"{self._other_stack}_{part}" for part in _OF_EACH_STACK}
-        others |= {"decoder_vocab_size", "decoder_start_token_id", "cross_attention_score", *_OF_TWO_STACKS}
+        others |= {
+            "decoder_vocab_size",
+            "decoder_start_token_id",
+            "norm_position_of_decoder",
+            "cross_attention_score",
+            "zero_start_embedding",
+            *_OF_TWO_STACKS,
+        }
         return {name: value for name, value in super().to_dict().items() if name not in others}
 
     @classmethod
@@ -101,7 +108,9 @@ class VaswaniStackConfig(VaswaniConfig):
         """
         unused = {
             *_OF_TWO_STACKS,
+            "norm_position_of_decoder",
             "decoder_vocab_size",
+            "zero_start_embedding",
             "model_type",
             "transformers_version",
             "architectures",
@@ -111,6 +120,7 @@ class VaswaniStackConfig(VaswaniConfig):
         for name in VaswaniConfig().to_dict():
             if hasattr(config, name) and name not in unused and not name.startswith("_"):
                 fields[name] = getattr(config, name)
+        fields["norm_position"] = config.norm_position_of(is_decoder=cls.stack == "decoder")
         fields["vocab_size"] = config.decoder_vocab_size if cls.stack == "decoder" else config.vocab_size
         if isinstance(config.attention_window, (list, tuple)):
             # Keep only the windows of this stack, because the list may have entries for the layers of both
@@ -191,7 +201,7 @@ class _LanguageModel(VaswaniHeadModel):
         kind = self.config_class
         super().__init__(config if isinstance(config, kind) else kind.of(config))
         self.model = self._stack_class(self.config)
-        self.lm_head = nn.Linear(self.config.d_model, self.config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(self.config.d_model, self.config.vocab_size, bias=self.config.lm_head_bias)
         self._tied_weights_keys = (
             {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tie_word_embeddings else {}
         )

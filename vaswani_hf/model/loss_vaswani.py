@@ -85,15 +85,23 @@ def smoothed_cross_entropy(
     num_items: torch.Tensor | int | None,
     smoothing: float,
     form: str,
+    excluded: int | None = None,
 ) -> torch.Tensor:
-    """Compute the loss (float32 scalar, nats per token) from logits [..., V]. See `chunked_cross_entropy`."""
+    """Compute the loss (float32 scalar, nats per token) from logits [..., V]. See `chunked_cross_entropy`.
+
+    The logit of the class `excluded` must be `EXCLUDED_LOGIT`.
+    """
     labels = labels.to(logits.device).flatten()  # [N]
     logits = logits.float().flatten(0, -2)  # [N, V]
-    gold, other = target_probabilities(smoothing, form, logits.shape[-1])
+    num_classes = logits.shape[-1] - (excluded is not None)
+    gold, other = target_probabilities(smoothing, form, num_classes)
     total = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
     if smoothing:
         valid = labels != IGNORED_LABEL
         log_probs = nn.functional.log_softmax(logits, dim=-1)
+        if excluded is not None:
+            # The target probability of the excluded class is 0.
+            log_probs = log_probs * (torch.arange(logits.shape[-1], device=logits.device) != excluded)
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
     return total / _loss_divisor(labels, num_items)
 
@@ -113,10 +121,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         # Therefore compute the term `-other * (sum of all logits)` without computing the logits.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
+        if excluded is not None:
+            # The target probability of the excluded class is 0.
+            weight_sum -= weight[excluded].float()
         total = -other * (state_sum * weight_sum).sum()
         if with_gradients:
             grad_states = torch.empty_like(states, dtype=torch.float32)  # [N, D]
             grad_weight = (-other * state_sum).expand_as(weight).contiguous()  # [V, D]
+            if excluded is not None:
+                grad_weight[excluded] = 0.0
         matrix = weight.to(dtype)
         rows = min(rows_per_chunk(states.device.type, len(weight)), len(labels))
         # Allocate memory for the logits once, because the operating system must clear each newly allocated
@@ -195,6 +208,7 @@ def chunked_cross_entropy(
         states = states[valid]
         labels = labels[valid]
         valid = valid[valid]
-    gold, other = target_probabilities(smoothing, form, weight.shape[0])
+    num_classes = weight.shape[0] - (excluded is not None)
+    gold, other = target_probabilities(smoothing, form, num_classes)
     total = _ChunkedCrossEntropy.apply(states, weight, labels, valid[:, None], gold, other, excluded, dtype)
     return total / divisor

@@ -68,16 +68,20 @@ from .loss_vaswani import (
 _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
-def sinusoids(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
+def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper") -> torch.Tensor:
     """Return the encodings PE(pos, 2i) = sin(x) and PE(pos, 2i+1) = cos(x) with x = pos / 10000^(2i/d_model),
     Section 3.5.
 
     Positions [...] are int64, counted from 0. The encodings [..., D] are float32.
+    Differs from the paper: the timescales "tensor2tensor" have x = pos / 10000^(i/(d_model/2-1)), because
+    tensor2tensor, Marian and fairseq use them.
     """
     # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Use float32 on Apple's GPUs,
     # because they do not support float64.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model  # [D / 2]
+    if timescales == "tensor2tensor":
+        exponent = exponent * d_model / max(d_model - 2, 1)
     angles = position_ids.to(dtype).unsqueeze(-1) * torch.pow(10000.0, -exponent)  # [..., D / 2]
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()  # [..., D]
 
@@ -88,10 +92,12 @@ class VaswaniSinusoidalPositions(nn.Module):
     def __init__(self, config: VaswaniConfig):
         super().__init__()
         self.d_model = config.d_model
+        self.timescales = config.position_timescales
+        self.offset = config.position_offset
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
         """Return the encodings [B or 1, T, D] of positions [B or 1, T]."""
-        return sinusoids(position_ids, self.d_model)
+        return sinusoids(position_ids + self.offset, self.d_model, self.timescales)
 
 
 class VaswaniNoPositions(VaswaniSinusoidalPositions):
@@ -193,7 +199,7 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: VaswaniConfig, num_heads: int, ffn_dim: int, layer_idx: int, is_decoder: bool):
         super().__init__()
-        self.pre_norm = config.norm_position == "pre"
+        self.pre_norm = config.norm_position_of(is_decoder) == "pre"
         self.dropout = config.dropout
         self.activation_dropout = config.activation_dropout
         self.activation_fn = ACT2FN[config.activation_function]
@@ -401,6 +407,11 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         deviation = self.config.initializer_range
         if isinstance(module, nn.Embedding) or module is getattr(self, "lm_head", None):
             init.normal_(module.weight, mean=0.0, std=deviation or self.config.d_model**-0.5)
+            padding = self._zero_row(module)
+            if padding is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[padding])
+            if getattr(module, "bias", None) is not None:
+                init.zeros_(module.bias)
         elif isinstance(module, nn.Linear):
             if deviation:
                 init.normal_(module.weight, std=deviation * getattr(module, "num_sublayers", 1) ** -0.5)
@@ -412,6 +423,12 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             module.init_scores()
         else:
             super()._init_weights(module)
+
+    def _zero_row(self, module: nn.Module) -> int | None:
+        """The row of zeros in an embedding or in the output projection, or None."""
+        if isinstance(module, nn.Embedding):
+            return module.padding_idx
+        return self.config.pad_token_id if self.config.zero_start_embedding else None
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
         config = self.config
@@ -544,19 +561,35 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return mask
 
 
+def _embedding(config: VaswaniConfig, vocab_size: int, has_start_token: bool) -> nn.Embedding:
+    """A token embedding. `padding_idx` keeps the row of the start token at zero if the decoder starts from
+    zeros.
+    """
+    is_zero = config.zero_start_embedding and has_start_token
+    return nn.Embedding(vocab_size, config.d_model, padding_idx=config.pad_token_id if is_zero else None)
+
+
 class VaswaniStack(VaswaniPreTrainedModel):
     """Base class of encoder and decoder: embedding (Section 3.4), positions (3.5) and N layers (3.1)."""
 
-    def __init__(self, config: VaswaniConfig, vocab_size: int, layer_class: type[nn.Module], num_layers: int):
+    def __init__(
+        self,
+        config: VaswaniConfig,
+        vocab_size: int,
+        layer_class: type[nn.Module],
+        num_layers: int,
+        is_decoder: bool,
+    ):
         super().__init__(config)
         self.embed_scale = config.d_model**0.5 if config.scale_embedding else 1.0
-        self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
+        self.embed_tokens = _embedding(config, vocab_size, is_decoder)
         self.embed_positions = _position_encoding(config)
         self.layers = nn.ModuleList([layer_class(config, layer_idx) for layer_idx in range(num_layers)])
         ends = [part for name, part in self.layers.named_modules() if name.endswith(("out_proj", "fc2"))]
         for part in ends:
             part.num_sublayers = len(ends)
-        if config.norm_position == "pre":
+        self.layer_norm: nn.LayerNorm | None = None
+        if config.has_final_norm(is_decoder):
             self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         for name, _ in self.named_non_persistent_buffers():
@@ -593,7 +626,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
     def final_norm(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the output [B, T, D] of the stack. With pre-norm the stack ends with a LayerNorm."""
-        return self.layer_norm(hidden_states) if self.config.norm_position == "pre" else hidden_states
+        return hidden_states if self.layer_norm is None else self.layer_norm(hidden_states)
 
     def _embed(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str
@@ -620,7 +653,9 @@ class VaswaniEncoder(VaswaniStack):
     _can_record_outputs = {"hidden_states": VaswaniEncoderLayer, "attentions": VaswaniAttention}
 
     def __init__(self, config: VaswaniConfig):
-        super().__init__(config, config.vocab_size, VaswaniEncoderLayer, config.encoder_layers)
+        super().__init__(
+            config, config.vocab_size, VaswaniEncoderLayer, config.encoder_layers, is_decoder=False
+        )
 
     @merge_with_config_defaults
     @capture_outputs
@@ -664,7 +699,9 @@ class VaswaniDecoder(VaswaniStack):
     }
 
     def __init__(self, config: VaswaniConfig):
-        super().__init__(config, config.decoder_vocab_size, VaswaniDecoderLayer, config.decoder_layers)
+        super().__init__(
+            config, config.decoder_vocab_size, VaswaniDecoderLayer, config.decoder_layers, is_decoder=True
+        )
 
     @merge_with_config_defaults
     @capture_outputs
@@ -743,7 +780,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model)
+            self.shared = _embedding(config, config.vocab_size, has_start_token=True)
             copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
             self._tied_weights_keys = dict.fromkeys(copies, "shared.weight")
         self.encoder = VaswaniEncoder(config)
@@ -870,23 +907,33 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         form = self.config.label_smoothing_form
         excluded = self.excluded_class(smoothing, labels)
         skip_logits = self.training if skip_logits is None else skip_logits
-        # The chunked loss supports no bias, adapter, quantization, sharding or hook of the output projection.
-        is_plain = (
-            are_plain(nn.Linear, self.lm_head) and self.lm_head.bias is None and self._tp_size in (None, 1)
-        )
+        # The chunked loss supports no adapter, quantization, sharding or hook of the output projection.
+        is_plain = are_plain(nn.Linear, self.lm_head) and self._tp_size in (None, 1)
         if skip_logits and is_plain:
-            weight = self.lm_head.weight  # [V, D]
-            return chunked_cross_entropy(
-                hidden_states, weight, labels, num_items, smoothing, form, excluded
-            ), None
+            states, weight = self.output_product(hidden_states)
+            return chunked_cross_entropy(states, weight, labels, num_items, smoothing, form, excluded), None
         logits = self._project(hidden_states, excluded)
-        return smoothed_cross_entropy(logits, labels, num_items, smoothing, form), logits
+        return smoothed_cross_entropy(logits, labels, num_items, smoothing, form, excluded), logits
+
+    def output_product(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return two factors [B, T, D] and [V, D] whose product `states @ weight.T` is the logits.
+
+        A bias becomes one more feature: the states get the value 1, and the weights get the bias.
+        """
+        weight, bias = self.lm_head.weight, self.lm_head.bias
+        if bias is None:
+            return hidden_states, weight
+        ones = hidden_states.new_ones(*hidden_states.shape[:-1], 1)
+        return torch.cat((hidden_states, ones), dim=-1), torch.cat((weight, bias.unsqueeze(1)), dim=1)
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """Return the id of the padding token, or None if padding may have a probability above 0."""
         # Label smoothing gives the padding class a probability above 0, even if the training loop computes
         # the smoothed loss instead of the model.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
+        if self.config.zero_start_embedding and not self._padding_is_end():
+            # Exclude the padding class also from label smoothing, so that its embedding stays zero.
+            return self.config.pad_token_id
         return None if smoothing or smoothed_outside or self._padding_is_end() else self.config.pad_token_id
 
     @property
@@ -921,7 +968,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
         self.model = VaswaniModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=config.lm_head_bias)
         ties = self.model._tied_weights_keys or {}
         self._tied_weights_keys = {f"model.{copy}": f"model.{source}" for copy, source in ties.items()}
         if config.tie_word_embeddings:

@@ -111,9 +111,11 @@ class TranslationPipeline(Pipeline):
                 translation must begin with, or a list with one text per input. `must_contain`: a list of
                 phrases that each translation must contain, or a list with one such list per input.
                 `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`. `src_lang`
-                and `tgt_lang`: the languages, for tokenizers of multilingual models. `return_tensors`: True
-                to return token ids instead of texts. With `return_text=True` results contain token ids and
-                texts. `return_type="tensors"` also selects token ids, and `return_type="text"` selects texts.
+                and `tgt_lang`: the languages, for multilingual models. If the tokenizer has tags of target
+                languages, such as ">>deu<<", `tgt_lang="deu"` adds the tag to each text without a tag.
+                `return_tensors`: True to return token ids instead of texts. With `return_text=True` results
+                contain token ids and texts. `return_type="tensors"` also selects token ids, and
+                `return_type="text"` selects texts.
                 `stop_sequence`: a text whose first token ends a translation, like `</s>`.
                 `clean_up_tokenization_spaces`: an argument of the target tokenizer's `decode`. All other
                 arguments, such as `num_beams` and `ensemble`, are passed to `generate`.
@@ -313,13 +315,18 @@ def _one_constraint_per_text(
 
 
 def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any:
-    is_shared = model.config.model_type != "vaswani" or model.config.share_encoder_decoder_embeddings
-    # A model with separate embeddings may still have one vocabulary for both languages. If both tokenizers
-    # were saved together, their files record whether the vocabularies are separate.
-    if is_shared or not tokenizer.init_kwargs.get("separate_vocabs", True):
+    if model.config.model_type != "vaswani":
+        return tokenizer
+    # A model with separate embeddings may have one tokenizer for both languages, and a model with shared
+    # embeddings may have two tokenizers. If the tokenizers were saved together, their files record whether
+    # there are two tokenizers.
+    by_default = not model.config.share_encoder_decoder_embeddings
+    if not tokenizer.init_kwargs.get("separate_vocabs", by_default):
         return tokenizer
     place: dict[str, Any] = {"subfolder": TARGET_FOLDER, "local_files_only": local_files_only}
     name = tokenizer.name_or_path
+    if model.origin is not None and not os.path.isdir(name) and name == model.name_or_path:
+        place["revision"] = model.origin.name
     if model.origin is not None and (model.origin / TARGET_FOLDER).is_dir() and name == model.name_or_path:
         # Load from the folder of the model, because the folder has the right revision, and loading from a
         # folder needs no access token.

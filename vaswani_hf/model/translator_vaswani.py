@@ -442,6 +442,7 @@ class BaseTranslator:
         """Return the N parts of a text that are translated separately, and the N + 1 separators before,
         between and after the parts.
         """
+        text = self._with_tag(text, options)
         stripped = text.strip()
         tag = self._tag_of(stripped)
         if stripped == tag:
@@ -454,6 +455,19 @@ class BaseTranslator:
         # Repeat the tag before each sentence, because each sentence is translated separately.
         sentences, separators = split_sentences(text.lstrip().removeprefix(tag).lstrip())
         return [f"{tag} {sentence}" for sentence in sentences], separators
+
+    def _with_tag(self, text: str, options: TranslationOptions) -> str:
+        """Add the tag of the option `tgt_lang` to a text without a tag, if the tokenizer has tags."""
+        language = options.tokenize.get("tgt_lang")
+        if language is None or not self._tags or not text.strip() or self._tag_of(text.lstrip()):
+            return text
+        tag = f">>{language}<<"
+        if tag not in self._tags:
+            languages = ", ".join(known.strip("><") for known in self._tags)
+            raise ValueError(
+                f"`tgt_lang` must be a target language of the model ({languages}), but is {language!r}."
+            )
+        return f"{tag} {text.lstrip()}"
 
     def _tag_of(self, text: str) -> str:
         """Return the tag of the target language at the beginning of a text, such as ">>en<<", or an empty
@@ -688,7 +702,7 @@ class BaseTranslator:
         self, pairs: list[tuple[int, str, str]], options: TranslationOptions
     ) -> list[Translation]:
         targets = [target for _, _, target in pairs]
-        segments = self._tokenize([source for _, source, _ in pairs], options)
+        segments = self._tokenize([self._with_tag(source, options) for _, source, _ in pairs], options)
         with TOKENIZING:
             token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
         positions = self.backend.max_positions

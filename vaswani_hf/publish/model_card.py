@@ -53,8 +53,10 @@ def model_card(
     chosen = license or (recipe.publishing.license if recipe else None)
     check_license(chosen, data.get("license"), "license" if license else "publishing.license")
     begun_with = recipe.model.bases() if recipe else []
+    origin = results.get("origin") or {}
     facts: dict[str, Any] = {
         **_checkpoint_facts(folder),
+        "origin": origin,
         "training": results.get("training") or {},
         "test": results.get("test") or {},
         "decoding": results.get("decoding") or {},
@@ -66,10 +68,11 @@ def model_card(
         "name": repo_id.split("/")[-1],
         "license": chosen or data.get("license"),
         "is_chosen": chosen is not None,
-        "is_recorded": bool(recipe or results),
-        "is_finished": bool(results.keys() - {"average_of"}) and results.get("asked", {}) is not None,
+        "is_recorded": bool(recipe or results.keys() - {"origin", "data"}),
+        "is_finished": bool(results.keys() - {"average_of", "origin", "data"})
+        and results.get("asked", {}) is not None,
         "average_of": results.get("average_of"),
-        "base_model": base_model or _base_repositories(begun_with),
+        "base_model": base_model or _base_repositories(begun_with) or _repository_of(origin),
         "base_name": " and ".join(last_part(name) for name in begun_with) or None,
         "recipe": recipe,
         "recipe_yaml": (published_yaml(folder, license) or "").strip() or None,
@@ -152,6 +155,11 @@ def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
     if len(names) == 1:
         return names[0]
     return names or None
+
+
+def _repository_of(origin: dict[str, Any]) -> str | None:
+    """The repository from which the weights were imported, without the revision. None for a local folder."""
+    return origin["name"].partition("@")[0] if origin.get("is_on_hub") else None
 
 
 def _template() -> str:

@@ -51,7 +51,7 @@ from ..model.modeling_vaswani import FromRepository
 from ..model.translator_vaswani import check_tokenizers
 from ..recipe.published import published_yaml
 from ..translation.translator import Translator
-from .model_card import check_card, model_card
+from .model_card import check_card, model_card, read_record
 
 # File patterns. A push deletes a matching file of the repository if the new checkpoint does not have the
 # file. The patterns are narrow, because a star also matches a slash, and a pattern must not match files that
@@ -280,7 +280,7 @@ def _stage_tokenizer(folder: Path, staged: Path) -> None:
 
 def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -> None:
     path = folder / CARD_FILE
-    if not path.is_file():
+    if not path.is_file() or _is_card_of_import(folder):
         (staged / CARD_FILE).write_text(str(model_card(folder, repo_id, **facts)), encoding="utf-8")
         return
     for name, value in facts.items():
@@ -292,6 +292,16 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
     check_card(path)
     _link(path, staged / CARD_FILE)
     print("the model card is the README.md of the checkpoint, without changes", flush=True)
+
+
+def _is_card_of_import(folder: Path) -> bool:
+    """Return True if README.md is the card that `vaswani import` wrote.
+
+    The code examples of this card load the folder. Therefore a push writes a card for the repository.
+    """
+    origin = read_record(folder / RESULTS_FILE).get("origin") or {}
+    text = (folder / CARD_FILE).read_text(encoding="utf-8")
+    return bool(origin) and text == str(model_card(folder, origin["imported_as"]))
 
 
 def _link(path: Path, link: Path) -> None:
@@ -310,8 +320,8 @@ def refuse_tokens(folder: Path) -> None:
         if has_token(path.read_text(encoding="utf-8", errors="replace")):
             name = path.relative_to(folder).as_posix()
             raise ValueError(
-                f"{name} must be free of tokens, but has one; remove the token, make a new token and push "
-                "again."
+                f"{name} must not contain an access token of the Hub, but contains one; remove the access token, "
+                "make a new access token and push again."
             )
 
 

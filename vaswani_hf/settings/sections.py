@@ -71,6 +71,7 @@ _UNITS_OF_FIELDS = {
     "decoder_ffn_dim": "components of a vector",
     "d_k": "components of a vector",
     "d_v": "components of a vector",
+    "position_offset": "tokens",
     "max_position_embeddings": "tokens",
     "attention_window": "tokens",
 }
@@ -131,7 +132,11 @@ class ModelSettings(Settings):
     @model_validator(mode="after")
     def _check_config(self) -> Self:
         # The config checks the range of each field, and the combinations of fields that depend on each other.
-        VaswaniConfig(**self.config_fields())
+        fields = self.config_fields()
+        if fields.get("zero_start_embedding"):
+            # The run chooses `<pad>` as the start token.
+            fields["decoder_start_token_id"] = VaswaniConfig.pad_token_id
+        VaswaniConfig(**fields)
         return self
 
 
@@ -161,8 +166,8 @@ def _with_config_fields(name: str, excluded: str) -> Any:
 
 
 EncoderDecoderSettings = _with_config_fields("EncoderDecoderSettings", "nothing")
-EncoderSettings = _with_config_fields("EncoderSettings", "decoder_|cross_")
-DecoderSettings = _with_config_fields("DecoderSettings", "encoder_|cross_")
+EncoderSettings = _with_config_fields("EncoderSettings", "decoder_|cross_|norm_position_of|zero_start")
+DecoderSettings = _with_config_fields("DecoderSettings", "encoder_|cross_|norm_position_of|zero_start")
 _MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, STACKS[1:]: DecoderSettings}
 
 

@@ -21,13 +21,21 @@ from ..model.translator_vaswani import tags_of
 from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base
 from ..settings.data import last_part
-from ..settings.sections import FREE_FIELDS, MODEL_FIELDS, STACKS, InitFrom, ModelSettings, TokenizerSettings
+from ..settings.sections import (
+    FREE_FIELDS,
+    MODEL_FIELDS,
+    SMALLEST_VOCABULARY,
+    STACKS,
+    InitFrom,
+    ModelSettings,
+    TokenizerSettings,
+)
 from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
 _STACKS_OF_TYPES = {TRANSLATION: STACKS, "vaswani_decoder": ("decoder",), "vaswani_encoder": ("encoder",)}
 # Fields of an encoder-decoder that are copied only if both stacks start from encoder-decoders.
-_OF_WHOLE_MODELS = ("cross_attention_score", "tie_word_embeddings")
+_OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_word_embeddings")
 
 
 class Base(NamedTuple):
@@ -182,8 +190,10 @@ def with_kept_tokenizers(
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
-        "vocab_size": len(source),
-        "target_vocab_size": None if target is source else len(target),
+        # The sizes are upper limits. The tokenizers of an imported model may be smaller than the smallest size
+        # of a trained tokenizer.
+        "vocab_size": max(len(source), SMALLEST_VOCABULARY),
+        "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,
         "lowercase": "Lowercase" in kinds,
         "normalization": next((kind for kind in kinds if kind in ("NFC", "NFKC")), None),
@@ -276,11 +286,15 @@ def get_stack(model: PreTrainedModel, stack: str) -> Any:
 
 
 def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
-    """Return the matrices [V, D] with one row per token: the embedding and, if present, the output
-    projection.
+    """Return the weights with one row per token: the embedding [V, D] and, if present, the output projection
+    [V, D] and the bias [V] of the output projection.
     """
-    has_output = stack == "decoder" or not model.config.is_encoder_decoder
-    return [get_stack(model, stack).embed_tokens.weight, *([model.lm_head.weight] if has_output else [])]
+    found = [get_stack(model, stack).embed_tokens.weight]
+    if stack == "decoder" or not model.config.is_encoder_decoder:
+        found.append(model.lm_head.weight)
+        if model.lm_head.bias is not None:
+            found.append(model.lm_head.bias)
+    return found
 
 
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:

@@ -115,7 +115,8 @@ class TwoPassLoss:
         excluded = self.model.excluded_class(self.model.config.label_smoothing, labels)
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-        weight = self.model.lm_head.weight
+        first, weight = self.model.output_product(first)
+        second, _ = self.model.output_product(second)
         return _ChunkedDivergence.apply(first, second, weight, excluded, self.is_symmetric, dtype)
 
 

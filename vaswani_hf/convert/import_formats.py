@@ -1,0 +1,121 @@
+"""Defines the class `ImportFormat`, the parts of an imported model, and the errors of an import.
+
+This file and the files that define formats do not import libraries that only one format needs.
+
+In shapes, B is the batch size, T the target length and V the size of the target vocabulary.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import torch
+from transformers import GenerationConfig
+
+from ..model.configuration_vaswani import VaswaniConfig
+from .formats import Tokenizers
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The options of an import that only some formats use.
+
+    Attributes:
+        timescales (str, optional): The value of the config field `position_timescales`. None for the
+            timescales that the format states.
+        vocabularies (tuple): Files of the vocabularies, if the checkpoint does not contain or name the files.
+        config (Path, optional): A JSON or YAML file with facts that the checkpoint does not contain, such as
+            the number of heads.
+    """
+
+    timescales: str | None = None
+    vocabularies: tuple[Path, ...] = ()
+    config: Path | None = None
+
+
+@dataclass
+class Imported:
+    """A model that a format has read.
+
+    Attributes:
+        config (VaswaniConfig): The config of the model.
+        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. A tied weight needs only one
+            of its names.
+        generation_config (GenerationConfig): The defaults of the search.
+        tokenizers (tuple, optional): The source and the target tokenizer. With a joint vocabulary, both
+            tokenizers are the same object. None if the checkpoint has no vocabularies.
+        facts (dict): Facts for the model card. The keys are the keys of "data" in results.json:
+            "source_language", "target_language", "license".
+        notes (list): Sentences for the user and for the model card about the differences between the original
+            and the imported model.
+        log_probs (Callable, optional): A function that computes the log-probabilities [B, T, V] float32 of a
+            batch of `sample_batch` with the original's library. None if the library is not installed.
+    """
+
+    config: VaswaniConfig
+    state_dict: dict[str, torch.Tensor]
+    generation_config: GenerationConfig
+    tokenizers: Tokenizers | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    log_probs: Callable[[Mapping[str, torch.Tensor]], torch.Tensor] | None = None
+
+
+class Recognise(Protocol):
+    """A function that returns True if a folder or a file is a checkpoint of a format."""
+
+    def __call__(self, path: Path) -> bool: ...
+
+
+class Read(Protocol):
+    """A function that reads a checkpoint. It raises a ValueError if the checkpoint cannot be expressed."""
+
+    def __call__(self, path: Path, options: ReadOptions) -> Imported: ...
+
+
+@dataclass(frozen=True)
+class ImportFormat:
+    """An entry of the table `IMPORT_FORMATS`.
+
+    Attributes:
+        name (str): The value of `--from`. The package extra of the same name installs `libraries`.
+        title (str): The name of the format in messages, such as "MarianMT of transformers".
+        recognise (Recognise): The function that recognises the format. It reads as little as possible.
+        read (Read): The function that reads a checkpoint.
+        files (tuple): Patterns of the files that are downloaded from a repository on the Hub.
+        peer (str): The library that computes the original's log-probabilities, for messages.
+        keeps (str): One sentence for the manual: what the imported checkpoint keeps.
+        loses (str): One sentence for the manual: what the imported checkpoint loses, or what is refused.
+        libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
+            package.
+        options (tuple): The fields of `ReadOptions` that the format uses.
+    """
+
+    name: str
+    title: str
+    recognise: Recognise
+    read: Read
+    files: tuple[str, ...]
+    peer: str
+    keeps: str
+    loses: str
+    libraries: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+class UnsupportedError(ValueError):
+    """Raised if a checkpoint has a value that a model of this package cannot express."""
+
+
+def refuse(field: str, value: Any, reason: str) -> NoReturn:
+    """Raise an error about a field of the original's config. `reason` completes the sentence after "because"."""
+    # Do not begin with the field, because the command line takes a message that begins with a name in backticks for
+    # a wrong option.
+    raise UnsupportedError(f"The original has `{field}` {value!r}, and cannot be imported, because {reason}.")
+
+
+def require(field: str, value: Any, allowed: Any, reason: str) -> None:
+    """Refuse a field of the original's config unless it has the allowed value."""
+    if value != allowed:
+        refuse(field, value, reason)

@@ -1,0 +1,231 @@
+"""Imports a checkpoint of another library. A new format needs one new file and one entry in the table."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from huggingface_hub import ModelCard
+from yaml import YAMLError
+
+from ..checkpoint.files import CARD_FILE, CONFIG_FILE, RESULTS_FILE, new_folder, write_whole
+from ..checkpoint.loading import checkpoint_folder, load_faults, load_model, load_with_report
+from ..checkpoint.tokenizers import read_json_object, save_tokenizers
+from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..model.translator_vaswani import check_tokenizers
+from ..publish.model_card import model_card
+from ..version import install_command
+from .formats import TOLERANCE, alternatives, sample_batch
+from .import_formats import Imported, ImportFormat, ReadOptions
+from .marian import MARIAN_MT
+
+IMPORT_FORMATS: dict[str, ImportFormat] = {entry.name: entry for entry in (MARIAN_MT,)}
+
+
+class ImportReport(NamedTuple):
+    """The result of an import.
+
+    Attributes:
+        format (str): The name of the format, such as "marian_mt".
+        difference (float, optional): The largest difference of two log-probabilities (nats) between the
+            original's library and the written checkpoint on sample inputs. None if the library is not
+            installed.
+        text (str): Lines for the user.
+    """
+
+    format: str
+    difference: float | None
+    text: str
+
+
+def import_checkpoint(
+    source: str | os.PathLike,
+    output: str | os.PathLike,
+    format: str | None = None,
+    *,
+    timescales: Literal["paper", "tensor2tensor"] | None = None,
+    vocabularies: tuple[str | os.PathLike, ...] = (),
+    config: str | os.PathLike | None = None,
+) -> ImportReport:
+    """Write a checkpoint of this package that computes the same function as a checkpoint of another library.
+
+    The weights are written in float32. If the original's library is installed, the log-probabilities of the
+    library and of the written checkpoint are compared on sample inputs.
+
+    Example:
+        >>> from vaswani_hf import import_checkpoint
+        >>> report = import_checkpoint("Helsinki-NLP/opus-mt-en-de", "opus-en-de")  # doctest: +SKIP
+        >>> print(report.text)  # doctest: +SKIP
+
+    Args:
+        source (str or PathLike): A file, a local folder, or a repository on the Hub: user/name or
+            user/name@revision.
+        output (str or PathLike): A new or empty folder. The folder is created after the comparison has
+            succeeded.
+        format (str, optional): The name of a format, such as "marian_mt". The format is recognised by
+            default.
+        timescales (str, optional): "paper" or "tensor2tensor": the timescales of the sinusoids (tokens), if
+            they differ from the timescales that the original's library uses.
+        vocabularies (tuple): The vocabulary files, if the checkpoint does not contain the vocabularies: one
+            joint vocabulary, or the source and the target vocabulary.
+        config (str or PathLike, optional): A JSON or YAML file with facts that the checkpoint does not
+            contain. Only some formats use this file.
+
+    Returns:
+        ImportReport: The format, the largest difference of two log-probabilities, and lines for the user.
+
+    Raises:
+        ValueError: If an argument is invalid, the format is not recognised, a library is missing, a model of
+            this package cannot express a field of the original, or the outputs differ.
+    """
+    if format is not None and format not in IMPORT_FORMATS:
+        raise ValueError(f"`format` must be {alternatives(IMPORT_FORMATS)}, but is {format!r}.")
+    options = ReadOptions(
+        timescales, tuple(map(Path, vocabularies)), None if config is None else Path(config)
+    )
+    with new_folder(Path(output)) as folder:
+        path = _local_path(source, format)
+        _refuse_ctranslate2(path, source)
+        entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
+        _check(entry, options)
+        imported = entry.read(path, options)
+        imported.facts = {**_facts_of_card(path), **imported.facts}
+        imported.config.validate_architecture()
+        _write(imported, folder, source)
+        difference = _difference(imported, folder)
+        _write_card(entry, imported, folder, source, Path(output).name, difference)
+        if difference is None:
+            lines = [f"{entry.peer} is not installed, so the outputs were not compared."]
+        else:
+            lines = [
+                f"Largest difference between the log-probabilities of {entry.peer} and the checkpoint's on sample "
+                f"inputs: {difference:.2g}."
+            ]
+        return ImportReport(entry.name, difference, "\n".join([*imported.notes, *lines]))
+
+
+def _local_path(source: str | os.PathLike, format: str | None) -> Path:
+    """The file or the folder of the original. A repository on the Hub is downloaded first."""
+    if Path(source).is_file():
+        return Path(source)
+    entries = IMPORT_FORMATS.values() if format is None else [IMPORT_FORMATS[format]]
+    files = sorted({pattern for entry in entries for pattern in entry.files})
+    return checkpoint_folder(source, option="source", files=[*files, CARD_FILE, CONFIG_FILE])
+
+
+def _refuse_ctranslate2(path: Path, source: str | os.PathLike) -> None:
+    # Every CTranslate2 folder has the key `add_source_eos`, but a folder in the cache of the Hub has no
+    # weights.
+    is_file = (path / CONFIG_FILE).is_file()
+    if is_file and "add_source_eos" in read_json_object(path, CONFIG_FILE, source):
+        raise ValueError(
+            f"'{source}' is a CTranslate2 folder, and CTranslate2 is a format to export to, not a format to "
+            "import from; import the checkpoint from which the folder was converted."
+        )
+
+
+def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
+    """The only format that recognises a checkpoint."""
+    found = [entry for entry in IMPORT_FORMATS.values() if entry.recognise(path)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = alternatives(entry.name for entry in found)
+        raise ValueError(f"'{source}' may be {names}; name the format with `--from`.")
+    titles = ", ".join(entry.title for entry in IMPORT_FORMATS.values())
+    raise ValueError(
+        f"'{source}' is no checkpoint of a format that can be imported ({titles}); check the name, or name the "
+        "format with `--from`."
+    )
+
+
+def _facts_of_card(path: Path) -> dict[str, Any]:
+    """The licence in the model card of the original."""
+    if not (path / CARD_FILE).is_file():
+        return {}
+    try:
+        license = ModelCard.load(path / CARD_FILE).data.get("license")
+    except (ValueError, YAMLError):
+        # The card of the original may be damaged. The import does not need the card.
+        return {}
+    return {"license": license} if isinstance(license, str) else {}
+
+
+def _check(entry: ImportFormat, options: ReadOptions) -> None:
+    """Refuse options that the format does not use, and formats whose libraries are missing."""
+    given = {"timescales": options.timescales, "vocabularies": options.vocabularies, "config": options.config}
+    for name, value in given.items():
+        if value and name not in entry.options:
+            raise ValueError(f"`{name}` has no effect on an import from {entry.title}; leave `{name}` out.")
+    if any(find_spec(library) is None for library in entry.libraries):
+        raise ValueError(
+            f"An import from {entry.title} needs more libraries; install them with "
+            f"`{install_command(entry.name)}`."
+        )
+
+
+def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
+    """Write the model and the tokenizers of a checkpoint."""
+    state = {name: tensor.float() for name, tensor in imported.state_dict.items()}
+    model, report = load_with_report(VaswaniForSeq2SeqLM, None, config=imported.config, state_dict=state)
+    faults = load_faults(report)
+    if faults:
+        raise ValueError(
+            f"'{source}' does not hold the weights that its config describes: {faults}; take the config and the "
+            "weights from one checkpoint."
+        )
+    model.generation_config = imported.generation_config
+    model.save_pretrained(folder)
+    if imported.tokenizers is not None:
+        check_tokenizers(model, *imported.tokenizers, str(source))
+        save_tokenizers(*imported.tokenizers, folder)
+
+
+def _difference(imported: Imported, folder: Path) -> float | None:
+    """The largest difference between the log-probabilities of the original and of the written checkpoint."""
+    if imported.log_probs is None:
+        return None
+    batch = sample_batch(imported.config)
+    with torch.no_grad():
+        written = load_model(folder)(**batch).logits.log_softmax(dim=-1)
+        original = imported.log_probs(batch)
+    # Do not compare padding positions, and classes that either model excludes.
+    is_real = batch["decoder_attention_mask"].bool()
+    lowest = EXCLUDED_LOGIT / 2
+    differences = written[is_real].clamp(min=lowest) - original[is_real].clamp(min=lowest)
+    largest = differences.abs().max().item()
+    # Compare in this form, because every comparison with NaN is False.
+    if not largest <= TOLERANCE:
+        raise ValueError(
+            "The largest difference between the log-probabilities of the original and of the imported model must be "
+            f"at most {TOLERANCE:g}, but is {largest:.2g}; nothing was written."
+        )
+    return largest
+
+
+def _write_card(
+    entry: ImportFormat,
+    imported: Imported,
+    folder: Path,
+    source: str | os.PathLike,
+    name: str,
+    difference: float | None,
+) -> None:
+    """Record the origin in results.json, and write the model card."""
+    is_on_hub = not os.path.exists(source)
+    origin: dict[str, Any] = {
+        "format": entry.title,
+        # Do not record the folder of a local file, because the record may be published.
+        "name": str(source) if is_on_hub else Path(os.path.abspath(source)).name,
+        "is_on_hub": is_on_hub,
+        # A push compares the card with the card of this name, to recognise a card that nobody has edited.
+        "imported_as": name,
+        "peer": entry.peer,
+        "difference": difference,
+        "notes": imported.notes,
+    }
+    record = {"origin": origin, "data": imported.facts}
+    write_whole(folder / RESULTS_FILE, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    model_card(folder, name).save(folder / CARD_FILE)

@@ -1,0 +1,226 @@
+"""Converts SentencePiece models to fast tokenizers whose token ids come from a separate vocabulary.
+
+Marian and fairseq segment text with a SentencePiece model, and give the pieces the ids of another file, such
+as `vocab.json`. The fast tokenizers of transformers take the id of a piece from its place in the list of
+pieces. Therefore the conversion sorts the pieces by their ids.
+
+One vocabulary may belong to two SentencePiece models. A piece of the other model must have its id, but must
+not occur in the segmentation. Such a piece gets the private character `_FOREIGN` as its first character,
+because no text contains this character. Decoding removes the character. There is one exception: SentencePiece
+joins adjacent unknown characters to one unknown piece, and Marian looks for this piece in the vocabulary.
+Therefore a piece of the other model occurs in the segmentation if it equals a whole run of unknown
+characters.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from ..checkpoint.tokenizers import IMPORTED_MARK
+from ..version import install_command
+
+_FOREIGN = "\ue000"
+# The character that replaces a run of unknown characters.
+_UNKNOWN = "\ue001"
+_SPACE = "▁"
+# The types of pieces in a SentencePiece model.
+_NORMAL, _USER_DEFINED, _BYTE = 1, 4, 6
+_UNIGRAM, _BPE = 1, 2
+# A tag of a target language, such as ">>deu<<".
+_TAG = re.compile(r">>\S+?<<")
+
+
+@dataclass(frozen=True)
+class SentencePieces:
+    """The content of a SentencePiece model file.
+
+    Attributes:
+        pieces (dict): The score of each piece that occurs in segmentations.
+        is_bpe (bool): True for a BPE model, False for a unigram model.
+        charsmap (bytes): The rules of the text normalization.
+        adds_space (bool): True if segmentation adds a space before the text.
+        removes_spaces (bool): True if segmentation removes repeated spaces and spaces at both ends.
+        splits_words (bool): True if no piece contains a space after another character.
+        has_bytes (bool): True if unknown characters are segmented into bytes.
+    """
+
+    pieces: dict[str, float]
+    is_bpe: bool
+    charsmap: bytes
+    adds_space: bool
+    removes_spaces: bool
+    splits_words: bool
+    has_bytes: bool
+
+
+def read_sentencepiece(path: Path) -> SentencePieces:
+    """Read a SentencePiece model. Raise a ValueError if the file is damaged or cannot be expressed."""
+    try:
+        from sentencepiece import sentencepiece_model_pb2
+    except ImportError:
+        raise ValueError(
+            f"'{path.name}' needs the libraries sentencepiece and protobuf; install them with "
+            f"`{install_command('sentencepiece')}`."
+        ) from None
+    model: Any = sentencepiece_model_pb2.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except Exception:
+        # Catch all exceptions, because the class of the exception depends on the version of protobuf.
+        model.Clear()
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    if not model.pieces or trainer.model_type not in (_UNIGRAM, _BPE):
+        raise ValueError(
+            f"'{path.name}' must be a unigram or BPE model of SentencePiece, but is not; copy or download the "
+            "file again."
+        )
+    if trainer.treat_whitespace_as_suffix:
+        raise ValueError(
+            f"'{path.name}' has `treat_whitespace_as_suffix` True, and cannot be imported, because fast tokenizers "
+            "mark the beginning of a word."
+        )
+    kept = (_NORMAL, _USER_DEFINED, _BYTE)
+    pieces = {piece.piece: piece.score for piece in model.pieces if piece.type in kept}
+    return SentencePieces(
+        pieces=pieces,
+        is_bpe=trainer.model_type == _BPE,
+        charsmap=normalizer.precompiled_charsmap,
+        adds_space=normalizer.add_dummy_prefix,
+        removes_spaces=normalizer.remove_extra_whitespaces,
+        splits_words=not any(_SPACE in piece.lstrip(_SPACE) for piece in pieces),
+        has_bytes=any(piece.type == _BYTE for piece in model.pieces),
+    )
+
+
+def fast_tokenizer(
+    model: SentencePieces,
+    ids: Mapping[str, int],
+    *,
+    end: str = "</s>",
+    unknown: str = "<unk>",
+    pad: str,
+    start: str,
+    model_max_length: int | None = None,
+) -> PreTrainedTokenizerFast:
+    """Create a tokenizer that segments text as a SentencePiece model, and gives the pieces the ids of a
+    vocabulary.
+
+    `start` is the token that the decoder starts from: it becomes the `bos_token`, and is not added to texts.
+    Pieces of several characters that the vocabulary lacks do not occur in segmentations.
+    """
+    special = {end, unknown, pad, start}
+    tags = [token for token in ids if _TAG.fullmatch(token)]
+    known = set("".join(model.pieces)) | {_SPACE, " "}
+    lowest = min(model.pieces.values())
+    # Pieces of the other model that may equal a run of unknown characters.
+    runs = []
+    tokens: list[tuple[str, float]] = [
+        (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
+    ]
+    for token, number in ids.items():
+        if token in special or token in tags:
+            tokens[number] = (token, 0.0)
+        elif token in model.pieces:
+            tokens[number] = (token, model.pieces[token])
+        elif len(token) == 1 or known.isdisjoint(token):
+            tokens[number] = (token, lowest)
+            runs.append(token)
+        else:
+            tokens[number] = (_FOREIGN + token, 0.0)
+    backend = Tokenizer(_model(model, tokens, unknown))
+    backend.normalizer = _normalizer(model, known, runs)
+    backend.pre_tokenizer = _pre_tokenizer(model, ids)
+    backend.post_processor = processors.TemplateProcessing(
+        single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, ids[end])]
+    )
+    parts = [
+        decoders.Replace(_FOREIGN, ""),
+        decoders.Replace(_SPACE, " "),
+        decoders.Fuse(),
+        decoders.Replace(Regex("^ +| +$"), ""),
+    ]
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), *parts] if model.has_bytes else parts)
+    backend.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=start,
+        pad_token=pad,
+        eos_token=end,
+        unk_token=unknown,
+        model_max_length=model_max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        **{IMPORTED_MARK: True},
+    )
+
+
+def _model(model: SentencePieces, tokens: list[tuple[str, float]], unknown: str) -> models.Model:
+    if not model.is_bpe:
+        names = [token for token, _ in tokens]
+        return models.Unigram(tokens, unk_id=names.index(unknown), byte_fallback=model.has_bytes)
+    ids = {token: number for number, (token, _) in enumerate(tokens)}
+    return models.BPE(
+        ids,
+        _merges(model, ids),
+        unk_token=unknown,
+        fuse_unk=True,
+        byte_fallback=model.has_bytes,
+    )
+
+
+def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The merges of a BPE model: all pairs of pieces that form a piece, the best score first."""
+    merges = []
+    for piece, score in model.pieces.items():
+        for end in range(1, len(piece)):
+            left, right = piece[:end], piece[end:]
+            if piece in ids and left in ids and right in ids:
+                merges.append((score, left, right))
+    merges.sort(key=lambda merge: -merge[0])
+    return [(left, right) for _, left, right in merges]
+
+
+def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
+    """`known` are the characters of all pieces. `runs` may equal a whole run of unknown characters."""
+    steps: list[normalizers.Normalizer] = []
+    if model.charsmap:
+        # The library `tokenizers` loses accents of characters with two separate accents. NFC joins the accents
+        # with the character first.
+        steps += [normalizers.NFC(), normalizers.Precompiled(model.charsmap)]
+    if model.removes_spaces:
+        steps += [
+            normalizers.Replace(Regex(pattern), new) for pattern, new in (("^ +| +$", ""), (" {2,}", " "))
+        ]
+    unknown_runs = [run for run in runs if known.isdisjoint(run)]
+    if unknown_runs:
+        # Replace each run of unknown characters that is not in the vocabulary by one unknown character.
+        character = f"[^{_alternation(known, separator='')}]"
+        in_vocabulary = f"(?:{_alternation(unknown_runs, separator='|')})(?!{character})"
+        pattern = f"(?<!{character})(?!{in_vocabulary}){character}+"
+        steps.append(normalizers.Replace(Regex(pattern), _UNKNOWN))
+    return normalizers.Sequence(steps)
+
+
+def _alternation(texts: Collection[str], separator: str) -> str:
+    """The escaped texts of a regular expression."""
+    return separator.join("".join(f"\\x{{{ord(letter):x}}}" for letter in text) for text in sorted(texts))
+
+
+def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokenizers.PreTokenizer:
+    scheme = "always" if model.adds_space else "never"
+    spaces = pre_tokenizers.Metaspace(_SPACE, prepend_scheme=scheme, split=model.splits_words)
+    others = "".join(piece for piece in model.pieces if len(piece) > 1)
+    missing = {
+        piece for piece in model.pieces if len(piece) == 1 and piece not in ids and piece not in others
+    }
+    if not missing:
+        return spaces
+    # Each such character is a piece without an id. Separate the characters, because the tokenizer would join
+    # adjacent unknown characters.
+    characters = Regex(f"[{_alternation(missing, separator='')}]")
+    return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])

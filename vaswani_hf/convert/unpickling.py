@@ -1,0 +1,58 @@
+"""Reads weight files of other libraries without executing code from these files.
+
+`torch.load(weights_only=True)` accepts only tensors and plain values. Some libraries store their settings as
+objects of their own classes. A format lists the names of these classes. Objects of the listed classes become
+instances of `Stub`, which only keep their attributes. All other classes are refused.
+"""
+
+import pickle
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class Stub:
+    """An object of a class of another library, with its attributes and without the code of the class."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.arguments = args
+
+    def __setstate__(self, state: Any) -> None:
+        # Some classes store a pair: the attributes, and the attributes in `__slots__`.
+        parts = state if isinstance(state, tuple) else (state,)
+        for part in parts:
+            if isinstance(part, dict):
+                self.__dict__.update(part)
+
+
+def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
+    """Load a file that `torch.save` wrote. The tensors are on the CPU.
+
+    `classes` are the full names of the classes that may occur in the file in addition to tensors and plain
+    values, such as "argparse.Namespace". Their objects become instances of `Stub`.
+    """
+    stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
+    try:
+        # torch accepts a pair of a class and a name: the class replaces the class of this name in the file.
+        with torch.serialization.safe_globals(stubs):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"'{path.name}' contains objects that are neither tensors nor plain values, and is not read, because "
+            f"such objects can execute code ({_refused(str(error))})."
+        ) from None
+    except OSError:
+        raise
+    except Exception as error:
+        # Catch all exceptions, because a damaged file can raise any kind of exception.
+        raise ValueError(
+            f"'{path.name}' is not a file of torch.save, or is incomplete; copy or download the file again."
+        ) from error
+
+
+def _refused(message: str) -> str:
+    """The first line of torch's message that names the refused class."""
+    lines = [line.strip() for line in message.splitlines() if "GLOBAL" in line or "Unsupported" in line]
+    return (lines or ["an unknown object"])[0].rstrip(".")[:200]

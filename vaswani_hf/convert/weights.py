@@ -1,0 +1,113 @@
+"""Translates the names of weights between this package and other libraries, and reorders features.
+
+Each format has one table of names. The table is used in both directions.
+
+In shapes, D is the model width.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+# Modules whose inputs have the D features of the model. In these modules the columns of the weights are
+# reordered. In all modules that are not in this set, the rows of the weights are reordered.
+_READS_MODEL_FEATURES = {
+    "shared",
+    "embed_tokens",
+    "embed_positions",
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "fc1",
+    "lm_head",
+}
+
+
+@dataclass(frozen=True)
+class WeightNames:
+    """The names of the weights of a format.
+
+    `{}` in a name stands for the number of a layer, counted from 0.
+
+    Attributes:
+        names (Mapping): For each name of the format, the name in `VaswaniForSeq2SeqLM`. A tuple of names means
+            that the format stores these weights as one tensor, joined along the first dimension. The weights
+            of a tuple must have the same shape.
+        ignored (tuple): Names of tensors that are not read, such as a table of sinusoids.
+    """
+
+    names: Mapping[str, str | tuple[str, ...]]
+    ignored: tuple[str, ...] = ()
+
+    def to_ours(self, state: Mapping[str, torch.Tensor], title: str) -> dict[str, torch.Tensor]:
+        """Return the weights under the names of this package. Raise a ValueError for an unknown name."""
+        ours: dict[str, torch.Tensor] = {}
+        for name, tensor in state.items():
+            layer, pattern = _without_number(name)
+            if name in self.ignored or pattern in self.ignored:
+                continue
+            target = self.names.get(name) or self.names.get(pattern)
+            if target is None:
+                raise ValueError(
+                    f"The weight {name} is not a weight of {title}; take the weights and the config from one "
+                    "checkpoint."
+                )
+            targets = (target,) if isinstance(target, str) else target
+            if len(tensor) % len(targets):
+                raise ValueError(
+                    f"The weight {name} must consist of {len(targets)} equal parts, but has {len(tensor)} rows; "
+                    "take the weights and the config from one checkpoint."
+                )
+            for part, own in zip(tensor.chunk(len(targets)), targets, strict=True):
+                ours[own.format(layer)] = part
+        return ours
+
+    def to_theirs(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return weights of this package under the names of the format. Weights without a name are left out."""
+        theirs = {}
+        numbers = {_without_number(name)[0] for name in state}
+        for name, target in self.names.items():
+            targets = (target,) if isinstance(target, str) else target
+            for number in sorted(numbers, key=lambda text: int(text or -1)) if "{}" in name else [""]:
+                parts = [own.format(number) for own in targets]
+                if all(part in state for part in parts):
+                    tensors = [state[part] for part in parts]
+                    theirs[name.format(number)] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+        return theirs
+
+
+def _without_number(name: str) -> tuple[str, str]:
+    """Return the first number between dots in a name, and the name with `{}` in place of the number."""
+    found = re.search(r"(?<=\.)\d+(?=\.)", name)
+    if found is None:
+        return "", name
+    return found.group(), f"{name[: found.start()]}{{}}{name[found.end() :]}"
+
+
+def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
+    """Reorder the features of a model whose sinusoids have all sines in the first half and all cosines in the
+    second half.
+
+    The order of the D features of a model does not matter if all weights use the same order. Section 3.5
+    alternates sines and cosines. `state` has the names of this package.
+    """
+    order = torch.arange(d_model).view(2, -1).T.flatten()
+    return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
+
+
+def to_halves(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
+    """Reorder the features of a model of this package: all sines, then all cosines. Reverses
+    `to_interleaved`.
+    """
+    order = torch.arange(d_model).view(-1, 2).T.flatten()
+    return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
+
+
+def _reordered(name: str, tensor: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    order = order.to(tensor.device)
+    module, kind = name.split(".")[-2:]
+    if module not in _READS_MODEL_FEATURES:
+        return tensor[order]
+    return tensor[:, order] if kind == "weight" else tensor
