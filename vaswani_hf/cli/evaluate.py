@@ -364,7 +364,7 @@ def _compare(
     scoring: dict[str, Any],
 ) -> tuple[dict[str, Any], CometError | None]:
     """Return the comparison of all systems, and the error of COMET or None. `scoring` contains `tokenize` and
-    `lowercase` if their values differ from the defaults of sacreBLEU.
+    `lowercase` if the user or a recipe sets these options.
     """
     from ..evaluation.comparison import compare_systems
     from ..evaluation.evaluate import translate_test_set

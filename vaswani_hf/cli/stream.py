@@ -30,7 +30,9 @@ def _show(text: str) -> None:
 def stream_translations(
     translator: Any, requests: CountedRequests, chosen: TranslationOptions, place: str
 ) -> None:
-    """Print greedy translations word by word during the search. Errors name the input `place`."""
+    """Print greedy translations word by word during the search. `place` is the name of the input in error
+    messages.
+    """
     show = functools.partial(_stream_one, translator, chosen)
     remaining = translator.after_choosing_dtype(requests, replace(chosen, window=1))
     lines = (

@@ -21,7 +21,7 @@ class RecipeOptions(Options):
     help_key: str | None = on_command_line(None, action=PrintKeys, metavar="KEY")
     """print one key of a recipe, such as training.warmup_steps or warmup_steps, and end"""
     overrides: list[str] = on_command_line([], hidden=True)
-    """options of the form `--key value`, each for a key of the recipe"""
+    """options of the form `--key value`, where `key` is a key of the recipe"""
 
     @model_validator(mode="after")
     def _check_recipe(self) -> Self:
