@@ -104,12 +104,12 @@ def test_an_adapter_in_the_folder_is_named(hub, repo_id, copier_checkpoint, vasw
             "Python with `PeftModel.from_pretrained`, "
             "merge it with `merge_and_unload`, and save the merged model in a folder of its own."
         )
-        assert vaswani("translate", folder, "--text", TEXT) == (1, "", sentence)
-        assert vaswani("export", folder, tmp_path / "out", "--format", "marian") == (1, "", sentence)
-        assert vaswani("push", folder, repo_id) == (1, "", sentence)
+        assert vaswani("translate", folder, "--text", TEXT) == (2, "", sentence)
+        assert vaswani("export", folder, tmp_path / "out", "--format", "marian") == (2, "", sentence)
+        assert vaswani("push", folder, repo_id) == (2, "", sentence)
     hub.create_repository(repo_id).commit(files_in(tmp_path / "both"))
     sentence = sentence.replace(str(folder), repo_id)
-    assert vaswani("translate", repo_id, "--text", TEXT) == (1, "", sentence)
+    assert vaswani("translate", repo_id, "--text", TEXT) == (2, "", sentence)
     # After the merge that the error message advises, the adapter is an ordinary model.
     merged = adapted.merge_and_unload()
     merged.save_pretrained(tmp_path / "merged")

@@ -151,7 +151,8 @@ def info(hub, call: Call, repository: Repository, revision: str | None) -> Reply
     fields = card_fields(files["README.md"].decode()) if "README.md" in files else {}
     siblings = [{"rfilename": path} for path in files]
     content = {"id": repository.id, "sha": sha, "private": repository.private, "gated": repository.gated}
-    content |= {"cardData": fields, "tags": [], "lastModified": DATE, "siblings": siblings}
+    content |= {"cardData": fields, "pipeline_tag": fields.get("pipeline_tag"), "tags": []}
+    content |= {"lastModified": DATE, "siblings": siblings}
     return json_reply(content)
 
 

@@ -272,7 +272,7 @@ def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
     other = write_recipe(tmp_path / "text.yaml", **causal, **changes)
     code, _, error = vaswani("train", other)
     assert code == 2 and error.startswith(
-        f"`model.init_from` must have tokenizers for `task: translation`, but '{checkpoint}' is a parser with a target vocabulary of trees"
+        f"`model.init_from` must have tokenizers for `task: causal_lm`, but '{checkpoint}' is a parser with a target vocabulary of trees"
     )
     assert vaswani("train", other, "--keep", "false", "--vocab_size", "300")[0] == 0
     words = ["--output_dir", tmp_path / "other"]

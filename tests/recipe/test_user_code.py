@@ -26,6 +26,7 @@ register_attention("{name}", {name})
 def recipe(tmp_path, monkeypatch):
     """The path of a recipe that names a file beside itself; the registry forgets its classes after the test."""
     monkeypatch.setattr(ATTENTIONS, "classes", dict(ATTENTIONS.classes))
+    monkeypatch.setattr("vaswani_hf.user_code._executed", {})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine.py").write_text(CODE.format(name="Mine"))

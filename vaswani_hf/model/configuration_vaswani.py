@@ -481,7 +481,7 @@ class VaswaniConfig(PreTrainedConfig):
             )
         # transformers silently drops unknown keywords, so refuse keywords that look like misspelled fields.
         if not kwargs.get("return_unused_kwargs", False):
-            names = _field_names(cls)
+            names = [*_field_names(cls), *PAPER_SYMBOLS]
             _refuse_unknown(
                 cls, [key for key in kwargs if difflib.get_close_matches(key, names, 1, cutoff=0.8)]
             )
