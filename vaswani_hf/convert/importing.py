@@ -18,10 +18,11 @@ from ..model.translator_vaswani import check_tokenizers
 from ..publish.model_card import model_card
 from ..version import install_command
 from .formats import TOLERANCE, alternatives, sample_batch
+from .fsmt_m2m100 import FSMT, M2M100
 from .import_formats import Imported, ImportFormat, ReadOptions
 from .marian import MARIAN_MT
 
-IMPORT_FORMATS: dict[str, ImportFormat] = {entry.name: entry for entry in (MARIAN_MT,)}
+IMPORT_FORMATS: dict[str, ImportFormat] = {entry.name: entry for entry in (MARIAN_MT, FSMT, M2M100)}
 
 
 class ImportReport(NamedTuple):
