@@ -1,7 +1,6 @@
 """The import of MarianMT checkpoints: equal outputs, equal tokenizers, round trips, and the use of the imported model."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -185,7 +184,7 @@ def test_a_ctranslate2_folder_and_an_unknown_folder_are_refused(tmp_path, capsys
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     assert main(["import", str(tmp_path), str(tmp_path / "ours")]) == 1
     assert "is no checkpoint of a format that can be imported" in capsys.readouterr().err
-    assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "t5"]) == 1
+    assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "t5"]) == 2
     assert 'vaswani: `format` must be "marian_mt"' in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
@@ -194,5 +193,6 @@ def test_the_oldest_models_are_refused(opus, tmp_path, capsys):
     random_marian(SHAPES["shared"]).save_pretrained(tmp_path / "marian")
     (tmp_path / "marian" / "source.bpe").touch()
     assert main(["import", str(tmp_path / "marian"), str(tmp_path / "ours")]) == 1
-    assert re.match("vaswani: `tokenizer` is 'source.bpe', and cannot be imported", capsys.readouterr().err)
+    message = "vaswani: The original has `tokenizer` 'source.bpe', and cannot be imported, because models with Moses"
+    assert capsys.readouterr().err.startswith(message)
     assert not list(Path(tmp_path).glob("*ours*"))

@@ -81,8 +81,8 @@ def read_sentencepiece(path: Path) -> SentencePieces:
         )
     if trainer.treat_whitespace_as_suffix:
         raise ValueError(
-            f"`treat_whitespace_as_suffix` is True in '{path.name}', and cannot be imported, because fast "
-            "tokenizers mark the beginning of a word."
+            f"'{path.name}' has `treat_whitespace_as_suffix` True, and cannot be imported, because fast tokenizers "
+            "mark the beginning of a word."
         )
     kept = (_NORMAL, _USER_DEFINED, _BYTE)
     pieces = {piece.piece: piece.score for piece in model.pieces if piece.type in kept}
