@@ -5,6 +5,8 @@ functions of fairseq's post-norm and pre-norm models.
 import argparse
 import json
 import re
+import sys
+import types
 
 import pytest
 import torch
@@ -146,6 +148,35 @@ def test_the_settings_of_new_files_are_read(tmp_path):
     torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
     report = import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
     assert "lacks dict.de.txt and dict.en.txt, so no tokenizers were written" in report.text
+    assert_equal_outputs(tmp_path / "ours", model)
+
+
+def test_learned_positions_begin_after_the_padding_token(tmp_path):
+    model = reference(False, False)
+    state = fairseq_state(model)
+    for stack, module in (("encoder", model.get_encoder()), ("decoder", model.get_decoder())):
+        # The reference looks up sinusoids in a table, and learned positions are another table.
+        del state[f"{stack}.embed_positions._float_tensor"]
+        state[f"{stack}.embed_positions.weight"] = module.embed_positions.weight.detach().clone()
+    write(tmp_path / "theirs", state, encoder_learned_pos=True, decoder_learned_pos=True)
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert_equal_outputs(tmp_path / "ours", model)
+
+
+def test_settings_of_omegaconf_are_read(tmp_path, monkeypatch):
+    for name in ("omegaconf.dictconfig.DictConfig", "omegaconf.nodes.AnyNode"):
+        # Classes with the names of OmegaConf take the place of the library.
+        module, _, kind = name.rpartition(".")
+        created = types.ModuleType(module)
+        setattr(created, kind, type(kind, (), {"__module__": module}))
+        monkeypatch.setitem(sys.modules, module, created)
+    cfg = sys.modules["omegaconf.dictconfig"].DictConfig()
+    node = sys.modules["omegaconf.nodes"].AnyNode()
+    node._val = argparse.Namespace(**SETTINGS)
+    cfg._content = {"model": node, "task": None}
+    model = reference(False, False)
+    torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
+    import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
     assert_equal_outputs(tmp_path / "ours", model)
 
 

@@ -32,6 +32,13 @@ _NODES = ("AnyNode", "StringNode", "IntegerNode", "FloatNode", "BooleanNode")
 _CLASSES = (
     "argparse.Namespace",
     "typing.Any",
+    "builtins.dict",
+    "builtins.list",
+    "builtins.int",
+    "builtins.float",
+    "builtins.str",
+    "builtins.bool",
+    "collections.defaultdict",
     "omegaconf.dictconfig.DictConfig",
     "omegaconf.listconfig.ListConfig",
     "omegaconf.base.Metadata",
@@ -121,7 +128,9 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
         raise ValueError(f"'{path}' must be a `.pt` file, or a folder with one `.pt` file; name the file.")
     loaded = load_weights(file, _CLASSES)
     if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), dict):
-        raise ValueError(f"'{file.name}' has no entry `model`, so it is no checkpoint of fairseq; name another.")
+        raise ValueError(
+            f"'{file.name}' has no entry `model`, so it is no checkpoint of fairseq; name another."
+        )
     settings = _settings(loaded)
     _refuse_others(settings)
     state = _renamed(loaded["model"])
@@ -230,7 +239,9 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
     final_norms = [f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")]
     if norms[0] == norms[1] and final_norms[0] != final_norms[1]:
         refuse(
-            "no_decoder_final_norm", final_norms[0], "either both stacks or no stack must end with a LayerNorm"
+            "no_decoder_final_norm",
+            final_norms[0],
+            "either both stacks or no stack must end with a LayerNorm",
         )
     position_embedding = "sinusoidal"
     num_positions = settings.get("max_source_positions", 1024)
@@ -339,7 +350,9 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"The vocabulary '{path.name}' cannot be read ({error}); name another file.") from None
+        raise ValueError(
+            f"The vocabulary '{path.name}' cannot be read ({error}); name another file."
+        ) from None
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.isdecimal() or (token in ids and token not in _SPECIAL_TOKENS):
