@@ -164,6 +164,7 @@ def test_learned_positions_begin_after_the_padding_token(tmp_path):
 
 
 def test_settings_of_omegaconf_are_read(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "omegaconf", types.ModuleType("omegaconf"))
     for name in ("omegaconf.dictconfig.DictConfig", "omegaconf.nodes.AnyNode"):
         # Classes with the names of OmegaConf take the place of the library.
         module, _, kind = name.rpartition(".")

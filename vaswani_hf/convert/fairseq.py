@@ -28,7 +28,12 @@ _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BOS, _PAD, _EOS, _UNK = range(4)
 
 _NODES = ("AnyNode", "StringNode", "IntegerNode", "FloatNode", "BooleanNode")
-# The classes of the settings.
+# OmegaConf objects name the classes of the sections of the settings.
+_SECTIONS = """
+    CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
+    GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
+""".split()
+# The classes that may occur in the settings. All other classes are refused.
 _CLASSES = (
     "argparse.Namespace",
     "typing.Any",
@@ -44,6 +49,16 @@ _CLASSES = (
     "omegaconf.base.Metadata",
     "omegaconf.base.ContainerMetadata",
     *(f"omegaconf.nodes.{name}" for name in _NODES),
+    *(f"fairseq.dataclass.configs.{name}" for name in _SECTIONS),
+    "fairseq.tasks.translation.TranslationConfig",
+    "fairseq.optim.adam.FairseqAdamConfig",
+    "fairseq.optim.lr_scheduler.inverse_square_root_schedule.InverseSquareRootLRScheduleConfig",
+    "fairseq.criterions.label_smoothed_cross_entropy.LabelSmoothedCrossEntropyCriterionConfig",
+    "fairseq.criterions.cross_entropy.CrossEntropyCriterionConfig",
+    "fairseq.models.transformer.transformer_config.TransformerConfig",
+    "fairseq.models.transformer.transformer_config.EncDecBaseConfig",
+    "fairseq.models.transformer.transformer_config.DecoderConfig",
+    "fairseq.models.transformer.transformer_config.QuantNoiseConfig",
 )
 
 _ACTIVATIONS = {
@@ -102,12 +117,10 @@ NAMES = _names()
 
 
 def recognise_fairseq(path: Path) -> bool:
-    """Return True for a `.pt` file of fairseq, or for a folder with one `.pt` file and with dict.*.txt."""
+    """Return True for a `.pt` file of fairseq, or for a folder with one such file."""
     file = _weight_file(path)
     if file is None:
         return False
-    if path.is_dir():
-        return any(path.glob("dict.*.txt"))
     # The pickle has the names of the weights as text. Files of torch.save store the pickle without compression.
     with file.open("rb") as stream:
         header = stream.read(2**20)

@@ -6,7 +6,7 @@ projections have biases; the sinusoids have the timescales of tensor2tensor, wit
 of the features; the first token has the position `pad_token_id` + 1; the decoder starts from `</s>`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..checkpoint.loading import load_faults, load_with_report
 from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.loss_vaswani import EXCLUDED_LOGIT
-from .import_formats import Imported, ImportFormat, ReadOptions, refuse
+from .import_formats import Imported, ImportFormat, ReadOptions, Recognise, refuse
 from .marian import NAMES as MARIAN_NAMES
 from .weights import WeightNames, to_interleaved
 
@@ -44,7 +44,7 @@ _M2M100_OTHERS = [
 M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*_EMBEDDINGS, *_M2M100_OTHERS)}})
 
 
-def _recognise(model_type: str) -> Callable[[Path], bool]:
+def _recognise(model_type: str) -> Recognise:
     """Return a function that recognises a folder with a config.json of this model type."""
 
     def recognise(path: Path) -> bool:
