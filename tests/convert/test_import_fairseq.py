@@ -1,0 +1,216 @@
+"""The import of fairseq's `.pt` files. FSMT and M2M100 of transformers are the reference, because both compute the
+functions of fairseq's post-norm and pre-norm models.
+"""
+
+import argparse
+import json
+import re
+import sys
+import types
+
+import pytest
+import torch
+from transformers import (
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+)
+
+from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.cli import main
+
+WORDS = {"en": ["one", "two", "th@@", "ree", ",", "@-@", "a@@"], "de": ["eins", "zwei", "dr@@", "ei", "vier"]}
+SIZES = {
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 2,
+}
+SETTINGS = {
+    **SIZES,
+    "arch": "transformer_wmt_en_de",
+    "encoder_embed_dim": 12,
+    "decoder_embed_dim": 12,
+    "encoder_ffn_embed_dim": 20,
+    "decoder_ffn_embed_dim": 28,
+    "encoder_normalize_before": False,
+    "decoder_normalize_before": False,
+    "source_lang": "en",
+    "target_lang": "de",
+    "activation_fn": "relu",
+    "criterion": "label_smoothed_cross_entropy",
+}
+
+
+def reference(is_pre_norm: bool, is_joint: bool):
+    """A model of transformers with random weights."""
+    sizes = {**SIZES, "d_model": 12, "encoder_ffn_dim": 20, "decoder_ffn_dim": 28}
+    if is_pre_norm:
+        model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=11, **sizes))
+    else:
+        config = FSMTConfig(
+            src_vocab_size=11, tgt_vocab_size=11 if is_joint else 9, tie_word_embeddings=is_joint, **sizes
+        )
+        model = FSMTForConditionalGeneration(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def fairseq_state(model) -> dict[str, torch.Tensor]:
+    """The weights under the names of fairseq."""
+    state = {}
+    for name, tensor in model.state_dict().items():
+        name = name.removeprefix("model.").replace("lm_head", "decoder.output_projection")
+        if not name.startswith("shared") and "embed_positions" not in name:
+            state[name] = tensor.clone()
+    for stack in ("encoder", "decoder"):
+        state[f"{stack}.version"] = torch.tensor([3.0])
+        state[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
+    state["encoder.layers.0.in_proj_weight"] = torch.zeros(36, 12)
+    return state
+
+
+def write(folder, state, languages=("en", "de"), **settings):
+    """Write a checkpoint as old versions of fairseq do, and the vocabularies of these languages."""
+    folder.mkdir()
+    args = argparse.Namespace(**{**SETTINGS, **settings})
+    torch.save({"args": args, "model": state, "extra_state": {"epoch": 1}}, folder / "model.pt")
+    for language in languages:
+        lines = [f"{word} 1\n" for word in WORDS[language]]
+        (folder / f"dict.{language}.txt").write_text("".join(lines))
+
+
+def assert_equal_outputs(folder, model):
+    source = torch.tensor([[1, 1, 8, 7, 2], [5, 6, 7, 4, 2]])
+    mask = (source != 1).long()
+    target = torch.tensor([[2, 4, 5, 8], [2, 3, 5, 6]])
+    ours = VaswaniForSeq2SeqLM.from_pretrained(folder).eval()
+    batch = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
+    with torch.no_grad():
+        expected = model(**batch, use_cache=False).logits
+        logits = ours(**batch).logits
+    expected[..., 1] = float("-inf")
+    logits[..., 1] = float("-inf")
+    torch.testing.assert_close(logits.log_softmax(-1), expected.log_softmax(-1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_pre_norm, is_joint", [(False, False), (False, True), (True, True)])
+def test_an_imported_model_computes_the_same(tmp_path, is_pre_norm, is_joint):
+    model = reference(is_pre_norm, is_joint)
+    norms = {"encoder_normalize_before": is_pre_norm, "decoder_normalize_before": is_pre_norm}
+    target = "en" if is_joint else "de"
+    write(tmp_path / "theirs", fairseq_state(model), {"en", target}, target_lang=target, **norms)
+    report = import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert report.format == "fairseq"
+    assert_equal_outputs(tmp_path / "ours", model)
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert config["share_encoder_decoder_embeddings"] == is_joint
+
+
+def test_old_names_of_weights_are_read(tmp_path):
+    model = reference(False, False)
+    model.model.decoder.output_projection.weight = model.model.decoder.embed_tokens.weight
+    state = fairseq_state(model)
+    del state["decoder.output_projection.weight"], state["encoder.layers.0.in_proj_weight"]
+    for layer in range(2):
+        prefix = f"decoder.layers.{layer}."
+        for kind in ("weight", "bias"):
+            for attention in ("self_attn", "encoder_attn"):
+                parts = [state.pop(f"{prefix}{attention}.{part}_proj.{kind}") for part in "qkv"]
+                state[f"{prefix}{attention}.in_proj_{kind}"] = torch.cat(parts)
+            norms = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
+            for number, norm in enumerate(norms):
+                state[f"{prefix}layer_norms.{number}.{kind}"] = state.pop(f"{prefix}{norm}.{kind}")
+    write(tmp_path / "theirs", state, relu_dropout=0.1)
+    import_checkpoint(tmp_path / "theirs" / "model.pt", tmp_path / "ours")
+    assert_equal_outputs(tmp_path / "ours", model)
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["tie_word_embeddings"]
+
+
+def test_the_settings_of_new_files_are_read(tmp_path):
+    model = reference(False, False)
+    stacks = {
+        stack: {
+            name.removeprefix(f"{stack}_"): value
+            for name, value in SETTINGS.items()
+            if name.startswith(stack)
+        }
+        for stack in ("encoder", "decoder")
+    }
+    task = {"source_lang": "en", "target_lang": "de"}
+    cfg = {"model": {"_name": "transformer", **stacks}, "task": task}
+    torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
+    report = import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
+    assert "lacks dict.de.txt and dict.en.txt, so no tokenizers were written" in report.text
+    assert_equal_outputs(tmp_path / "ours", model)
+
+
+def test_learned_positions_begin_after_the_padding_token(tmp_path):
+    model = reference(False, False)
+    state = fairseq_state(model)
+    for stack, module in (("encoder", model.get_encoder()), ("decoder", model.get_decoder())):
+        # The reference looks up sinusoids in a table, and learned positions are another table.
+        del state[f"{stack}.embed_positions._float_tensor"]
+        state[f"{stack}.embed_positions.weight"] = module.embed_positions.weight.detach().clone()
+    write(tmp_path / "theirs", state, encoder_learned_pos=True, decoder_learned_pos=True)
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert_equal_outputs(tmp_path / "ours", model)
+
+
+def test_settings_of_omegaconf_are_read(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "omegaconf", types.ModuleType("omegaconf"))
+    for name in ("omegaconf.dictconfig.DictConfig", "omegaconf.nodes.AnyNode"):
+        # Classes with the names of OmegaConf take the place of the library.
+        module, _, kind = name.rpartition(".")
+        created = types.ModuleType(module)
+        setattr(created, kind, type(kind, (), {"__module__": module}))
+        monkeypatch.setitem(sys.modules, module, created)
+    cfg = sys.modules["omegaconf.dictconfig"].DictConfig()
+    node = sys.modules["omegaconf.nodes"].AnyNode()
+    node._val = argparse.Namespace(**SETTINGS)
+    cfg._content = {"model": node, "task": None}
+    model = reference(False, False)
+    torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
+    import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
+    assert_equal_outputs(tmp_path / "ours", model)
+
+
+def test_tokenizers_split_at_spaces_and_join_tokens(tmp_path):
+    write(tmp_path / "theirs", fairseq_state(reference(False, False)))
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    source, target = load_tokenizers(tmp_path / "ours")
+    assert source("one th@@ ree  , Unknown").input_ids == [4, 6, 7, 8, 3, 2]
+    assert target.decode([4, 6, 7, 5, 2], skip_special_tokens=True) == "eins drei zwei"
+    assert target.decode([4, 6], skip_special_tokens=True) == "eins dr"
+    assert len(list(Translator.from_pretrained(tmp_path / "ours").translate(["one two"]))) == 1
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("arch", "lightconv"),
+        ("adaptive_softmax_cutoff", [10, 20]),
+        ("adaptive_input", True),
+        ("layernorm_embedding", True),
+        ("cross_self_attention", True),
+        ("decoder_embed_dim", 16),
+        ("decoder_learned_pos", True),
+        ("activation_fn", "glu"),
+        ("tokens of dict.en.txt", 11),
+    ],
+)
+def test_other_settings_are_refused(tmp_path, capsys, field, value):
+    state = fairseq_state(reference(False, False))
+    if field.startswith("tokens"):
+        state["encoder.embed_tokens.weight"] = torch.randn(12, 12)
+    write(tmp_path / "theirs", state, **{field: value})
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 1
+    message = capsys.readouterr().err
+    assert re.search(rf"`{field}`.* {re.escape(repr(value))}, and cannot be imported, because", message)
+    assert not (tmp_path / "ours").exists()

@@ -1,0 +1,424 @@
+"""Imports the `.pt` files of fairseq: the architecture `transformer` and its sizes, such as `_wmt_en_de_big`.
+
+The settings are an argparse.Namespace in `args` (old files), or a dict or an OmegaConf object in `cfg` (new
+files). The file has no vocabularies: the files dict.LANGUAGE.txt in the same folder list the tokens from id 4.
+
+The differences from the paper: the attention projections have biases; the sinusoids have the timescales of
+tensor2tensor, with all sines in the first half of the features; the first token has the position 2; the
+decoder starts from `</s>`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from ..checkpoint.tokenizers import IMPORTED_MARK
+from ..model.configuration_vaswani import VaswaniConfig
+from .formats import Tokenizers
+from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .unpickling import Stub, load_weights
+from .weights import WeightNames, to_interleaved
+
+_SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
+_BOS, _PAD, _EOS, _UNK = range(4)
+
+_NODES = ("AnyNode", "StringNode", "IntegerNode", "FloatNode", "BooleanNode")
+# OmegaConf objects name the classes of the sections of the settings.
+_SECTIONS = """
+    CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
+    GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
+""".split()
+# The classes that may occur in the settings. All other classes are refused.
+_CLASSES = (
+    "argparse.Namespace",
+    "typing.Any",
+    "builtins.dict",
+    "builtins.list",
+    "builtins.int",
+    "builtins.float",
+    "builtins.str",
+    "builtins.bool",
+    "collections.defaultdict",
+    "omegaconf.dictconfig.DictConfig",
+    "omegaconf.listconfig.ListConfig",
+    "omegaconf.base.Metadata",
+    "omegaconf.base.ContainerMetadata",
+    *(f"omegaconf.nodes.{name}" for name in _NODES),
+    *(f"fairseq.dataclass.configs.{name}" for name in _SECTIONS),
+    "fairseq.tasks.translation.TranslationConfig",
+    "fairseq.optim.adam.FairseqAdamConfig",
+    "fairseq.optim.lr_scheduler.inverse_square_root_schedule.InverseSquareRootLRScheduleConfig",
+    "fairseq.criterions.label_smoothed_cross_entropy.LabelSmoothedCrossEntropyCriterionConfig",
+    "fairseq.criterions.cross_entropy.CrossEntropyCriterionConfig",
+    "fairseq.models.transformer.transformer_config.TransformerConfig",
+    "fairseq.models.transformer.transformer_config.EncDecBaseConfig",
+    "fairseq.models.transformer.transformer_config.DecoderConfig",
+    "fairseq.models.transformer.transformer_config.QuantNoiseConfig",
+)
+
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_fast": "gelu_new",
+    "gelu_accurate": "gelu_new",
+    "swish": "swish",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+# For each setting that must have one value: the value, and the reason.
+_REQUIRED = {
+    "adaptive_input": (False, "each token has an embedding of the full width"),
+    "adaptive_softmax_cutoff": (None, "the output projection is one matrix"),
+    "layernorm_embedding": (False, "no LayerNorm follows the embeddings"),
+    "no_cross_attention": (False, "the decoder attends to the source"),
+    "cross_self_attention": (False, "self-attention and cross-attention are separate sub-layers"),
+    "char_inputs": (False, "the source consists of tokens"),
+    "encoder_layers_to_keep": (None, "all layers are used"),
+    "decoder_layers_to_keep": (None, "all layers are used"),
+}
+
+
+def _names() -> WeightNames:
+    names: dict[str, str | tuple[str, ...]] = {}
+    ignored = []
+    attentions = {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}
+    for stack, attentions_of_stack in attentions.items():
+        layer, own = f"{stack}.layers.{{}}", f"model.{stack}.layers.{{}}"
+        norms = [*(f"{attention}_layer_norm" for attention in attentions_of_stack), "final_layer_norm"]
+        for kind in ("weight", "bias"):
+            for attention in attentions_of_stack:
+                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    name = f"{attention}.{part}.{kind}"
+                    names[f"{layer}.{name}"] = f"{own}.{name}"
+                # Files of the oldest versions have one joint projection.
+                joint = tuple(f"{own}.{attention}.{part}_proj.{kind}" for part in "qkv")
+                names[f"{layer}.{attention}.in_proj_{kind}"] = joint
+            for part in ("fc1", "fc2", *norms):
+                names[f"{layer}.{part}.{kind}"] = f"{own}.{part}.{kind}"
+            names[f"{stack}.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
+        # Version 0.12 has copies of the encoder's weights for a fast path. In training, the copies stay zero.
+        for copy in ("in_proj", "out_proj", "fc1", "fc2"):
+            ignored += [f"encoder.layers.{{}}.{copy}_{kind}" for kind in ("weight", "bias")]
+        names[f"{stack}.embed_tokens.weight"] = f"model.{stack}.embed_tokens.weight"
+        names[f"{stack}.embed_positions.weight"] = f"model.{stack}.embed_positions.weight"
+        ignored += [f"{stack}.version", f"{stack}.embed_positions._float_tensor"]
+        ignored.append(f"{stack}.embed_positions.weights")
+    names["decoder.output_projection.weight"] = "lm_head.weight"
+    names["decoder.embed_out"] = "lm_head.weight"
+    return WeightNames(names, tuple(ignored))
+
+
+NAMES = _names()
+
+
+def recognise_fairseq(path: Path) -> bool:
+    """Return True for a `.pt` file of fairseq, or for a folder with one such file."""
+    file = _weight_file(path)
+    if file is None:
+        return False
+    # The pickle has the names of the weights as text. Files of torch.save store the pickle without compression.
+    with file.open("rb") as stream:
+        header = stream.read(2**20)
+    return b"decoder.layers.0.encoder_attn." in header and (b"args" in header or b"cfg" in header)
+
+
+def _weight_file(path: Path) -> Path | None:
+    if path.is_file():
+        return path if path.suffix == ".pt" else None
+    files = sorted(path.glob("*.pt"))
+    return files[0] if len(files) == 1 else None
+
+
+def read_fairseq(path: Path, options: ReadOptions) -> Imported:
+    """Read a `.pt` file of fairseq, and the vocabularies in its folder."""
+    file = _weight_file(path)
+    if file is None:
+        raise ValueError(f"'{path}' must be a `.pt` file, or a folder with one `.pt` file; name the file.")
+    loaded = load_weights(file, _CLASSES)
+    if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), dict):
+        raise ValueError(
+            f"'{file.name}' has no entry `model`, so it is no checkpoint of fairseq; name another."
+        )
+    settings = _settings(loaded)
+    _refuse_others(settings)
+    state = _renamed(loaded["model"])
+    own = NAMES.to_ours(state, "fairseq")
+    if "lm_head.weight" not in own:
+        own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
+    config = _config(settings, own)
+    own = _with_positions(own, config)
+    tokenizers, notes = _tokenizers(file.parent, settings, config, options)
+    return Imported(
+        config=config,
+        state_dict=own,
+        generation_config=GenerationConfig(
+            bos_token_id=_BOS,
+            pad_token_id=_PAD,
+            eos_token_id=_EOS,
+            decoder_start_token_id=_EOS,
+            # The defaults of fairseq-generate.
+            num_beams=5,
+            max_length=200,
+        ),
+        tokenizers=tokenizers,
+        facts=_languages(settings),
+        notes=notes,
+    )
+
+
+def _settings(loaded: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the model and of the task, in one dict with the names of the command line."""
+    if loaded.get("args") is not None:
+        return _plain(loaded["args"])
+    cfg = _plain(loaded.get("cfg"))
+    if not isinstance(cfg, dict) or not isinstance(cfg.get("model"), dict):
+        raise ValueError("The file has no settings in `args` or `cfg`; take a file that fairseq-train wrote.")
+    task = cfg.get("task") or {}
+    settings = {**task, **cfg["model"]}
+    for stack in ("encoder", "decoder"):
+        # Newer configs have one section for each stack.
+        section = settings.pop(stack, None) or {}
+        settings |= {f"{stack}_{name}": value for name, value in section.items()}
+    return settings
+
+
+def _plain(value: Any) -> Any:
+    """Convert the objects of settings to plain values."""
+    if isinstance(value, Stub):
+        attributes = vars(value)
+        if "_content" in attributes:
+            return _plain(attributes["_content"])
+        if "_val" in attributes:
+            return _plain(attributes["_val"])
+        return {name: _plain(item) for name, item in attributes.items() if name != "arguments"}
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _refuse_others(settings: Mapping[str, Any]) -> None:
+    arch = settings.get("arch") or settings.get("_name") or "transformer"
+    if not arch.startswith("transformer") or arch.startswith("transformer_lm"):
+        refuse("arch", arch, "only the architecture transformer with an encoder and a decoder is expressed")
+    for name, (value, reason) in _REQUIRED.items():
+        # Old files lack settings of newer versions.
+        require(name, settings.get(name, value) or value, value, f"in a model of this package {reason}")
+    width = settings.get("encoder_embed_dim")
+    for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
+        require(name, settings.get(name) or width, width, f"both stacks have the width {width}")
+    is_learned = settings.get("encoder_learned_pos", False)
+    reason = f"`encoder_learned_pos` is {is_learned}, and both stacks have the same kind of positions"
+    require("decoder_learned_pos", settings.get("decoder_learned_pos", False), is_learned, reason)
+    activation = settings.get("activation_fn", "relu")
+    if activation not in _ACTIVATIONS:
+        refuse("activation_fn", activation, f"only {', '.join(_ACTIVATIONS)} are expressed")
+
+
+def _renamed(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Rename the LayerNorms of the oldest versions, which have numbers."""
+    numbered = {
+        "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+        "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+    }
+    renamed = {}
+    for name, tensor in state.items():
+        for number, norm in enumerate(numbered.get(name.split(".")[0], ())):
+            name = name.replace(f".layer_norms.{number}.", f".{norm}.")
+        renamed[name] = tensor
+    return renamed
+
+
+def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> VaswaniConfig:
+    """The config of the model. Add the shared embedding to `state` if both embeddings are equal."""
+    missing = [name for name in _SIZES if settings.get(name) is None]
+    if missing:
+        raise ValueError(f"The settings lack `{missing[0]}`; take a file that fairseq-train wrote.")
+    source = state["model.encoder.embed_tokens.weight"]
+    target = state["model.decoder.embed_tokens.weight"]
+    is_joint = torch.equal(source, target)
+    if is_joint:
+        state["model.shared.weight"] = source
+    norms = [
+        "pre" if settings.get(f"{stack}_normalize_before") else "post" for stack in ("encoder", "decoder")
+    ]
+    # The oldest versions have no LayerNorm after the last layer of a pre-norm stack.
+    final_norms = [f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")]
+    if norms[0] == norms[1] and final_norms[0] != final_norms[1]:
+        refuse(
+            "no_decoder_final_norm",
+            final_norms[0],
+            "either both stacks or no stack must end with a LayerNorm",
+        )
+    position_embedding = "sinusoidal"
+    num_positions = settings.get("max_source_positions", 1024)
+    if settings.get("no_token_positional_embeddings"):
+        position_embedding = "none"
+    elif settings.get("encoder_learned_pos"):
+        position_embedding = "learned"
+        num_positions = len(state["model.encoder.embed_positions.weight"]) - _PAD - 1
+    return VaswaniConfig(
+        vocab_size=len(source),
+        decoder_vocab_size=len(target),
+        d_model=source.shape[1],
+        encoder_layers=settings["encoder_layers"],
+        decoder_layers=settings["decoder_layers"],
+        encoder_attention_heads=settings["encoder_attention_heads"],
+        decoder_attention_heads=settings["decoder_attention_heads"],
+        encoder_ffn_dim=settings["encoder_ffn_embed_dim"],
+        decoder_ffn_dim=settings["decoder_ffn_embed_dim"],
+        dropout=settings.get("dropout", 0.1),
+        attention_dropout=settings.get("attention_dropout", 0.0),
+        activation_dropout=settings.get("activation_dropout") or settings.get("relu_dropout") or 0.0,
+        activation_function=_ACTIVATIONS[settings.get("activation_fn", "relu")],
+        norm_position=norms[0],
+        norm_position_of_decoder=None if norms[0] == norms[1] else norms[1],
+        final_norm=final_norms[0] if norms[0] == norms[1] else None,
+        position_embedding=position_embedding,
+        position_timescales="tensor2tensor",
+        position_offset=_PAD + 1,
+        max_position_embeddings=num_positions,
+        scale_embedding=not settings.get("no_scale_embedding", False),
+        share_encoder_decoder_embeddings=is_joint,
+        tie_word_embeddings=torch.equal(state["lm_head.weight"], target),
+        attention_bias=True,
+        bos_token_id=_BOS,
+        pad_token_id=_PAD,
+        eos_token_id=_EOS,
+        decoder_start_token_id=_EOS,
+    )
+
+
+_SIZES = (
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_embed_dim",
+    "decoder_ffn_embed_dim",
+)
+
+
+def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> dict[str, torch.Tensor]:
+    """Return the weights with the features in the order of this package."""
+    if config.position_embedding == "sinusoidal":
+        return to_interleaved(state, config.d_model)
+    if config.position_embedding == "learned":
+        tables = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
+        lengths = [len(state[name]) - _PAD - 1 for name in tables]
+        require("max_target_positions", lengths[1], lengths[0], "both tables of positions have one length")
+        for name in tables:
+            # The first token has the position 2.
+            state[name] = state[name][_PAD + 1 :]
+    return state
+
+
+def _languages(settings: Mapping[str, Any]) -> dict[str, str]:
+    keys = {"source_language": "source_lang", "target_language": "target_lang"}
+    return {key: settings[name] for key, name in keys.items() if settings.get(name)}
+
+
+def _tokenizers(
+    folder: Path, settings: Mapping[str, Any], config: VaswaniConfig, options: ReadOptions
+) -> tuple[Tokenizers | None, list[str]]:
+    """Return the tokenizers, and notes about the tokenizers."""
+    languages = [settings.get("source_lang"), settings.get("target_lang")]
+    files = [folder / f"dict.{language}.txt" for language in languages]
+    if options.vocabularies:
+        # One file is a joint vocabulary.
+        files = [options.vocabularies[0], options.vocabularies[-1]]
+    elif not all(file.is_file() for file in files):
+        names = " and ".join(sorted({file.name for file in files}))
+        return None, [f"The folder of the original lacks {names}, so no tokenizers were written."]
+    models = sorted(folder.glob("*.model"))
+    sizes = (config.vocab_size, config.decoder_vocab_size)
+    tokenizers = []
+    for file, size in zip(files, sizes, strict=True):
+        ids = _read_vocabulary(file)
+        # Very old versions pad the vocabulary with the tokens madeupword0000 and so on, and list these tokens.
+        require(f"tokens of {file.name}", len(ids), size, f"the model has {size:,} tokens")
+        tokenizer = _word_tokenizer(ids)
+        if len(models) == 1:
+            pieces = read_sentencepiece(models[0])
+            tokenizer = fast_tokenizer(pieces, ids, pad="<pad>", start="<s>")
+        tokenizers.append(tokenizer)
+    source, target = tokenizers
+    if source.get_vocab() == target.get_vocab():
+        target = source
+    if len(models) == 1:
+        return (source, target), []
+    note = "The tokenizers split texts at spaces: tokenize and segment texts as for the training of the original."
+    return (source, target), [note]
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    """The ids of the tokens in a dictionary file. Each line has a token and a count."""
+    ids = {token: number for number, token in enumerate(_SPECIAL_TOKENS)}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"The vocabulary '{path.name}' cannot be read ({error}); name another file."
+        ) from None
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+        if not token or not count.isdecimal() or (token in ids and token not in _SPECIAL_TOKENS):
+            raise ValueError(
+                f"Line {number:,} of '{path.name}' must be a new token and a count, but is {line[:50]!r}; copy or "
+                "download the file again."
+            )
+        ids.setdefault(token, len(ids))
+    return ids
+
+
+def _word_tokenizer(ids: dict[str, int]) -> PreTrainedTokenizerFast:
+    """Create a tokenizer that splits texts at spaces, and joins tokens that end with `@@` to the next token."""
+    backend = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(
+        single=["$A", "</s>"], pair=["$A", "$B", "</s>"], special_tokens=[("</s>", _EOS)]
+    )
+    # The first decoder adds spaces between tokens. Its prefix never occurs in text.
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.WordPiece(prefix="\ue000", cleanup=False),
+            decoders.Fuse(),
+            decoders.Replace(Regex("@@( |$)"), ""),
+        ]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<s>",
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        **{IMPORTED_MARK: True},
+    )
+
+
+FAIRSEQ = ImportFormat(
+    name="fairseq",
+    title="fairseq",
+    recognise=recognise_fairseq,
+    read=read_fairseq,
+    files=("*.pt", "dict.*.txt", "*.model"),
+    peer="fairseq",
+    keeps=(
+        "The weights, the positions, and the vocabularies dict.LANGUAGE.txt. With one SentencePiece model in the folder, "
+        "the tokenizers segment texts. Without a SentencePiece model, the tokenizers split texts at spaces and join "
+        "tokens that end with `@@`."
+    ),
+    loses=(
+        "`<pad>` gets the probability 0. Other architectures, adaptive embeddings, `layernorm_embedding` and stacks of "
+        "different widths are refused. Layerdrop and quantization noise of the training are lost."
+    ),
+    options=("vocabularies",),
+)

@@ -1,0 +1,175 @@
+"""Imports the FSMT models and the M2M100 models of transformers. Both are models of fairseq.
+
+FSMT (`facebook/wmt19-*`) is post-norm, and has a source and a target vocabulary. M2M100 (NLLB too) is
+pre-norm, and has one vocabulary for all languages. Both differ from the paper in these points: the attention
+projections have biases; the sinusoids have the timescales of tensor2tensor, with all sines in the first half
+of the features; the first token has the position `pad_token_id` + 1; the decoder starts from `</s>`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import FSMTForConditionalGeneration, M2M100ForConditionalGeneration, PreTrainedModel
+
+from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE
+from ..checkpoint.loading import load_faults, load_with_report
+from ..checkpoint.tokenizers import read_json_object
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.loss_vaswani import EXCLUDED_LOGIT
+from .import_formats import Imported, ImportFormat, ReadOptions, Recognise, refuse
+from .marian import NAMES as MARIAN_NAMES
+from .weights import WeightNames, to_interleaved
+
+_SAME_FIELDS = """
+    d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads encoder_ffn_dim
+    decoder_ffn_dim dropout attention_dropout activation_dropout activation_function scale_embedding use_cache
+    bos_token_id pad_token_id eos_token_id decoder_start_token_id max_position_embeddings
+""".split()
+
+_SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+_OUTPUT = "model.decoder.output_projection.weight"
+# The layers of all models that transformers converted from fairseq have the same names.
+_LAYERS = {name: own for name, own in MARIAN_NAMES.names.items() if ".layers." in name}
+_EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+FSMT_NAMES = WeightNames(
+    {**_LAYERS, **{name: name for name in _EMBEDDINGS}, _OUTPUT: "lm_head.weight"}, ignored=_SINUSOIDS
+)
+_M2M100_OTHERS = [
+    "model.shared.weight",
+    "lm_head.weight",
+    *(f"model.{stack}.layer_norm.{kind}" for stack in ("encoder", "decoder") for kind in ("weight", "bias")),
+]
+M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*_EMBEDDINGS, *_M2M100_OTHERS)}})
+
+
+def _recognise(model_type: str) -> Recognise:
+    """Return a function that recognises a folder with a config.json of this model type."""
+
+    def recognise(path: Path) -> bool:
+        config = path / CONFIG_FILE
+        return config.is_file() and read_json_object(path, CONFIG_FILE, path).get("model_type") == model_type
+
+    return recognise
+
+
+def read_fsmt(path: Path, options: ReadOptions) -> Imported:
+    """Read an FSMT checkpoint, such as `facebook/wmt19-en-de`."""
+    model, missing = _load(FSMTForConditionalGeneration, path)
+    state = model.state_dict()
+    if _OUTPUT in missing:
+        # Older files lack the output projection, because fairseq tied it to the target embedding.
+        state[_OUTPUT] = state["model.decoder.embed_tokens.weight"]
+        model.model.decoder.output_projection.weight = model.model.decoder.embed_tokens.weight
+    source, target = (state[name] for name in _EMBEDDINGS)
+    own = FSMT_NAMES.to_ours(state, "FSMT")
+    is_joint = torch.equal(source, target)
+    if is_joint:
+        own["model.shared.weight"] = source
+    sizes = {"vocab_size": model.config.src_vocab_size, "decoder_vocab_size": model.config.tgt_vocab_size}
+    languages = dict(zip(("source_language", "target_language"), model.config.langs, strict=True))
+    return _imported(
+        model,
+        own,
+        languages,
+        norm_position="post",
+        share_encoder_decoder_embeddings=is_joint,
+        tie_word_embeddings=torch.equal(state[_OUTPUT], target),
+        **sizes,
+    )
+
+
+def read_m2m100(path: Path, options: ReadOptions) -> Imported:
+    """Read an M2M100 or NLLB checkpoint, such as `facebook/m2m100_418M`."""
+    model, _ = _load(M2M100ForConditionalGeneration, path)
+    state = model.state_dict()
+    is_tied = model.config.tie_word_embeddings
+    if not is_tied:
+        # Without tied weights, M2M100 has three separate embeddings and does not use the shared embedding.
+        state.pop("model.shared.weight", None)
+    return _imported(
+        model,
+        M2M100_NAMES.to_ours(state, "M2M100"),
+        {},
+        norm_position="pre",
+        share_encoder_decoder_embeddings=is_tied,
+        tie_word_embeddings=is_tied,
+        vocab_size=model.config.vocab_size,
+        decoder_vocab_size=model.config.vocab_size,
+    )
+
+
+def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]]:
+    """Load the model, and return the names of those missing weights that a complete file may lack."""
+    model, report = load_with_report(model_class, path, dtype=torch.float32)
+    missing = set(report["missing_keys"])
+    optional = {*_SINUSOIDS, _OUTPUT}
+    faults = load_faults({**report, "missing_keys": missing - optional})
+    if faults:
+        # Refuse the checkpoint, because transformers gives missing weights random values.
+        raise ValueError(
+            f"The weights do not fit {CONFIG_FILE}: {faults}; copy or download the checkpoint again."
+        )
+    return model.eval(), missing & optional
+
+
+def _imported(
+    model: Any, state: Mapping[str, torch.Tensor], facts: dict[str, Any], **architecture: Any
+) -> Imported:
+    """Return the imported model. `state` has the names of this package and the original order of features."""
+    pad = model.config.pad_token_id
+    if pad is None:
+        refuse("pad_token_id", pad, "the positions begin after the id of `<pad>`")
+    config = VaswaniConfig(
+        **{name: getattr(model.config, name) for name in _SAME_FIELDS},
+        **architecture,
+        attention_bias=True,
+        position_timescales="tensor2tensor",
+        position_offset=pad + 1,
+    )
+
+    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        # With a cache, FSMT has no causal mask.
+        logits = model(**batch, use_cache=False).logits  # [B, T, V]
+        # `<pad>` has probability 0 in this package.
+        logits[..., pad] = EXCLUDED_LOGIT
+        return logits.log_softmax(dim=-1)
+
+    return Imported(
+        config=config,
+        state_dict=to_interleaved(state, config.d_model),
+        generation_config=model.generation_config,
+        facts=facts,
+        notes=["The tokenizer of the original has no equal fast tokenizer, so no tokenizers were written."],
+        log_probs=log_probs,
+    )
+
+
+_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "pytorch_model.bin")
+FSMT = ImportFormat(
+    name="fsmt",
+    title="FSMT of transformers",
+    recognise=_recognise("fsmt"),
+    read=read_fsmt,
+    files=_FILES,
+    peer="FSMT of transformers",
+    keeps="The weights, the two vocabulary sizes, the positions, the languages, and the defaults of the search.",
+    loses=(
+        "`<pad>` gets the probability 0. No tokenizers are written, because the tokenizer of FSMT calls the Moses "
+        "scripts. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
+    ),
+)
+M2M100 = ImportFormat(
+    name="m2m_100",
+    title="M2M100 of transformers",
+    recognise=_recognise("m2m_100"),
+    read=read_m2m100,
+    files=_FILES,
+    peer="M2M100 of transformers",
+    keeps="The weights, the positions, and the defaults of the search. NLLB models have the same format.",
+    loses=(
+        "`<pad>` gets the probability 0. No tokenizers are written, because the tokenizers add a tag of the source "
+        "language. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
+    ),
+)
