@@ -20,8 +20,9 @@ from ..version import install_command
 from .formats import TOLERANCE, alternatives, sample_batch
 from .import_formats import Imported, ImportFormat, ReadOptions
 from .marian import MARIAN_MT
+from .torch_transformer import TORCH_TRANSFORMER
 
-IMPORT_FORMATS: dict[str, ImportFormat] = {entry.name: entry for entry in (MARIAN_MT,)}
+IMPORT_FORMATS: dict[str, ImportFormat] = {entry.name: entry for entry in (MARIAN_MT, TORCH_TRANSFORMER)}
 
 
 class ImportReport(NamedTuple):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..model.modeling_vaswani import sinusoids
+
 # Modules whose inputs have the D features of the model. In these modules the columns of the weights are
 # reordered. In all modules that are not in this set, the rows of the weights are reordered.
 _READS_MODEL_FEATURES = {
@@ -95,6 +97,27 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
     """
     order = torch.arange(d_model).view(2, -1).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
+
+
+# The largest difference between a table of sinusoids and its formula. The libraries compute angles in float32.
+# At position 5,000 the error of an angle is 1e-3.
+_TABLE_TOLERANCE = 2e-3
+
+
+def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
+    """Return the `position_timescales` of a table of sinusoids [L, D], and True if all sines are in the first
+    half of the features. Return None if the table has other values.
+    """
+    length, d_model = table.shape
+    if d_model % 2:
+        return None
+    for timescales in ("paper", "tensor2tensor"):
+        expected = sinusoids(torch.arange(length), d_model, timescales)
+        halves = torch.cat((expected[:, 0::2], expected[:, 1::2]), dim=1)
+        for layout, is_halves in ((expected, False), (halves, True)):
+            if torch.allclose(table.float(), layout, rtol=0, atol=_TABLE_TOLERANCE):
+                return timescales, is_halves
+    return None
 
 
 def to_halves(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
