@@ -17,12 +17,15 @@ from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import check_tokenizers
 from ..publish.model_card import model_card
 from ..version import install_command
+from .annotated_transformer import ANNOTATED_TRANSFORMER
 from .formats import TOLERANCE, alternatives, sample_batch
 from .import_formats import Imported, ImportFormat, ReadOptions
 from .marian import MARIAN_MT
 from .torch_transformer import TORCH_TRANSFORMER
 
-IMPORT_FORMATS: dict[str, ImportFormat] = {entry.name: entry for entry in (MARIAN_MT, TORCH_TRANSFORMER)}
+IMPORT_FORMATS: dict[str, ImportFormat] = {
+    entry.name: entry for entry in (MARIAN_MT, TORCH_TRANSFORMER, ANNOTATED_TRANSFORMER)
+}
 
 
 class ImportReport(NamedTuple):

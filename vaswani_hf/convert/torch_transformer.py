@@ -24,7 +24,7 @@ from ..model.modeling_vaswani import sinusoids
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
 from .unpickling import header_of, load_state_dict
-from .weights import WeightNames, timescales_of, to_interleaved
+from .weights import WeightNames, num_layers, timescales_of, to_interleaved
 
 _TITLE = "torch.nn.Transformer"
 # The name of a weight that every torch.nn.Transformer has. The name begins with the name of the attribute in
@@ -115,13 +115,12 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         own["lm_head.bias"] = bias
     _add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
-    encoder_layers, decoder_layers = (_num_layers(stacks, stack) for stack in ("encoder", "decoder"))
     config = VaswaniConfig(
         vocab_size=len(source),
         decoder_vocab_size=len(target),
         d_model=source.shape[1],
-        encoder_layers=encoder_layers,
-        decoder_layers=decoder_layers,
+        encoder_layers=num_layers(own, "encoder"),
+        decoder_layers=num_layers(own, "decoder"),
         encoder_attention_heads=facts.nhead,
         decoder_attention_heads=facts.nhead,
         encoder_ffn_dim=len(stacks["encoder.layers.0.linear1.weight"]),
@@ -279,11 +278,6 @@ def _with_positions(
     if is_halves:
         state = to_interleaved(state, source.shape[1])
     return state, {"position_timescales": found_timescales}
-
-
-def _num_layers(stacks: Mapping[str, torch.Tensor], stack: str) -> int:
-    numbers = [int(name.split(".")[2]) for name in stacks if name.startswith(f"{stack}.layers.")]
-    return max(numbers) + 1
 
 
 def _has_final_norms(stacks: Mapping[str, torch.Tensor]) -> bool:

@@ -88,6 +88,13 @@ def _without_number(name: str) -> tuple[str, str]:
     return found.group(), f"{name[: found.start()]}{{}}{name[found.end() :]}"
 
 
+def num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
+    """The number of layers of "encoder" or "decoder". `state` has the names of this package."""
+    prefix = f"model.{stack}.layers."
+    numbers = [int(name.removeprefix(prefix).split(".")[0]) for name in state if name.startswith(prefix)]
+    return max(numbers, default=-1) + 1
+
+
 def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
     """Reorder the features of a model whose sinusoids have all sines in the first half and all cosines in the
     second half.
