@@ -21,10 +21,11 @@ from .annotated_transformer import ANNOTATED_TRANSFORMER
 from .formats import TOLERANCE, alternatives, sample_batch
 from .import_formats import Imported, ImportFormat, ReadOptions
 from .marian import MARIAN_MT
+from .opennmt import OPENNMT_PY
 from .torch_transformer import TORCH_TRANSFORMER
 
 IMPORT_FORMATS: dict[str, ImportFormat] = {
-    entry.name: entry for entry in (MARIAN_MT, TORCH_TRANSFORMER, ANNOTATED_TRANSFORMER)
+    entry.name: entry for entry in (MARIAN_MT, TORCH_TRANSFORMER, ANNOTATED_TRANSFORMER, OPENNMT_PY)
 }
 
 

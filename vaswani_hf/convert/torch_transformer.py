@@ -24,7 +24,7 @@ from ..model.modeling_vaswani import sinusoids
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
 from .unpickling import header_of, load_state_dict
-from .weights import WeightNames, num_layers, timescales_of, to_interleaved
+from .weights import WeightNames, add_biases, num_layers, timescales_of, to_interleaved
 
 _TITLE = "torch.nn.Transformer"
 # The name of a weight that every torch.nn.Transformer has. The name begins with the name of the attribute in
@@ -113,7 +113,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         own["model.shared.weight"] = source
     if bias is not None:
         own["lm_head.bias"] = bias
-    _add_biases(own)
+    add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
     config = VaswaniConfig(
         vocab_size=len(source),
@@ -244,14 +244,6 @@ def _refuse_unused(others: Mapping[str, torch.Tensor], facts: TorchTransformerFa
             f"The weight {unused[0]} is not a weight of {_TITLE}, and no key of `config` names the weight; if "
             "translation does not use the weight, add the name to the key `ignored`."
         )
-
-
-def _add_biases(state: dict[str, torch.Tensor]) -> None:
-    """Add zeros for missing biases, because a torch.nn.Transformer with `bias=False` has no biases."""
-    for name, weight in list(state.items()):
-        module = name.removesuffix(".weight")
-        if module.endswith(("fc1", "fc2", "norm")) and f"{module}.bias" not in state:
-            state[f"{module}.bias"] = torch.zeros(len(weight))
 
 
 def _with_positions(

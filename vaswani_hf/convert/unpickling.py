@@ -34,8 +34,17 @@ class Stub:
 _LONGEST_HEADER = 2**20
 
 
+def weight_file(path: Path) -> Path:
+    """The file itself, or the only `.pt` or `.pth` file of a folder."""
+    if not path.is_dir():
+        return path
+    files = [file for file in path.iterdir() if file.suffix in (".pt", ".pth")]
+    return files[0] if len(files) == 1 else path
+
+
 def header_of(path: Path) -> bytes:
     """The part of a weight file that has the names of the weights. The names are readable text."""
+    path = weight_file(path)
     if not path.is_file():
         return b""
     if not zipfile.is_zipfile(path):
@@ -52,6 +61,7 @@ def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Te
     A file may contain the state dict in a dict with other objects. `has_name` finds a name that only the state
     dict contains. Remove the prefix that DataParallel adds to names.
     """
+    path = weight_file(path)
     loaded = load_file(path) if path.suffix == ".safetensors" else load_weights(path)
     values = list(loaded.values()) if isinstance(loaded, dict) else []
     for state in [loaded, *values]:

@@ -95,6 +95,22 @@ def num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
     return max(numbers, default=-1) + 1
 
 
+def add_biases(state: dict[str, torch.Tensor]) -> None:
+    """Add zeros for missing biases. `state` has the names of this package.
+
+    The LayerNorms and the feed-forward networks of this package always have biases. Either all projections of
+    the attention have biases, or no projection.
+    """
+    has_attention_bias = any(name.endswith("_proj.bias") for name in state)
+    for name, weight in list(state.items()):
+        module, _, kind = name.rpartition(".")
+        needs_bias = module.endswith(("fc1", "fc2", "norm")) or (
+            module.endswith("_proj") and has_attention_bias
+        )
+        if kind == "weight" and needs_bias:
+            state.setdefault(f"{module}.bias", torch.zeros(len(weight)))
+
+
 def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
     """Reorder the features of a model whose sinusoids have all sines in the first half and all cosines in the
     second half.
