@@ -18,6 +18,7 @@ from ..model.translator_vaswani import check_tokenizers
 from ..publish.model_card import model_card
 from ..version import install_command
 from .annotated_transformer import ANNOTATED_TRANSFORMER
+from .eole import EOLE
 from .formats import TOLERANCE, alternatives, sample_batch
 from .import_formats import Imported, ImportFormat, ReadOptions
 from .marian import MARIAN_MT
@@ -25,7 +26,7 @@ from .opennmt import OPENNMT_PY
 from .torch_transformer import TORCH_TRANSFORMER
 
 IMPORT_FORMATS: dict[str, ImportFormat] = {
-    entry.name: entry for entry in (MARIAN_MT, TORCH_TRANSFORMER, ANNOTATED_TRANSFORMER, OPENNMT_PY)
+    entry.name: entry for entry in (MARIAN_MT, TORCH_TRANSFORMER, ANNOTATED_TRANSFORMER, OPENNMT_PY, EOLE)
 }
 
 

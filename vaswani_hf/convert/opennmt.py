@@ -129,9 +129,9 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
         **special_ids(vocabularies["tgt"], start=start),
         encoder_attention_heads=opt["heads"],
         decoder_attention_heads=opt["heads"],
-        dropout=_rate(opt.get("dropout", 0.1)),
-        attention_dropout=_rate(opt.get("attention_dropout", 0.1)),
-        activation_dropout=_rate(opt.get("dropout", 0.1)),
+        dropout=first_rate(opt.get("dropout", 0.1)),
+        attention_dropout=first_rate(opt.get("attention_dropout", 0.1)),
+        activation_dropout=first_rate(opt.get("dropout", 0.1)),
         activation_function=opt.get("pos_ffn_activation_fn", "relu"),
         norm_position="pre",
         layer_norm_eps=opt.get("norm_eps", 1e-6),
@@ -298,8 +298,8 @@ def read_tokenizers(
     return (tokenizers[0], tokenizers[1]), notes
 
 
-def _rate(value: Any) -> float:
-    """A dropout rate, that may be a list with one rate per phase of training."""
+def first_rate(value: Any) -> float:
+    """A dropout rate. OpenNMT-py and Eole store a list with one rate for each phase of training."""
     return float(value[0] if isinstance(value, list) else value)
 
 
