@@ -1,4 +1,6 @@
-"""Train from a recipe: `accelerate launch scripts/train.py configuration/NAME.yaml [--key value …]`."""
+"""Train a model from a recipe on several processes: `accelerate launch scripts/train.py
+configuration/NAME.yaml [--key value …]`.
+"""
 
 import sys
 

@@ -11,6 +11,7 @@ import yaml
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.data.tokenizer_training import train_tokenizer
+from vaswani_hf.model import modeling_vaswani
 from vaswani_hf.recipe import load_recipe
 
 # The smallest config that has every part.
@@ -61,6 +62,11 @@ TINY_RECIPE: dict[str, Any] = {
     },
     "decoding": {"num_beams": 2, "max_length": 8},
 }
+
+
+# The code files in the repository of a translation checkpoint.
+CODE_FILES = {path.name for path in Path(modeling_vaswani.__file__).parent.glob("*_vaswani.py")}
+CODE_FILES.remove("language_models_vaswani.py")
 
 
 def tiny_config(**fields) -> VaswaniConfig:
@@ -124,3 +130,9 @@ def tiny_tokenizer(
     """A tokenizer trained on these texts. A process trains each tokenizer once, and returns copies."""
     texts = (texts,) if isinstance(texts, str) else tuple(texts)
     return copy.deepcopy(_trained_tokenizer(texts, vocab_size, tuple(sorted(options.items()))))
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """The contents of all files in a folder by relative path."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
-from vaswani_hf.data.toy_corpora import number_pairs
+from vaswani_hf.data.toy_corpora import english_words, german_words
 
 TAGS = (">>deu<<", ">>nld<<")
 # Texts with characters that the SentencePiece models do not contain, and with other forms of known characters.
@@ -30,6 +30,17 @@ RARE_TEXTS = (
     ">>deu<<one",
     "Ⅷ ⁸ İ ẞ ǆ",
 )
+
+
+def digit_pairs(num_pairs: int, seed: int) -> list[dict[str, str]]:
+    """Sequences of one to six numbers below 20 in English words and in German words."""
+    rng = random.Random(seed)
+    pairs = []
+    for _ in range(num_pairs):
+        numbers = [rng.randrange(20) for _ in range(rng.randint(1, 6))]
+        source, target = (" ".join(map(words, numbers)) for words in (english_words, german_words))
+        pairs.append({"source": source, "target": target})
+    return pairs
 
 
 def write_sentencepiece(texts: list[str], path: Path, vocab_size: int = 120, **options) -> list[str]:
@@ -61,8 +72,11 @@ def write_marian_tokenizer(
         pieces.append(write_sentencepiece(texts, folder / f"{side}.spm"))
     rare = ["д", "рус", "日本"]
     if separate:
-        _write_vocabulary(folder / "vocab.json", pieces[0] + rare)
-        _write_vocabulary(folder / "target_vocab.json", pieces[1])
+        # Both vocabularies have the same size, because `<pad>` has the same id in both.
+        others = [f"<other {number}>" for number in range(len(pieces[1]) - len(pieces[0]))]
+        _write_vocabulary(folder / "vocab.json", pieces[0] + others)
+        others = [f"<other {number}>" for number in range(len(pieces[0]) - len(pieces[1]))]
+        _write_vocabulary(folder / "target_vocab.json", pieces[1] + others)
     else:
         _write_vocabulary(folder / "vocab.json", pieces[0] + pieces[1] + rare)
     settings = {"source_lang": "eng", "target_lang": "deu", "separate_vocabs": separate}
@@ -119,9 +133,9 @@ def random_marian(config: MarianConfig) -> MarianMTModel:
     return model.eval()
 
 
-def train_marian(folder: Path, steps: int = 300) -> None:
+def train_marian(folder: Path, steps: int = 500) -> None:
     """Train a small MarianMT model on number words, and write it to a folder, with tokenizers."""
-    pairs = number_pairs(2000, 0, "train")
+    pairs = digit_pairs(2000, seed=0)
     tokenizer = write_marian_tokenizer(folder, pairs)
     torch.manual_seed(0)
     model = MarianMTModel(marian_config(len(tokenizer), dropout=0.0))
@@ -138,10 +152,13 @@ def train_marian(folder: Path, steps: int = 300) -> None:
         )
         batch["labels"][batch["labels"] == tokenizer.pad_token_id] = -100
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * min(1, (step + 1) / 50, (steps - step) / 100)
+            group["lr"] = 3e-3 * min(1, (step + 1) / 30, (steps - step) / 50)
         loss = model(**batch).loss
         loss.backward()
         optimizer.step()
+        with torch.no_grad():
+            # Marian starts the decoder from zeros, so the embedding of `<pad>` stays zero.
+            model.model.shared.weight[tokenizer.pad_token_id] = 0
         optimizer.zero_grad()
     bias = model.final_logits_bias.detach().clone()
     del model.final_logits_bias

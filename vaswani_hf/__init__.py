@@ -69,39 +69,40 @@ if TYPE_CHECKING:
     from .training.run import train as train
     from .translation.translator import Translator as Translator
 
-_LAZY = {
-    "Parser": lambda: import_module("vaswani_hf.parsing.parser"),
-    "TranslationPipeline": lambda: import_module("vaswani_hf.registration"),
-    "Translator": lambda: import_module("vaswani_hf.translation.translator"),
-    "VaswaniAttention": lambda: import_module("vaswani_hf.model.attention_vaswani"),
-    "VaswaniConfig": lambda: import_module("vaswani_hf.model.configuration_vaswani"),
-    "VaswaniDecoder": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
-    "VaswaniDecoderConfig": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
-    "VaswaniDecoderModel": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
-    "VaswaniEncoder": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
-    "VaswaniEncoderConfig": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
-    "VaswaniEncoderModel": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
-    "VaswaniForCausalLM": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
-    "VaswaniForMaskedLM": lambda: import_module("vaswani_hf.model.language_models_vaswani"),
-    "VaswaniForSeq2SeqLM": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
-    "VaswaniModel": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
-    "VaswaniPreTrainedModel": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
-    "evaluate": lambda: import_module("vaswani_hf.evaluation.evaluate"),
-    "export": lambda: import_module("vaswani_hf.convert.export"),
-    "import_checkpoint": lambda: import_module("vaswani_hf.convert.importing"),
-    "load_recipe": lambda: import_module("vaswani_hf.recipe.loading"),
-    "push": lambda: import_module("vaswani_hf.publish.push"),
-    "register_attention": lambda: import_module("vaswani_hf.model.attention_vaswani"),
-    "register_position_encoding": lambda: import_module("vaswani_hf.model.modeling_vaswani"),
-    "register_translation_pipeline": lambda: import_module("vaswani_hf.registration"),
-    "train": lambda: import_module("vaswani_hf.training.run"),
+# The module of each public name. A name is imported at its first use, because some modules take seconds to import.
+_MODULES = {
+    "Parser": "parsing.parser",
+    "TranslationPipeline": "registration",
+    "Translator": "translation.translator",
+    "VaswaniAttention": "model.attention_vaswani",
+    "VaswaniConfig": "model.configuration_vaswani",
+    "VaswaniDecoder": "model.modeling_vaswani",
+    "VaswaniDecoderConfig": "model.language_models_vaswani",
+    "VaswaniDecoderModel": "model.language_models_vaswani",
+    "VaswaniEncoder": "model.modeling_vaswani",
+    "VaswaniEncoderConfig": "model.language_models_vaswani",
+    "VaswaniEncoderModel": "model.language_models_vaswani",
+    "VaswaniForCausalLM": "model.language_models_vaswani",
+    "VaswaniForMaskedLM": "model.language_models_vaswani",
+    "VaswaniForSeq2SeqLM": "model.modeling_vaswani",
+    "VaswaniModel": "model.modeling_vaswani",
+    "VaswaniPreTrainedModel": "model.modeling_vaswani",
+    "evaluate": "evaluation.evaluate",
+    "export": "convert.export",
+    "import_checkpoint": "convert.importing",
+    "load_recipe": "recipe.loading",
+    "push": "publish.push",
+    "register_attention": "model.attention_vaswani",
+    "register_position_encoding": "model.modeling_vaswani",
+    "register_translation_pipeline": "registration",
+    "train": "training.run",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(_LAZY[name](), name)
+    value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
     globals()[name] = value
     return value
 
@@ -111,15 +112,14 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """True if this process is the command `vaswani`.
-
-    The command imports registration.py after it has checked its options.
-
-    `vaswani --help` and the messages about wrong arguments do not import torch, because the import of torch
-    takes seconds.
+    """Return True if this process runs the command `vaswani`. In this case the package does not import
+    registration.py, because registration.py imports torch, and the import of torch takes seconds. The command
+    imports registration.py itself after it has checked its options. Therefore `vaswani --help` and messages
+    about invalid options appear at once.
     """
     if sys.argv[:1] == ["-m"]:
-        # Python has not replaced "-m" by the path of the module yet. The module is the word before the arguments.
+        # With `python -m`, Python runs this file before it replaces "-m" in `sys.argv` by the path of the
+        # module. With `python -m`, the name of the module is the last word before the arguments.
         return sys.orig_argv[-len(sys.argv)] in ("vaswani_hf", "vaswani_hf.cli")
     return Path(sys.argv[0]).name in ("vaswani", "vaswani.exe")
 

@@ -1,4 +1,4 @@
-"""`python -m vaswani_hf`: the same as the command `vaswani`."""
+"""Runs the command `vaswani` if Python is called with `-m vaswani_hf`."""
 
 import sys
 

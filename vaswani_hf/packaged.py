@@ -1,6 +1,7 @@
-"""The files of the repository that are part of the package: the recipes and the template of model cards.
+"""Finds the files of the repository that are part of the package: the recipes and the template of model
+cards.
 
-This module imports nothing of the package, so that `vaswani recipes` answers without importing torch.
+This module imports no other module of the package, so that `vaswani recipes` answers without importing torch.
 """
 
 import difflib
@@ -11,22 +12,22 @@ from typing import Any
 import yaml
 
 _PACKAGE = Path(__file__).parent
-# These folders contain YAML files that are not recipes.
+# Folders with YAML files that are not recipes.
 _OTHER_FOLDERS = ("ablations", "accelerate")
 
 
 def packaged_folder(name: str) -> Path:
-    """The folder `configuration` or `model_cards`.
+    """Return the path of the folder `configuration` or `model_cards`.
 
-    In an installed package, the folder of the recipes or cards is inside the package. In a clone, the folder
-    is next to the package.
+    In an installed package, the folders `configuration` and `model_cards` are inside the package. In a clone
+    of the repository, the two folders are next to the package.
     """
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
 
 def packaged_recipes() -> dict[str, Path]:
-    """The recipes of the package by name, such as "numbers" and "wmt14/base_en_de"."""
+    """Return the paths of the recipes of the package by name, such as "numbers" and "wmt14/base_en_de"."""
     folder = packaged_folder("configuration")
     names = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.yaml")]
     names = [name for name in names if name.parts[0] not in _OTHER_FOLDERS]
@@ -35,9 +36,10 @@ def packaged_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
-    """The path of a recipe. `name` is a path relative to `folder`, or the name of a recipe of the package.
+    """Return the path of a recipe. `name` is a path relative to `folder`, or the name of a recipe of the
+    package.
 
-    If there is a file and a recipe of the package with this name, the function returns the path of the file.
+    If both a file and a recipe of the package have the name `name`, return the path of the file.
     """
     path = folder / name
     if path.is_file():
@@ -46,13 +48,15 @@ def find_recipe(name: str | Path, folder: Path = Path()) -> Path:
 
 
 def similar_recipes(name: str | Path) -> list[str]:
-    """The names of the recipes of the package that are similar to `name`, the most similar name first."""
+    """Return the names of the recipes of the package that are similar to `name`, the most similar name
+    first.
+    """
     stem = str(name).removeprefix("configuration/").removesuffix(".yaml")
     return difflib.get_close_matches(stem, packaged_recipes(), n=3)
 
 
 def describe_recipes() -> list[dict[str, str]]:
-    """The name, purpose, data, task and path of each recipe of the package."""
+    """Return the name, purpose, data, task and path of each recipe of the package."""
     return [
         {"name": name, **_description(path.read_text(encoding="utf-8"), path), "path": str(path)}
         for name, path in packaged_recipes().items()
@@ -61,7 +65,8 @@ def describe_recipes() -> list[dict[str, str]]:
 
 def _description(text: str, path: Path) -> dict[str, str]:
     content = _content(path)
-    # The first line of a recipe names the JSON schema. The next comment describes the recipe.
+    # The first line of a recipe names the JSON schema of recipes, so skip the first line. The next comment
+    # describes the recipe.
     comment = re.findall(r"^# (?!yaml-language-server)(.*)", text.split("\n\n")[1], re.MULTILINE)
     first_sentence = re.split(r"(?<=\.)\s(?!\d)", " ".join(comment), maxsplit=1)[0]
     return {
@@ -72,7 +77,9 @@ def _description(text: str, path: Path) -> dict[str, str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The keys of a recipe of the package. The section `data` includes the keys of the extended recipe."""
+    """Return the keys of a recipe of the package. If the recipe extends another recipe, the section `data`
+    includes the keys of both recipes.
+    """
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     if "extends" in content:
         base = _content(path.parent / content["extends"])
@@ -81,7 +88,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _data_words(content: dict[str, Any]) -> str:
-    """The data that a recipe needs, in words."""
+    """Return a description of the data that a recipe needs."""
     data = content["data"]
     if data.get("corpus"):
         return "none, because the package generates the corpus"

@@ -1,7 +1,7 @@
 """Lists the undocumented names of other libraries that the package uses, and warns about missing names.
 
-Any version of a library may remove these names. CONTRIBUTING.md says how a new release of transformers is
-adopted.
+Any new version of a library may remove the listed names. CONTRIBUTING.md describes how to adopt a new release
+of transformers.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ import warnings
 from importlib.metadata import version
 from pathlib import Path
 
-# The newest versions that the tests have run with. constraints.txt pins these versions.
+# The newest versions of the libraries that the tests have run with. constraints.txt pins these versions.
 TESTED = {
     "transformers": "5.23.0",
     "torch": "2.13.0",
@@ -19,7 +19,7 @@ TESTED = {
     "evaluate": "0.4.6",
 }
 
-# Names that begin with an underscore.
+# Maps each module to the names that begin with an underscore.
 PRIVATE = {
     "transformers.generation.utils": """
         _eos_token_tensor _expand_inputs_for_generation _has_unfinished_sequences _pad_token_tensor _prefill
@@ -45,8 +45,8 @@ PRIVATE = {
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
-    # Dispatch modes and fake tensors are documented, but their modules have private names. The other names are attention
-    # kernels that `scaled_dot_product_attention` chooses from.
+    # Dispatch modes and fake tensors are documented, but their modules have private names. All names that
+    # begin with `_scaled` are attention kernels that `scaled_dot_product_attention` chooses from.
     "torch._subclasses.fake_tensor": "_subclasses",
     "torch.utils.flop_counter": """
         _python_dispatch _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
@@ -75,10 +75,6 @@ INSIDES = {
     "ctranslate2.specs.transformer_spec": "TransformerDecoderSpec TransformerEncoderSpec TransformerSpec",
 }
 
-# transformers 5.24 renames this public field, and the argument of the same name, to `cache`. `generate` then passes
-# an argument `cache`, and the models of this package do not accept this argument.
-RENAMED = {"transformers.modeling_outputs": "past_key_values"}
-
 
 def missing_names(library: str) -> list[str]:
     """Return the listed names that the installed version of a library lacks, as `module.name`.
@@ -90,7 +86,7 @@ def missing_names(library: str) -> list[str]:
         return []
     folder = Path(spec.origin).parents[1]
     missing = []
-    for module, names in (*PRIVATE.items(), *INSIDES.items(), *RENAMED.items()):
+    for module, names in (*PRIVATE.items(), *INSIDES.items()):
         if module.split(".")[0] != library:
             continue
         place = folder.joinpath(*module.split("."))

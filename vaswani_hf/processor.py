@@ -17,14 +17,16 @@ _LEAST_FLOPS = {"amx_bf16": 5e9, "avx512_bf16": 5e9, "bf16": 5e9}
 
 
 def capability(name: str) -> Any:
-    """The value of a processor property, such as "avx512_bf16". None if PyTorch does not report the property."""
+    """Return the value of a processor property, such as "avx512_bf16". Return None if PyTorch does not report
+    the property.
+    """
     # Older versions of PyTorch do not have `get_capabilities`.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get(name)
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """True if a device multiplies bfloat16 in hardware."""
+    """Return True if a device multiplies bfloat16 in hardware."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and any(capability(name) for name in _LEAST_FLOPS)

@@ -11,17 +11,17 @@ from typing import Any
 
 from .private_names import warn_of_missing_names
 
-# Warn before the imports below, because a missing name may make them fail.
+# Warn before the imports below, because the imports may fail if a name is missing.
 warn_of_missing_names()
 
 from transformers.utils import is_torchao_available
 
-# Hide torchao's log lines about CUDA parts that it cannot load. torchao writes these lines at each import.
+# Hide torchao's log lines about CUDA parts that torchao cannot load.
 logging.getLogger("torchao").addFilter(lambda record: "Failed to load" not in record.getMessage())
 logging.getLogger("torch.utils._pytree").addFilter(
     lambda record: "register_constant" not in record.getMessage()
 )
-# Hide the warnings about invalid escape sequences in torchao. Python shows these warnings at each import if
+# Hide the warnings about invalid escape sequences in torchao. Python shows the warnings at each import if
 # Python cannot write bytecode files.
 warnings.filterwarnings("ignore", message=".*invalid escape sequence", module=r".*\btorchao\b")
 
@@ -100,14 +100,14 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
         """
         if self.model.config.model_type != "vaswani":
             return super().push_to_hub(repo_id, **kwargs)
-        # Import here, because the import is slow.
+        # Import publish.push here, because the import is slow.
         from .publish.push import push_pipeline
 
         return push_pipeline(self, repo_id, **kwargs)
 
 
 class _NoDefault(dict):
-    """The default model of the task: a lookup raises an error, because the task has no default model."""
+    """Raises an error for each lookup of a default model, because the task has no default model."""
 
     def __getitem__(self, key: Any) -> Any:
         raise ValueError(
@@ -117,13 +117,13 @@ class _NoDefault(dict):
 
 
 def register_translation_pipeline() -> None:
-    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline`, if transformers does not have
-    them.
+    """Add the tasks "translation" and "translation_XX_to_YY" to `pipeline`, if transformers lacks the
+    tasks.
     """
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # `pipeline` refuses the tasks in REMOVED_TASKS before it looks into the registry. Older versions of
-    # transformers do not have this list.
+    # `pipeline` refuses the tasks in REMOVED_TASKS before it searches the registry. Older versions of
+    # transformers have no REMOVED_TASKS.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))

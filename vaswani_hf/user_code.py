@@ -6,12 +6,13 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-# The files that this process has executed. Worker processes execute the same files.
+# The files that `run_user_code` has executed in this process. Worker processes execute the same files again.
 _executed: dict[Path, None] = {}
 
 
 def run_user_code(file: str | Path, option: str) -> None:
-    """Execute a Python file. `option` is the name of the option in error messages.
+    """Execute the Python file of a user. `option` is the recipe key or command-line option that names the
+    file; error messages mention `option`.
 
     Only call this function for files that the user names in a recipe or on the command line, never for files
     of a checkpoint.
@@ -19,7 +20,7 @@ def run_user_code(file: str | Path, option: str) -> None:
     path = Path(file).absolute()
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"`{option}` must be an existing Python file, but is '{file}'.")
-    # Add a hash of the path, because two files may have the same name.
+    # Add a hash of the path to the name of the module, because two files may have the same name.
     name = f"user_code_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec: Any = spec_from_file_location(name, path)
     module = module_from_spec(spec)
@@ -29,11 +30,11 @@ def run_user_code(file: str | Path, option: str) -> None:
     except Exception as error:
         del sys.modules[name]
         raise ValueError(
-            f"'{file}', the file of `{option}`, fails with {type(error).__name__}: {error}"
+            f"`{option}` is '{file}', but the file fails with {type(error).__name__}: {error}"
         ) from error
     _executed[path] = None
 
 
 def executed_files() -> list[Path]:
-    """The files that `run_user_code` has executed in this process."""
+    """Return the files that `run_user_code` has executed in this process."""
     return list(_executed)

@@ -1,22 +1,22 @@
-"""The version of the package, and how to install the package and its optional libraries."""
+"""Defines the version of the package, and how to install the package and its optional libraries."""
 
 __version__ = "0.2.0"
 
-# The README, the manual and the model cards have this instruction. No text may advise to install the package by
-# its name, because the name is free on PyPI: a stranger could register the name and run code on the machines of
-# users.
+# The README, the manual and the model cards contain this instruction. No text may advise to install the
+# package by its name, because the name is free on PyPI: a stranger could register the name and run code on
+# the machines of users.
 INSTALL_INSTRUCTION = (
     "The package is not on PyPI. Run `pip install .` in a clone of the repository of the package."
 )
 
 
 def install_command(extra: str) -> str:
-    """The command that installs the libraries of an optional dependency group of pyproject.toml.
+    """Return the command that installs the libraries of an optional dependency group of pyproject.toml.
 
-    The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI. The quotes
-    are needed in zsh.
+    The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI. The
+    names are in quotes, because zsh needs the quotes.
     """
-    # Import here, because `vaswani --help` imports this file and must be fast.
+    # Import these functions here, because `vaswani --help` imports this file and must be fast.
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement

@@ -35,7 +35,7 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 WARM_UP_STEPS = 3
 # A measurement of steps ends after this many seconds.
 SECONDS = 0.5
-# The number of batches per step of the optimizer in two recipes. Other shapes have one batch per step.
+# The number of batches per optimizer step of two recipes. Other shapes have one batch per step.
 ACCUMULATION = {"numbers.yaml": 2, "multi30k_en_de.yaml": 2}
 
 
@@ -54,11 +54,11 @@ def shapes() -> dict[str, Shape]:
 
 
 class _EnoughStepsError(Exception):
-    """Ends a measurement after `SECONDS` of training steps."""
+    """Raised to end a measurement after `SECONDS` seconds of training steps."""
 
 
 class _StepTimes(TrainerCallback):
-    """Records the time at the end of each step, and ends the training after `SECONDS`."""
+    """Records the time at the end of each step, and ends the training after `SECONDS` seconds."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -70,7 +70,7 @@ class _StepTimes(TrainerCallback):
             raise _EnoughStepsError
 
     def median(self) -> float:
-        """The median seconds of the steps after the warm-up."""
+        """Return the median seconds of the steps after the warm-up."""
         ends = self.ends[WARM_UP_STEPS - 1 :]
         return statistics.median(end - start for start, end in zip(ends, ends[1:], strict=False))
 
@@ -140,7 +140,9 @@ def main(words: list[str] | None = None) -> None:
     known = shapes()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=7, help="the number of ratios per measurement (7)")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="the number of ratios per measurement; default: 7"
+    )
     parser.add_argument(
         "--shapes", nargs="+", choices=known, default=[*known], metavar="NAME", help=", ".join(known)
     )

@@ -35,8 +35,8 @@ model: {{d_model: 16, encoder_layers: 1, decoder_layers: 1, encoder_attention_he
 training: {{source_tokens_per_batch: {budget}, target_tokens_per_batch: {budget}, max_steps: 20, logging_steps: 10,
   eval_steps: 1000, save_steps: 10}}
 """
-# WMT 2014 English-German has about 4.5 million pairs with about 25 words on each side. Most sentences have 5
-# to 60 words.
+# WMT 2014 English-German has about 4.5 million pairs. The mean sentence has about 25 words, and most
+# sentences have 5 to 60 words.
 MEAN_LENGTH = 25
 # Zipf's law with the two exponents of large corpora of written language (Gerlach and Altmann 2013, Section
 # III).
@@ -47,8 +47,8 @@ SECONDS_BETWEEN_SAMPLES = 0.5
 
 
 def words_of_language(syllables: list[str]) -> np.ndarray:
-    """Return the words [NUM_WORDS] of a language, most frequent first; word n is the number n in syllables as
-    digits.
+    """Return the words [NUM_WORDS] of a language, most frequent first. Word n is the number n, written with
+    the syllables as digits.
     """
     words = []
     base = len(syllables)
@@ -83,7 +83,7 @@ def generate(folder: Path, name: str, count: int, seed: int) -> None:
             ).astype(int)
             ends = np.cumsum(sizes)
             ranks = np.searchsorted(limits, rng.random(ends[-1]))
-            # A translation has up to three words fewer than its source.
+            # Give each translation up to three words fewer than the source sentence has.
             kept = np.maximum(1, sizes - rng.integers(0, 4, len(sizes)))
             sources = source_words[ranks].tolist()
             targets = target_words[ranks].tolist()
@@ -202,9 +202,13 @@ def main() -> None:
     parser.add_argument(
         "folder", type=Path, help="the folder of the corpus, the runs and the cache of `datasets`"
     )
-    parser.add_argument("--pairs", type=int, default=4_500_000, help="pairs of the corpus (4,500,000)")
-    parser.add_argument("--num_proc", type=int, default=2, help="processes that tokenise (2)")
-    parser.add_argument("--budget", type=int, default=1024, help="tokens of a batch on each side (1,024)")
+    parser.add_argument(
+        "--pairs", type=int, default=4_500_000, help="pairs of the corpus; default: 4,500,000"
+    )
+    parser.add_argument("--num_proc", type=int, default=2, help="processes that encode the pairs; default: 2")
+    parser.add_argument(
+        "--budget", type=int, default=1024, help="tokens of a batch on each side; default: 1,024"
+    )
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

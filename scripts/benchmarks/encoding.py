@@ -77,12 +77,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("source", type=Path, help="sentences, one per line, plain or .gz")
     parser.add_argument("target", type=Path, help="the translations of the sentences")
     parser.add_argument(
-        "--repeat", type=int, default=6, help="copies of the corpus that are encoded together (6)"
+        "--repeat", type=int, default=6, help="copies of the corpus that are encoded together; default: 6"
     )
-    parser.add_argument("--num_proc", type=int, default=1, help="processes that encode (1)")
-    parser.add_argument("--rounds", type=int, default=4, help="measurements of each way (4)")
+    parser.add_argument("--num_proc", type=int, default=1, help="processes that encode; default: 1")
+    parser.add_argument("--rounds", type=int, default=4, help="measurements of each way; default: 4")
     parser.add_argument(
-        "--vocab_size", type=int, default=8000, help="entries of the joint vocabulary (8,000)"
+        "--vocab_size", type=int, default=8000, help="entries of the joint vocabulary; default: 8,000"
     )
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)

@@ -32,8 +32,8 @@ from vaswani_hf.model.translator_vaswani import Segment, batches_by_length
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 
-# Settings of all searches. With `early_stopping="never"` a search stops when no better translation is
-# possible.
+# Settings of all searches. Use `early_stopping="never"`, so that the searches of MarianMT and of this package
+# stop only when no better translation is possible.
 SETTINGS: dict[str, Any] = {
     "num_beams": 4,
     "length_penalty": 0.6,
@@ -88,7 +88,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if "embed_positions" in name:
         return model.get_encoder().position_states(torch.arange(len(new))).repeat(1, width)
     if "layers." not in name:
-        # The model multiplies embeddings by the square root of its width.
+        # Divide by `width**0.5`, because a model multiplies its embeddings by the square root of `d_model`,
+        # and the wide model's `d_model` is `width` times as large.
         return state["model.shared.weight"].repeat(1, width) / width**0.5
     stack = "encoder" if ".encoder." in name else "decoder"
     layer = int(name.split(".")[3])
@@ -98,10 +99,10 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
         if layer >= last and "final" in name:
             if layer < BASE_LAYERS - 1:
                 return identity
-            # The last LayerNorm of the wide model is the last LayerNorm of the small model.
+            # Give the last layer of the wide model the LayerNorm of the last layer of the small model.
             old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
-            # Divide by `width**0.5`. The output projection sums each feature `width` times, but its weights,
-            # the repeated embedding, are already divided by `width**0.5`.
+            # In the decoder, divide by `width**0.5`. The output projection sums each feature `width` times,
+            # and the weights of the projection are already divided by `width**0.5`.
             return old / width**0.5 if stack == "decoder" else old
         return state[name].repeat(width) if layer <= last else identity
     if layer > last:
@@ -120,13 +121,13 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if is_output:
         return per_head.T.repeat(width, 1) / (heads * depth)
     wide = per_head.repeat(1, width) / width
-    # A dot product of a query and a key has `depth` times as many terms as in `model`, and the divisor of the
-    # attention scores is sqrt(depth) times as large.
+    # Multiply queries and keys by depth**-0.25, because a dot product has `depth` times as many terms as in
+    # `model`, and the divisor of the attention scores is only sqrt(depth) times as large.
     return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
 
 
 def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
-    """The MarianMT model with the same logits as `model`. `model` may be a result of `widened`."""
+    """Return the MarianMT model with the same logits as `model`. `model` may be a result of `widened`."""
     if model.config.position_embedding == "sinusoidal":
         return to_marian(model)
     # Export the model with sinusoids and set the learned positions afterwards. The export refuses learned
@@ -158,7 +159,7 @@ def by_length(ids: Ids, tokens: int) -> list[list[int]]:
 
 
 def by_transformers(model: Any, pad: int, batching: Batching, settings: dict[str, Any]) -> Engine:
-    """An engine that calls `generate`."""
+    """Return an engine that calls `generate`."""
 
     def run(ids: Ids) -> Ids:
         results: Ids = [[]] * len(ids)
@@ -176,7 +177,7 @@ def by_transformers(model: Any, pad: int, batching: Batching, settings: dict[str
 
 
 def by_ctranslate2(folder: str) -> Engine:
-    """An engine that calls CTranslate2 on batches of similar lengths."""
+    """Return an engine that calls CTranslate2 on batches of similar lengths."""
     from vaswani_hf.translation.ctranslate2 import CTranslate2Backend
 
     backend = CTranslate2Backend(folder, num_threads=torch.get_num_threads())
@@ -223,7 +224,7 @@ class Benchmark:
         return f"{score_translations(texts, self.references)['bleu']:.2f}"
 
     def model_of(self, name: str) -> Any:
-        """The model for an engine that uses PyTorch."""
+        """Return the model for an engine that uses PyTorch."""
         if name.startswith("marian"):
             model: Any = marian_of(self.model)
         elif "bf16" in name:
@@ -236,7 +237,7 @@ class Benchmark:
         return model
 
     def engine(self, name: str, ids: Ids) -> Engine:
-        """The engine `name`. An engine with sorted batches uses the batch size that is fastest on the
+        """Return the engine `name`. An engine with sorted batches uses the batch size that is fastest on the
         sentences `ids`, or a fixed batch size if `ids` is empty.
         """
         if name.startswith("ctranslate2"):

@@ -16,7 +16,7 @@ def main() -> None:
     """Print the medians and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", help="a checkpoint folder")
-    parser.add_argument("--rounds", type=int, default=7, help="measurements of each command (7)")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements of each command; default: 7")
     arguments = parser.parse_args()
     translate = [
         "-m",

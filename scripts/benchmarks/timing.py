@@ -97,14 +97,14 @@ def print_times(times: Mapping[str, list[float]], baseline: str, label: str = ""
 
 def peak_memory(work: Callable[[], Any]) -> float:
     """Return the peak memory of a call in MiB, beyond the memory before the call. Call `peak_memory` in a new
-    process.
+    process, because memory that earlier calls have freed would not be counted.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**20
         work()
         return torch.cuda.max_memory_allocated() / 2**20 - before
-    # Writing 5 to this file resets the peak of the resident size (Linux).
+    # Reset the peak of the resident size by writing 5 to this file (Linux).
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = resident("VmRSS")
     work()

@@ -1,4 +1,5 @@
-"""Training speed, memory and utilisation of this package and of its competitors: one table per shape.
+"""Measures the training speed, memory and utilisation of this package and of its competitors, and prints one
+table per shape.
 
     python scripts/benchmarks/training.py --source train.en.gz --target train.de.gz \
         [--joeynmt PYTHON] [--pymarian PYTHON] [--shapes tiny d256 base]
@@ -36,10 +37,10 @@ SHAPES = {
     # Transformer-Tiny.
     "tiny": Shape(width=128, ffn=256, layers=4, heads=4, vocabulary=10000, tokens=4096, turn=40000),
     "d256": Shape(width=256, ffn=1024, layers=4, heads=4, vocabulary=10000, tokens=8192, turn=32000),
-    # The base model of the paper.
+    # The shape of the paper's base model.
     "base": Shape(width=512, ffn=2048, layers=6, heads=8, vocabulary=37000, tokens=2048, turn=8000),
 }
-# On a GPU, batches have the size of the paper.
+# On a GPU, use batches of the paper's size.
 GPU_TOKENS = 25000
 GPU_TURN = 10**6
 WARM_UP_STEPS = 2
@@ -59,11 +60,11 @@ COLUMNS = (
 
 @dataclass
 class Competitor:
-    """One row of a table.
+    """A competitor, which fills one row of a table.
 
-    `words` are the module in training_peers and its arguments, `python` is the interpreter, `missing` is the
-    reason if the competitor is not measured, and `turns` are its answers: the first answer follows the
-    warm-up, and each further answer follows a turn.
+    `words` has the name of the module in training_peers and the arguments of the module. `python` is the
+    interpreter. If the competitor is not measured, `missing` is the reason. `turns` has the answers of the
+    competitor. The first answer follows the warm-up, and each further answer follows a turn.
     """
 
     title: str
@@ -118,13 +119,13 @@ class Competitor:
             self.process.wait()
 
     def speeds(self) -> list[float]:
-        """The source and target tokens per second of each turn after the warm-up."""
+        """Return the source and target tokens per second of each turn after the warm-up."""
         pairs = zip(self.turns, self.turns[1:], strict=False)
         return [(now["tokens"] - before["tokens"]) / now["seconds"] for before, now in pairs]
 
 
 def competitors(arguments: argparse.Namespace) -> list[Competitor]:
-    """All competitors. The first competitor is this package."""
+    """Return all competitors. The first competitor is this package."""
     joeynmt = Competitor("JoeyNMT", ["joeynmt"], arguments.joeynmt)
     marian = Competitor("Marian (C++)", ["marian"], arguments.pymarian)
     if joeynmt.python is None:
@@ -162,7 +163,7 @@ def product_rate(device: str, dtype: torch.dtype) -> float:
 
 
 def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
-    """Write the texts as plain files. The last pairs are the validation set."""
+    """Write the texts as uncompressed text files. The last pairs are the validation set."""
     if arguments.source:
         sides = {"source": list(read_lines(arguments.source)), "target": list(read_lines(arguments.target))}
     else:
@@ -186,7 +187,7 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
     """
     rates: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for competitor in everybody:
-        # The first answer says that the competitor has started and waits.
+        # Wait for the first answer, which says that the competitor has started and waits.
         competitor.answer()
     for competitor in everybody:
         warm_up = competitor.answer({"steps": WARM_UP_STEPS})
@@ -284,7 +285,7 @@ def table(title: str, everybody: list[Competitor], facts: dict[str, Any], rates:
 
 
 def parsed(words: list[str] | None) -> argparse.Namespace:
-    """The arguments of the command line."""
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--source", help="source sentences, one per line, plain or .gz; default: number words"
@@ -328,7 +329,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> None:
     """Measure and print one table per shape."""
     arguments = parsed(words)
-    # A SIGTERM must end the competitors too.
+    # Exit with an exception after a SIGTERM, so that `finally` also ends the competitors.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     torch.set_num_threads(arguments.threads)
     print_header()

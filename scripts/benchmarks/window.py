@@ -24,7 +24,9 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
 def build(window: int, arguments: argparse.Namespace) -> VaswaniAttention:
-    """Self-attention restricted to `window` positions on each side. A window of 0 means full attention."""
+    """Return self-attention restricted to `window` positions on each side. A window of 0 means full
+    attention.
+    """
     config = VaswaniConfig(
         d_model=arguments.width,
         encoder_attention_heads=arguments.heads,
@@ -96,7 +98,7 @@ def main(words: list[str] | None = None) -> None:
     if min(arguments.window, arguments.repetitions, *arguments.lengths) < 1:
         parser.error("--window, --repetitions and --lengths must be positive")
     if len(set(arguments.lengths)) < 2:
-        parser.error("--lengths must have two different lengths, because a slope needs two")
+        parser.error("--lengths must have two different lengths, because a slope needs two points")
     if not arguments.output.resolve().parent.is_dir():
         parser.error(f"--output must be in a folder that exists, but is '{arguments.output}'")
     if arguments.memory_of:

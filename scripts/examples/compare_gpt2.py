@@ -2,10 +2,10 @@
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
-The models have the same size and see the same texts. Both models train on each batch, one after the other, so
-that other work on the machine slows both models down. The model of this package has the shape and the
-initialization of GPT-2: layer normalization before each sub-layer, learned positions, GELU, biases in
-attention, and normal weights with a standard deviation of 0.02.
+The two models have the same size and are trained on the same texts. Both models train on each batch, one
+after the other, so that other work on the machine slows both models down. The model of this package has the
+shape and the initialization of GPT-2: layer normalization before each sub-layer, learned positions, GELU,
+biases in attention, and normal weights with a standard deviation of 0.02.
 """
 
 import argparse
@@ -39,7 +39,7 @@ DROPOUT = 0.1
 
 
 def build_models(tokenizer: Any) -> dict[str, Any]:
-    """Both models with random weights."""
+    """Return both models with random weights."""
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     config = VaswaniDecoderConfig(
         vocab_size=len(tokenizer),
@@ -110,7 +110,7 @@ def train_both(corpus: Any, arguments: argparse.Namespace, seed: int) -> dict[st
 
 
 def perplexity(model: Any, corpus: Any, budget: int) -> float:
-    """The perplexity of the validation text."""
+    """Return the perplexity of the validation text."""
     rows = PairRows(corpus.validation)
     sampler = TokenBudgetSampler(*pair_lengths(corpus.validation), budget, budget, seed=None)
     batches = (corpus.validation_collator(rows.__getitems__(numbers)) for numbers in sampler)
@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> None:
         "--seeds",
         type=int,
         default=2,
-        help="train both models this many times, each time with another seed (2)",
+        help="train both models this many times, each time with another seed; default: 2",
     )
     parser.add_argument("--vocab_size", type=int, default=4000)
     parser.add_argument("--tokens_per_batch", type=int, default=2048)

@@ -33,7 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vaswani_hf import VaswaniConfig
 from vaswani_hf.model.attention_vaswani import VaswaniAttention, attention_masks
 
-# Each head has the width of the paper. A wider layer has more heads, so that the cost of the softmax is also
+# Give each head the width of the paper. A wider layer has more heads, so that the cost of the softmax is also
 # proportional to n^2 d.
 HEAD_WIDTH = 64
 # The sizes at which the sequential operations and the maximum path lengths are measured.
@@ -66,17 +66,17 @@ class SelfAttention(nn.Module):
         self.mask = attention_masks([self.attention], torch.empty(1, size.n, size.d), None)[0]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The whole layer: projections, scores, weights, weighted sum, projection."""
+        """Return the whole layer: projections, scores, weights, weighted sum, projection."""
         return self.attention(states, attention_mask=self.mask)[0]
 
 
 class AttentionCore(SelfAttention):
-    """Attention without projections: scores, weights and weighted sum. The paper gives their cost as n^2 d.
-    The states are used as queries, keys and values.
+    """Attention without projections: scores, weights and weighted sum. The paper gives the cost n^2 d for
+    this layer. The states are used as queries, keys and values.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The weighted values, without the four projections."""
+        """Return the weighted values, without the four projections."""
         heads = states.unflatten(-1, (-1, self.attention.d_k)).transpose(1, 2)
         return self.attention.attend(heads, heads, heads, self.mask)[0].flatten(-2)
 
@@ -89,7 +89,7 @@ class Recurrent(nn.Module):
         self.layer = kind(size.d, size.d, batch_first=True)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The output at each position."""
+        """Return the output at each position."""
         return self.layer(states)[0]
 
 
@@ -102,7 +102,7 @@ class Convolution(nn.Module):
         self.layer = nn.Conv1d(size.d, size.d, size.k, dilation=dilation)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The output at each position."""
+        """Return the output at each position."""
         return self.layer(nn.functional.pad(states.transpose(1, 2), (self.reach, 0))).transpose(1, 2)
 
 
@@ -134,8 +134,8 @@ def _dilated_layers(size: Size) -> int:
     return next(layers for layers in range(size.n) if size.k**layers >= size.n)
 
 
-# At the smallest size the leading term already dominates the cost. A layer of the largest size takes about a
-# second.
+# The smallest size is large enough that the leading term of the cost dominates. The largest size is small
+# enough that one layer takes about a second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
 # Measure no wider LSTM, because its matrices would not fit into the processor cache and its time would follow
 # another power law.
@@ -211,12 +211,12 @@ def sizes_of(row: Row, quick: bool = False) -> list[Size]:
 
 
 @contextmanager
-def in_the_open() -> Iterator[None]:
+def without_onednn() -> Iterator[None]:
     """Switch the kernels of oneDNN off, because the FLOP counter and autograd see each kernel as one
     operation.
     """
     with warnings.catch_warnings():
-        # `mkldnn.flags` warns about GPUs even if there is no GPU.
+        # Suppress a warning of `mkldnn.flags` about GPUs, because the function warns even if there is no GPU.
         warnings.filterwarnings("ignore", "TF32 acceleration")
         with torch.backends.mkldnn.flags(enabled=False):
             yield
@@ -228,7 +228,7 @@ def flops_of(row: Row, size: Size) -> int:
     The function counts eager attention and the LSTM of PyTorch, because the counter does not see the products
     inside fused attention and inside the LSTM of oneDNN. The meta device computes shapes only.
     """
-    with torch.device("meta"), torch.no_grad(), in_the_open():
+    with torch.device("meta"), torch.no_grad(), without_onednn():
         layer, states = row.layer(size, 0, "eager").eval(), torch.empty(1, size.n, size.d)
         with FlopCounterMode(display=False) as counter:
             layer(states)
@@ -256,7 +256,7 @@ class Fit(NamedTuple):
     r_squared: float
 
     def at(self, size: Size) -> float:
-        """The cost that this fit predicts for a size."""
+        """Return the cost that this fit predicts for a size."""
         return self.factor * math.prod(getattr(size, name) ** power for name, power in self.exponents.items())
 
     def __str__(self) -> str:
@@ -295,7 +295,7 @@ def longest_chain(output: torch.Tensor) -> int:
 def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
     """Return the length of the longest chain of operations in a layer, for n positions and for 2n positions."""
     chains = []
-    with in_the_open():
+    with without_onednn():
         for length in (size.n, 2 * size.n):
             states = torch.randn(1, length, size.d, requires_grad=True)
             chains.append(longest_chain(row.layer(replace(size, n=length), 0, "eager")(states)))
@@ -312,11 +312,12 @@ def layers_between_ends(row: Row, size: Size) -> int:
     for depth in range(size.n):
         layer = row.layer(size, depth, "eager").double()
 
-        # The residual connection and layer normalization (Section 3.1) do not connect different positions.
+        # Add the residual connection and layer normalization (Section 3.1), because they do not connect
+        # different positions.
         def sublayer(states: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
             return nn.functional.layer_norm(states + layer(states), (size.d,))
 
-        with torch.no_grad(), in_the_open():
+        with torch.no_grad(), without_onednn():
             states, gradient = torch.func.jvp(sublayer, (states,), (gradient,))
         if gradient[0, -1].any():
             return depth + 1
@@ -344,7 +345,7 @@ class Measured(NamedTuple):
 
 
 def measure(quick: bool) -> list[Measured]:
-    """The FLOPs and seconds of all rows."""
+    """Return the FLOPs and seconds of all rows."""
     sizes = {row.name: sizes_of(row, quick) for row in ROWS}
     cases = [(row, size) for row in ROWS for size in sizes[row.name]]
     seconds = median_seconds(cases, 1 if quick else 7)

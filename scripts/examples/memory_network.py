@@ -75,8 +75,8 @@ def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
 
 
 def tensors_of(stories: list[Story]) -> tuple[torch.Tensor, ...]:
-    """Statements [B, S, J], questions [B, J], answers [B] and numbers of supporting statements [B], all
-    int64.
+    """Return statements [B, S, J], questions [B, J], answers [B] and numbers of supporting statements [B],
+    all int64.
     """
 
     def ids_of(sentence: str) -> list[int]:
@@ -111,7 +111,9 @@ class MemoryNetwork(nn.Module):
         self.register_buffer("places", (1 - word) - feature * (1 - 2 * word))
 
     def forward(self, statements: torch.Tensor, questions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [B, V] of the answer, and the attention of each hop over the statements [B, hops, S]."""
+        """Return logits [B, V] of the answer, and the attention of each hop over the statements [B, hops,
+        S].
+        """
         memory = (self.words(statements) * self.places).sum(dim=-2) + self.ages.weight
         states = (self.words(questions) * self.places).sum(dim=-2)[:, None]
         attended: list[torch.Tensor] = []
@@ -147,8 +149,8 @@ def accuracies(network: MemoryNetwork, stories: list[Story]) -> dict[int, float]
 
 @torch.no_grad()
 def shown(network: MemoryNetwork, story: Story) -> str:
-    """Return the questions of a story with the network's answers, and each statement with its attention
-    weight in each hop.
+    """Return lines of text: the questions of a story with the network's answers, and each statement with its
+    attention weight in each hop.
     """
     logits, weights = network(*tensors_of([story])[:2])
     lines = []
@@ -170,9 +172,9 @@ def main(words: Sequence[str] | None = None) -> None:
         nargs="+",
         choices=(1, 2, 3),
         default=[1, 2, 3],
-        help="train a network for each number of hops (1 2 3)",
+        help="train a network for each number of hops; default: 1 2 3",
     )
-    parser.add_argument("--seed", type=int, default=0, help="the seed of the stories and weights (0)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the stories and weights; default: 0")
     arguments = parser.parse_args(words)
     stories, held_out = make_stories(arguments.seed)
     print(

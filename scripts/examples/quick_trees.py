@@ -9,8 +9,13 @@ def main() -> None:
     """Print the trees. No training corpus contains trees of the splits "validation" and "test"."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("number", type=int, help="the number of trees")
-    parser.add_argument("--seed", type=int, default=1, help="the seed of the random trees (1)")
-    parser.add_argument("--split", choices=("train", "validation", "test"), default="test", help="(test)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the random trees; default: 1")
+    parser.add_argument(
+        "--split",
+        choices=("train", "validation", "test"),
+        default="test",
+        help="the split of the trees; default: test",
+    )
     arguments = parser.parse_args()
     for tree in grammar_trees(arguments.number, arguments.seed, arguments.split):
         print(tree)

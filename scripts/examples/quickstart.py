@@ -32,8 +32,8 @@ def main(checkpoint: str) -> None:
     exact_match = translate_all(checkpoint)
     if exact_match < MIN_EXACT_MATCH:
         sys.exit(
-            f"Of the numbers below {END:,} at least {MIN_EXACT_MATCH} % must be translated right, but "
-            f"'{checkpoint}' translates {exact_match:.2f} % right; {remedy}."
+            f"At least {MIN_EXACT_MATCH} % of the numbers below {END:,} must be translated correctly, but "
+            f"'{checkpoint}' translates {exact_match:.2f} % correctly; {remedy}."
         )
 
 

@@ -142,7 +142,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument(
         "--max_steps", type=int, help="steps of each training; default: `max_steps` of the recipe"
     )
-    parser.add_argument("--repetitions", type=int, default=40, help="steps that are timed (40)")
+    parser.add_argument("--repetitions", type=int, default=40, help="steps that are timed; default: 40")
     arguments = parser.parse_args(given)
     arguments.output.mkdir(parents=True, exist_ok=True)
     if arguments.what == "scaling":

@@ -106,7 +106,7 @@ def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]
 
 
 def table(rows: dict[str, PlannedRow]) -> list[str]:
-    """The rows as lines of Markdown."""
+    """Return the rows as lines of Markdown."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for row in rows.values():
         paper = row.paper

@@ -162,8 +162,8 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def is_done(part: dict[str, Any]) -> bool:
-    """True if the output file of a part is complete. Print the name of a damaged file. End the process with
-    an error if the file was made from another input or with other options.
+    """Return True if the output file of a part is complete. Print the name of a damaged file. End the process
+    with an error if the file was made from another input or with other options.
     """
     target, remedy = part["target"], "choose another OUTPUT, or remove the file"
     if not os.path.exists(target):
@@ -187,8 +187,8 @@ def is_done(part: dict[str, Any]) -> bool:
 
 
 def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, Any]]:
-    """The parts that are not translated yet. End the process with an error if the output folder has files of
-    another run.
+    """Return the parts that are not translated yet. End the process with an error if the output folder has
+    files of another run.
     """
     targets = {part["target"] for part in parts}
     for path in sorted(output.resolve().glob("*.parquet")):
@@ -242,16 +242,18 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("checkpoint", help="a checkpoint folder, or a repository of the Hub")
     parser.add_argument("input", type=Path, help="a Parquet file or a folder of Parquet files")
     parser.add_argument("output", type=Path, help="the folder of the translated files")
-    parser.add_argument("--column", default="text", help="the column of the texts (text)")
-    parser.add_argument("--output_column", default="translation", help="the new column (translation)")
+    parser.add_argument("--column", default="text", help="the column of the texts; default: text")
+    parser.add_argument("--output_column", default="translation", help="the new column; default: translation")
     parser.add_argument(
         "--rows_per_file",
         type=int,
         default=100_000,
-        help="the maximum number of rows of an output file (100000)",
+        help="the maximum number of rows of an output file; default: 100000",
     )
-    parser.add_argument("--workers", type=int, default=1, help="parallel models, each on one processor (1)")
-    parser.add_argument("--num_gpus", type=float, default=0, help="GPUs of each worker (0)")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="parallel models, each on one processor; default: 1"
+    )
+    parser.add_argument("--num_gpus", type=float, default=0, help="GPUs of each worker; default: 0")
     parser.add_argument("--device", help="cpu or cuda; default: a GPU if the worker has one")
     parser.add_argument(
         "--num_beams", type=int, help="beams of the search; default: `num_beams` of the checkpoint"
@@ -260,7 +262,7 @@ def main(words: list[str] | None = None) -> None:
         "--engine",
         choices=("torch", "ctranslate2"),
         default="torch",
-        help="the backend of the search (torch)",
+        help="the backend of the search; default: torch",
     )
     arguments = parser.parse_args(words)
     for name in ("workers", "rows_per_file"):

@@ -37,8 +37,8 @@ def attention_of(width: int, is_causal: bool = False) -> VaswaniAttention:
 
 
 def attention_example() -> dict[str, torch.Tensor]:
-    """Scores [1, 2], scaled scores [1, 2], weights [1, 2] and context [1, 3] of one query, two keys and two
-    values.
+    """Return scores [1, 2], scaled scores [1, 2], weights [1, 2] and context [1, 3] of one query, two keys
+    and two values.
     """
     query, key, value = (torch.tensor(rows)[None, None] for rows in (QUERY, KEYS, VALUES))
     attention = attention_of(len(QUERY[0]))
@@ -62,8 +62,8 @@ def masked_softmax_example() -> dict[str, torch.Tensor]:
 
 
 def smoothing_example(form: str) -> dict[str, torch.Tensor]:
-    """Target probabilities, log-probabilities and their products [1, 4], and the loss [1, 1], for one form of
-    smoothing.
+    """Return target probabilities, log-probabilities and their products [1, 4], and the loss [1, 1], for one
+    form of smoothing.
     """
     gold, other = target_probabilities(SMOOTHING, form, len(PROBABILITIES))
     target = torch.tensor([[gold, *[other] * (len(PROBABILITIES) - 1)]])
@@ -132,7 +132,7 @@ def table_of(
 
 
 def attention_page() -> str:
-    """The section on Equation 1."""
+    """Return the section on Equation 1."""
     found = attention_example()
     scores = table_of(
         torch.cat([found["scores"], found["scaled"], found["weights"]]),
@@ -158,7 +158,7 @@ give 0.53 · 0.2 + 0.47 · 0.7 = 0.435, which rounds to 0.44."""
 
 
 def masked_softmax_page() -> str:
-    """The section on the decoder's mask."""
+    """Return the section on the decoder's mask."""
     found = masked_softmax_example()
     rows, columns = [f"position {row}" for row in (1, 2, 3)], ["key 1", "key 2", "key 3"]
     exponentials = found["masked"].exp()
@@ -187,7 +187,7 @@ The notes print weights that do not come from a softmax: the second row is 0.7 0
 
 
 def smoothing_page() -> str:
-    """The section on label smoothing."""
+    """Return the section on label smoothing."""
     pages = []
     forms = {
         "t2t": "1-e for the reference, e/(V-1) for each other class",
@@ -214,7 +214,7 @@ V = {len(PROBABILITIES)} classes, e = {SMOOTHING}; without smoothing the loss is
 
 
 def layer_norm_page() -> str:
-    """The section on layer normalization."""
+    """Return the section on layer normalization."""
     found = layer_norm_example()
     numbers = torch.cat([torch.tensor([NORMALIZED]), found["deviations"], found["normalized"]])
     columns = [f"feature {number}" for number in range(1, len(NORMALIZED) + 1)]
@@ -228,7 +228,7 @@ sqrt(variance + eps) = {math.sqrt(variance + eps):.6f} with eps = {eps:g}; gain 
 
 
 def schedule_page() -> str:
-    """The section on the learning rate."""
+    """Return the section on the learning rate."""
     found = schedule_example()
     rows = [(step**-0.5, step * WARMUP_STEPS**-1.5, rate) for step, rate in found.items()]
     columns = ("step^-0.5", "step · warmup^-1.5", "learning rate")
@@ -241,7 +241,7 @@ equal at the last step of warmup, where the rate is highest: d_model^-0.5 · war
 
 
 def positions_page() -> str:
-    """The section on sinusoids and the linear map between two positions."""
+    """Return the section on sinusoids and the linear map between two positions."""
     encodings = sinusoids(torch.arange(POSITIONS), WIDTH)
     columns = ["sin(pos)", "cos(pos)", "sin(pos/100)", "cos(pos/100)"]
     matrix = rotation(SHIFT, WIDTH)
@@ -249,7 +249,8 @@ def positions_page() -> str:
     names = ("M PE(0)", "M PE(1)", "PE(2)", "PE(3)")
     return f"""## Positions (Section 3.5)
 
-PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same, for d_model = {WIDTH}:
+PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)),
+for d_model = {WIDTH}:
 
 {table_of(encodings, [f"PE({position})" for position in range(POSITIONS)], columns)}
 
@@ -262,7 +263,7 @@ PE(pos + k) is a linear map M of PE(pos). M depends on k only: for each frequenc
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     sections = (
         attention_page,
         masked_softmax_page,

@@ -29,9 +29,12 @@ Each command also accepts these options:
 | exit code | meaning |
 |---|---|
 | 0 | The command has done its work, or the program that reads its output, such as `head`, has ended. |
-| 1 | The work failed. |
-| 2 | The command line or the recipe is wrong: an unknown option or key, an impossible value, or a missing input file. |
+| 1 | The work failed: a line of an input file is bad, a file is damaged, the training diverges, the disk is full, or the Hub refuses the access. |
+| 2 | The command line or the recipe is wrong: an unknown option or key, an impossible value, a missing input file, or a model that does not exist. |
 | 130 | The user has interrupted the command, for example with Ctrl-C. |
+
+A message about a wrong value begins with the name of the option or of the recipe key. A message about the content
+of a file begins with the name of the file or with the number of the line.
 
 The command `vaswani completion` makes the shell complete the names of commands and options. Add one line to the file
 that the shell reads at its start:
@@ -45,7 +48,7 @@ vaswani completion fish | source               # in ~/.config/fish/config.fish
 
 
 def command_reference() -> str:
-    """The page, in Markdown."""
+    """Return the page, in Markdown."""
     parts = [HEAD]
     for name, command in COMMANDS.items():
         options, _ = command.load()
@@ -69,7 +72,7 @@ def _row(name: str, field: FieldInfo) -> str:
 
 
 def _values(field: FieldInfo) -> str:
-    """The values that a field accepts."""
+    """Return the values that a field accepts."""
     shown = values_of(field)
     if shown and shown[0] == "{":
         return ", ".join(f"`{value}`" for value in shown.strip("{}").split(","))
@@ -80,7 +83,7 @@ def _values(field: FieldInfo) -> str:
 
 
 def _limit(entry: Any) -> str:
-    """A limit of pydantic, such as "at least 1"."""
+    """Return a limit of pydantic, such as "at least 1"."""
     for attribute, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
         value = getattr(entry, attribute, None)
         if value is not None:

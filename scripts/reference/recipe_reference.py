@@ -94,8 +94,8 @@ def _read(node: ast.AST) -> tuple[str, Any]:
 
 @cache
 def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
-    """Return for each file of the package the attributes that the file reads, with their owners, and the last
-    texts of its f-strings.
+    """Return for each file of the package the pairs (owner, name) of the attributes that the file reads, and
+    the texts with which f-strings of the file end.
     """
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -107,7 +107,7 @@ def _reads() -> dict[str, tuple[set[tuple[str, Any]], set[Any]]]:
 
 
 def uses_of(section: str, key: str) -> list[str]:
-    """The files of the package that read a key."""
+    """Return the files of the package that read a key."""
     owners, places = OWNERS[section]
     _, _, kind = key.partition("_")
     found = []
@@ -126,7 +126,7 @@ def uses_of(section: str, key: str) -> list[str]:
 
 
 def file_of_field(section: str, key: str) -> str:
-    """The file of the package that declares a key."""
+    """Return the file of the package that declares a key."""
     if section == "model" and key != "init_from":
         return "model/configuration_vaswani.py"
     entries: list[Any] = [*OPTIMIZERS.values(), *SCHEDULES.values(), *REGULARIZERS.values()]
@@ -143,7 +143,7 @@ def file_of_field(section: str, key: str) -> str:
 
 
 def type_words(kind: Any) -> str:
-    """A type in words."""
+    """Return a type in words."""
     if typing.get_origin(kind) is typing.Annotated:
         return type_words(typing.get_args(kind)[0])
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
@@ -221,7 +221,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def page() -> str:
-    """The content of the page."""
+    """Return the content of the page."""
     lines = [HEAD]
     for section in all_keys():
         lines += [f"## {section or 'Keys outside of sections'}", ""]
@@ -239,7 +239,7 @@ def page() -> str:
 
 
 def keys_text() -> str:
-    """The content of the file of the keys."""
+    """Return the content of the file of the keys."""
     return json.dumps(rows(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -5,96 +5,136 @@ remedy.
 import json
 
 import pytest
-from factories import loaded_recipe
-from safetensors.torch import load_file, save_file
+from factories import files_in, loaded_recipe
+from safetensors.torch import load, load_file, save, save_file
 
-from vaswani_hf.data.dataset_hub import pin_dataset
 from vaswani_hf.publish.model_card import check_card, model_card
 from vaswani_hf.tasks import TASKS
 
-load_split = TASKS["translation"].load_split
-
 AGAIN = "copy or download it again."
-NO_OBJECT = "must hold a JSON object, but does not: it is damaged; " + AGAIN
-NO_FILE = "must be a file, but is a folder; copy or download the checkpoint again."
-
-
-def break_file(path, how):
-    content = path.read_bytes()
-    path.unlink()
-    if how == "a folder":
-        path.mkdir()
-    elif how == "half":
-        path.write_bytes(content[: len(content) // 2])
-    elif how != "nothing":
-        path.write_text(how)
-
-
-def refuses(vaswani, hub, repo_id, folder, sentence):
-    assert vaswani("push", folder, repo_id) == (1, "", sentence)
-    assert vaswani("translate", folder, "--text", "der Hund") == (1, "", sentence)
-    assert ("model", repo_id) not in hub.repositories and not hub.requests
-
-
-FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "generation_config.json",
-    "target_tokenizer/tokenizer_config.json",
-)
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_a_file_that_is_no_json(hub, repo_id, tiny_checkpoint, vaswani, file):
-    folder = tiny_checkpoint(two_vocabularies=True)
-    content = (folder / file).read_bytes()
-    for how in ("[]", "half"):
-        break_file(folder / file, how)
-        refuses(vaswani, hub, repo_id, folder, f"{file} of '{folder}' {NO_OBJECT}")
-        (folder / file).write_bytes(content)
-    break_file(folder / file, "a folder")
-    refuses(vaswani, hub, repo_id, folder, f"{file} of '{folder}' {NO_FILE}")
-
-
+NO_OBJECT = "{file} of '{folder}' must hold a JSON object, but does not: it is damaged; " + AGAIN
+NO_FILE = "{file} of '{folder}' must be a file, but is a folder; copy or download the checkpoint again."
 NOT_NAMED = "tokenizer_config.json of '{folder}' must name the `%s` of the tokenizer, but does not; " + AGAIN
-MISSING = "'{folder}' must hold the tokenizer of the checkpoint, but has no %s; " + AGAIN
+MISSING = "'{folder}' must hold the tokenizer of the checkpoint, but has no {file}; " + AGAIN
+NOT_WHOLE = "'{folder}' holds no whole checkpoint: it has no %s; copy or download the file again."
+TORN = "model.safetensors of '{folder}' is damaged or incomplete (Error while deserializing header: %s); copy or download it again."
+OTHER = "'{folder}' does not hold the weights that its config.json describes: model.%s; take config.json and the weights from one checkpoint."
+ELSEWHERE = (
+    "model.safetensors.index.json of '{folder}' must name .safetensors files in the same folder, but names %r; take the files of one "
+    "checkpoint."
+)
+FOLDER = object()
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def without_a_bias(content: bytes) -> bytes:
+    weights = load(content)
+    del weights["model.decoder.layers.1.fc2.bias"]
+    return save(weights, {"format": "pt"})
+
+
+def with_key(**changes):
+    """Change these keys of a JSON file."""
+    return lambda content: json.dumps(json.loads(content) | changes).encode()
+
+
+# Each row is a file, the new content of the file or a change of its content (None: the file is deleted), and the error.
+DAMAGES = [
+    (
+        CONFIG,
+        None,
+        "`model` must be a checkpoint, but '{folder}' has no config.json; check the name, or copy the whole checkpoint again.",
+    ),
+    (CONFIG, b"{", "The config.json of '{folder}' must name its `model_type`, but is damaged."),
+    (
+        CONFIG,
+        with_key(model_type="bert"),
+        "`model` must be a checkpoint of this package, but '{folder}' has the model type 'bert'; load it with transformers.",
+    ),
+    (CONFIG, with_key(encoder_layers=3), OTHER % "encoder.layers.2.fc1.bias and 11 more are missing"),
+    (CONFIG, with_key(encoder_layers=1), OTHER % "encoder.layers.1.fc1.bias and 11 more are unexpected"),
+    (
+        CONFIG,
+        with_key(encoder_ffn_dim=24),
+        OTHER % "encoder.layers.0.fc1.bias and 5 more are of another shape",
+    ),
+    (WEIGHTS, None, NOT_WHOLE % WEIGHTS),
+    (WEIGHTS, without_a_bias, OTHER % "decoder.layers.1.fc2.bias is missing"),
+    (WEIGHTS, lambda content: content[:-100], TORN % "incomplete metadata, file not fully covered"),
+    (WEIGHTS, b"version https://git-lfs.github.com/spec/v1\n", TORN % "header too large"),
+    (INDEX, b'{"weight_map": {"a": "model-1.safetensors"}}', NOT_WHOLE % "model-1.safetensors"),
+    (INDEX, b"{}", "{file} of '{folder}' is damaged; copy or download the file again."),
+    *[
+        (INDEX, json.dumps({"weight_map": {"a": shard}}).encode(), ELSEWHERE % str(shard))
+        for shard in ("../model.safetensors", "/etc/passwd", "a\\b.safetensors", 7)
+    ],
+    ("tokenizer.json", b"{}", "tokenizer.json of '{folder}' describes no tokenizer; " + AGAIN),
+    ("tokenizer.json", None, MISSING),
+    ("tokenizer_config.json", None, MISSING),
+    ("tokenizer_config.json", b"{}", NOT_NAMED % "pad_token"),
+    ("tokenizer_config.json", b'{"pad_token": "<pad>"}', NOT_NAMED % "eos_token"),
+    *[
+        (file, how, sentence)
+        for file in (
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "generation_config.json",
+            "target_tokenizer/tokenizer_config.json",
+        )
+        for how, sentence in ((b"[]", NO_OBJECT), (cut, NO_OBJECT), (FOLDER, NO_FILE))
+    ],
+]
+
+
+@pytest.mark.parametrize(("file", "how", "sentence"), DAMAGES)
+def test_a_damaged_checkpoint_is_neither_pushed_nor_loaded(
+    hub, repo_id, tiny_checkpoint, vaswani, file, how, sentence
+):
+    folder = tiny_checkpoint(two_vocabularies=file.startswith("target"))
+    path = folder / file
+    content = b""
+    if path.exists():
+        content = path.read_bytes()
+        path.unlink()
+    else:
+        # The index replaces the file of the weights.
+        (folder / WEIGHTS).unlink()
+    if how is FOLDER:
+        path.mkdir()
+    elif how is not None:
+        path.write_bytes(how(content) if callable(how) else how)
+    before = files_in(folder)
+    # A file can be damaged in the right folder. `model` names a wrong folder.
+    code = 2 if sentence.startswith("`model`") else 1
+    expected = (code, "", sentence.format(file=file, folder=folder))
+    assert vaswani("push", folder, repo_id) == expected
+    assert vaswani("translate", folder, "--text", "der Hund") == expected
+    assert files_in(folder) == before and not hub.requests
+
+
+NOT_OURS = "must hold what `vaswani train` writes, but does not ("
 
 
 @pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
-        ("tokenizer.json", "{}", "tokenizer.json of '{folder}' describes no tokenizer; " + AGAIN),
-        ("tokenizer_config.json", "{}", NOT_NAMED % "pad_token"),
-        ("tokenizer_config.json", '{"pad_token": "<pad>"}', NOT_NAMED % "eos_token"),
-        ("tokenizer_config.json", "nothing", MISSING % "tokenizer_config.json"),
-        ("tokenizer.json", "nothing", MISSING % "tokenizer.json"),
+        ("results.json", '{"test": {"bleu": "x"}}', NOT_OURS),
+        ("results.json", '{"training": {"seconds": "x"}}', NOT_OURS),
+        ("recipe.yaml", "steps: 3\n", "cannot be used: `steps` is no key of a recipe"),
     ],
 )
-def test_a_damaged_tokenizer(hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence):
+def test_a_record_that_cannot_be_used(hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence):
     folder = tiny_checkpoint()
-    break_file(folder / file, content)
-    refuses(vaswani, hub, repo_id, folder, sentence.format(folder=folder))
-
-
-RECORDS = {
-    '{"test": {"bleu": "x"}}': ("results.json", "must hold what `vaswani train` writes, but does not ("),
-    '{"training": {"seconds": "x"}}': (
-        "results.json",
-        "must hold what `vaswani train` writes, but does not (",
-    ),
-    "steps: 3\n": ("recipe.yaml", "cannot be used: `steps` is no key of a recipe"),
-}
-
-
-@pytest.mark.parametrize("content", RECORDS)
-def test_a_record_that_cannot_be_used(hub, repo_id, tiny_checkpoint, vaswani, content):
-    folder = tiny_checkpoint()
-    file, reason = RECORDS[content]
     (folder / file).write_text(content)
-    code, _, sentence = vaswani("push", folder, repo_id)
-    assert code == 1 and sentence.startswith(f"The record '{folder / file}' {reason}")
-    if file == "results.json":
-        assert sentence.endswith("); restore it or remove it.")
+    code, _, said = vaswani("push", folder, repo_id)
+    assert code == 1 and said.startswith(f"The record '{folder / file}' {sentence}")
+    assert file == "recipe.yaml" or said.endswith("); restore it or remove it.")
     assert ("model", repo_id) not in hub.repositories
 
 
@@ -121,24 +161,24 @@ def test_a_card_that_is_not_utf8(tmp_path):
 def test_a_damaged_repository(hub, repo_id, tiny_checkpoint, vaswani):
     translate = ("translate", repo_id, "--text", "der Hund")
     repository = hub.create_repository(repo_id)
-    sentence = f"'{repo_id}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again."
-    assert vaswani(*translate) == (1, "", sentence)
+    (_, _, no_config), *_ = DAMAGES
+    assert vaswani(*translate) == (2, "", no_config.format(folder=repo_id))
     repository.commit({"config.json": b'{"model_type": "bert"}'})
     code, _, sentence = vaswani(*translate)
-    assert code == 1 and f"but '{repo_id}' has the model type 'bert'" in sentence
-    content = {path.name: path.read_bytes() for path in tiny_checkpoint().iterdir()}
+    assert code == 2 and f"but '{repo_id}' has the model type 'bert'" in sentence
+    content = files_in(tiny_checkpoint())
     for file in ("tokenizer_config.json", "tokenizer.json"):
         repository.commit(content | {file: b"{"})
-        assert vaswani(*translate) == (1, "", f"{file} of '{repo_id}' {NO_OBJECT}")
+        assert vaswani(*translate) == (1, "", NO_OBJECT.format(file=file, folder=repo_id))
 
 
 def test_what_is_no_folder(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
     nothing, file = tmp_path / "nothere", tiny_checkpoint() / "config.json"
     for path in (nothing, file):
-        sentence = f"There is no folder '{path}'; check the name of the checkpoint."
-        assert vaswani("push", path, repo_id) == (1, "", sentence)
+        sentence = f"`model` must be a checkpoint folder, but there is no folder '{path}'; check the name."
+        assert vaswani("push", path, repo_id) == (2, "", sentence)
     sentence = f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{file}'; check the name."
-    assert vaswani("translate", file, "--text", "der Hund") == (1, "", sentence)
+    assert vaswani("translate", file, "--text", "der Hund") == (2, "", sentence)
     assert not hub.requests
 
 
@@ -149,24 +189,15 @@ def test_parameters_are_counted_once(tiny_checkpoint):
     assert f"| parameters | {total:,} |" in str(model_card(folder, "alice/x"))
 
 
-def recipe_of(dataset, tmp_path):
-    data = {"source_language": "en", "target_language": "de", "dataset": dataset}
-    return loaded_recipe(tmp_path / "recipe.yaml", data=data)
-
-
-def test_a_dataset_with_several_licences(hub, repo_id, tmp_path):
-    card = b"---\nlicense: [mit, cc-by-nc-4.0]\n---\n"
-    hub.create_repository(repo_id, type="dataset").commit({"README.md": card})
-    assert pin_dataset(recipe_of(repo_id, tmp_path).data, None).license is None
-
-
 def test_a_dataset_whose_card_is_damaged(tmp_path):
     folder = tmp_path / "pairs"
     folder.mkdir()
     (folder / "train.jsonl").write_text('{"translation": {"en": "one", "de": "eins"}}\n')
     (folder / "README.md").write_text("---\nlicense: [mit\nconfigs: {\n---\n")
+    data = {"source_language": "en", "target_language": "de", "dataset": str(folder)}
+    recipe = loaded_recipe(tmp_path / "recipe.yaml", data=data)
     with pytest.raises(ValueError) as caught:
-        load_split(recipe_of(str(folder), tmp_path).data, "train", 1)
+        TASKS["translation"].load_split(recipe.data, "train", 1)
     assert str(caught.value) == (
         f"the card (README.md) of the dataset '{folder}' must begin with YAML between two lines of ---, but the YAML is "
         "damaged; correct the card, or choose another `data.dataset_revision`."

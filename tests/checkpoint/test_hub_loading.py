@@ -2,10 +2,11 @@
 
 import json
 import subprocess
-from pathlib import Path
+import urllib.request
 
 import pytest
 import torch
+from factories import CODE_FILES, files_in
 from huggingface_hub import HfApi
 from local_hub import LocalHub
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
@@ -18,11 +19,8 @@ TASKS = ("translation", "translation_de_to_de")
 # The first lines of each program that must run as if the package were not installed.
 WITHOUT_PACKAGE = """
 import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "vaswani_hf":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
+# Python raises ModuleNotFoundError for a module that is None.
+sys.modules["vaswani_hf"] = None
 import json, torch
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 """
@@ -47,33 +45,13 @@ def logits(model, tokenizer):
     return model.eval()(ids, decoder_input_ids=ids).logits
 
 
-_PUBLISHED = []
-
-
-@pytest.fixture
-def published(hub, alice, copier) -> str:
-    """A repository to which model and tokenizer were pushed one after the other; tests only read it."""
-    if not _PUBLISHED:
-        copier.model.push_to_hub("alice/copier")
-        copier.source_tokenizer.push_to_hub("alice/copier")
-        _PUBLISHED.append("alice/copier")
-    hub.clear()
-    return "alice/copier"
-
-
-@pytest.fixture
-def fork(hub, published, repo_id) -> str:
-    """Another repository with the same files, for tests that change it."""
-    hub.create_repository(repo_id).commit(hub.repository(published).files())
-    return repo_id
-
-
-def test_model_and_tokenizer_push_their_parts_which_combine(hub, published):
-    files = hub.repository(published).files()
-    code = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")}
+def test_model_and_tokenizer_push_their_parts_which_combine(hub, repo_id, copier):
+    copier.model.push_to_hub(repo_id)
+    copier.source_tokenizer.push_to_hub(repo_id)
+    files = hub.repository(repo_id).files()
     parts = {".gitattributes", "README.md", "config.json", "generation_config.json", "model.safetensors"}
     tokenizer = {"tokenizer.json", "tokenizer_config.json"}
-    assert set(files) == parts | tokenizer | code - {"language_models_vaswani.py"}
+    assert set(files) == parts | tokenizer | CODE_FILES
     config = json.loads(files["config.json"])
     assert config["auto_map"] == {
         "AutoConfig": "configuration_vaswani.VaswaniConfig",
@@ -84,12 +62,12 @@ def test_model_and_tokenizer_push_their_parts_which_combine(hub, published):
 
 
 def test_without_the_package_everything_loads_and_is_pushed_again(
-    hub, fork, alice, copier, tmp_path, fresh_python
+    hub, copier_repository, alice, copier, tmp_path, fresh_python
 ):
-    before, commit = hub.repository(fork).files(), hub.repository(fork).head()
+    before, commit = copier_repository.files(), copier_repository.head()
     # The later commits of the branch contain other code, which must not be loaded.
     marker = tmp_path / "was_run"
-    hub.repository(fork).commit(
+    copier_repository.commit(
         {name: f"open({str(marker)!r}, 'w')".encode() for name in before if name.endswith(".py")}
     )
     program = """
@@ -102,7 +80,8 @@ for load in (AutoConfig, AutoModel, AutoModelForSeq2SeqLM, lambda name: pipeline
     else:
         raise SystemExit("code was run without the flag")
 """
-    again, options = f"{fork}-again", json.dumps({"revision": commit})
+    name = copier_repository.id
+    again, options = f"{name}-again", json.dumps({"revision": commit})
     # The whole search travels.
     push = """
 phrase = ids[0, :1].tolist()
@@ -112,7 +91,7 @@ translator.push_to_hub(again)
 """
     program = WITHOUT_PACKAGE + program + LOAD_ALL + push
     environment = hub.environment(alice.token) | {"HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
-    command = [fresh_python, "-c", program, fork, TEXT, options, again]
+    command = [fresh_python, "-c", program, name, TEXT, options, again]
     result = subprocess.run(
         command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300
     )
@@ -134,7 +113,8 @@ translator.push_to_hub(again)
     assert json.loads(after["config.json"]) == json.loads(before["config.json"])
 
 
-def test_with_the_package_no_flag_is_needed(hub, published, copier):
+def test_with_the_package_no_flag_is_needed(copier_repository, copier):
+    published = copier_repository.id
     assert type(AutoConfig.from_pretrained(published)) is VaswaniConfig
     assert type(AutoModel.from_pretrained(published)) is vaswani_hf.VaswaniModel
     tokenizer = AutoTokenizer.from_pretrained(published)
@@ -153,14 +133,13 @@ def test_branch_tag_commit_and_pull_request(hub, repo_id, tiny_checkpoint):
     places = {}
     for number, place in enumerate(("commit", "v1.0", "exp/2", "refs/pr/1", "main")):
         folder = tiny_checkpoint(place.replace("/", "-"), dropout=0.1 * number)
-        files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-        repository.commit(files, branch="exp/2" if place == "exp/2" else "main")
+        repository.commit(files_in(folder), ref="exp/2" if place == "exp/2" else "main")
         if place == "commit":
             place = repository.head()
         elif place == "v1.0":
-            repository.set_ref("refs/tags/v1.0", repository.head())
+            repository.refs["refs/tags/v1.0"] = repository.head()
         elif place == "refs/pr/1":
-            repository.set_ref(place, repository.head())
+            repository.refs[place] = repository.head()
         places[place] = AutoModelForSeq2SeqLM.from_pretrained(folder)
     for revision, expected in places.items():
         translator = pipeline("translation", model=repo_id, revision=revision)
@@ -169,25 +148,6 @@ def test_branch_tag_commit_and_pull_request(hub, repo_id, tiny_checkpoint):
             assert torch.equal(bias, expected.model.encoder.layers[0].fc1.bias), revision
         assert AutoConfig.from_pretrained(repo_id, revision=revision).dropout == expected.config.dropout
         assert AutoTokenizer.from_pretrained(repo_id, revision=revision).vocab_size
-
-
-@pytest.mark.parametrize("access", ["private", "gated"])
-def test_private_and_gated(hub, fork, alice, bob, copier, access, monkeypatch, tmp_path):
-    published = fork
-    setattr(hub.repository(published), access, True)
-    monkeypatch.delenv("HF_TOKEN")
-    for number, token in enumerate((None, bob.token)):
-        with pytest.raises(OSError):
-            AutoModelForSeq2SeqLM.from_pretrained(
-                published, token=token, cache_dir=tmp_path / f"stranger{number}"
-            )
-    if access == "gated":
-        hub.repository(published).grant("bob")
-    reader = alice.token if access == "private" else bob.token
-    translator = pipeline(
-        "translation", model=published, token=reader, model_kwargs={"cache_dir": tmp_path / "own"}
-    )
-    assert translator(TEXT) == [{"translation_text": TEXT}]
 
 
 def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
@@ -208,9 +168,9 @@ def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
     assert translator("the dog", max_new_tokens=8) == local("the dog", max_new_tokens=8)
 
 
-def test_another_endpoint_and_then_offline_from_the_cache(hub, published, tmp_path, fresh_python):
+def test_another_endpoint_and_then_offline_from_the_cache(hub, copier_repository, tmp_path, fresh_python):
+    published = copier_repository.id
     mirror = LocalHub()
-    mirror.start()
     environment = mirror.environment() | {"HF_HOME": str(tmp_path / "home")}
     # Start to count connections after the imports and before the first request.
     program = """
@@ -223,8 +183,7 @@ from transformers import pipeline
 print(pipeline("translation", model=sys.argv[1])(sys.argv[2])[0]["translation_text"])
 """
     try:
-        mirror.create_repository(published).commit(hub.repository(published).files())
-        hub.clear()
+        mirror.create_repository(published).commit(copier_repository.files())
         for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
             mirror.clear()
             command = [fresh_python, "-c", program, published, TEXT]
@@ -235,3 +194,10 @@ print(pipeline("translation", model=sys.argv[1])(sys.argv[2])[0]["translation_te
             assert bool(mirror.requests) != bool(offline) and not hub.requests
     finally:
         mirror.stop()
+
+
+def test_a_request_to_another_host_is_refused_and_recorded(hub):
+    with pytest.raises(OSError, match="403"):
+        urllib.request.urlopen("https://example.org")
+    assert hub.strangers == ["example.org:443"]
+    hub.strangers.clear()

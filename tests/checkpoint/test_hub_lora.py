@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from factories import files_in
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -33,13 +34,6 @@ def logits(model, tokenizer):
         return model.eval()(input_ids=ids, decoder_input_ids=ids).logits
 
 
-@pytest.fixture
-def published(hub, alice, repo_id, copier) -> str:
-    copier.model.push_to_hub(repo_id)
-    copier.source_tokenizer.push_to_hub(repo_id)
-    return repo_id
-
-
 def train_adapter(base, tokenizer, folder):
     config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules="all-linear", r=8)
     model = peft.get_peft_model(base, config)
@@ -63,7 +57,8 @@ def train_adapter(base, tokenizer, folder):
     return model.eval()
 
 
-def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, published, tmp_path):
+def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, copier_repository, tmp_path):
+    published = copier_repository.id
     tokenizer = AutoTokenizer.from_pretrained(published)
     base = AutoModelForSeq2SeqLM.from_pretrained(published)
     before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
@@ -105,16 +100,16 @@ def test_an_adapter_in_the_folder_is_named(hub, repo_id, copier_checkpoint, vasw
     for folder in (tmp_path / "both", tmp_path / "alone"):
         adapted.save_pretrained(folder)
         sentence = (
-            f"'{folder}' holds an adapter of PEFT (adapter_config.json); load it in Python with `PeftModel.from_pretrained`, "
+            f"`model` must be a whole model, but '{folder}' holds an adapter of PEFT (adapter_config.json); load the adapter in "
+            "Python with `PeftModel.from_pretrained`, "
             "merge it with `merge_and_unload`, and save the merged model in a folder of its own."
         )
-        assert vaswani("translate", folder, "--text", TEXT) == (1, "", sentence)
-        assert vaswani("export", folder, tmp_path / "out", "--format", "marian") == (1, "", sentence)
-        assert vaswani("push", folder, repo_id) == (1, "", sentence)
-    content = {path.name: path.read_bytes() for path in (tmp_path / "both").iterdir()}
-    hub.create_repository(repo_id).commit(content)
+        assert vaswani("translate", folder, "--text", TEXT) == (2, "", sentence)
+        assert vaswani("export", folder, tmp_path / "out", "--format", "marian") == (2, "", sentence)
+        assert vaswani("push", folder, repo_id) == (2, "", sentence)
+    hub.create_repository(repo_id).commit(files_in(tmp_path / "both"))
     sentence = sentence.replace(str(folder), repo_id)
-    assert vaswani("translate", repo_id, "--text", TEXT) == (1, "", sentence)
+    assert vaswani("translate", repo_id, "--text", TEXT) == (2, "", sentence)
     # After the merge that the error message advises, the adapter is an ordinary model.
     merged = adapted.merge_and_unload()
     merged.save_pretrained(tmp_path / "merged")

@@ -9,18 +9,10 @@ from transformers import PreTrainedTokenizerFast
 
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
 
-CORPUS = [
-    "the cat sat on the mat and the dog lay on the mat",
-    "a small cat and a smaller dog met at the lower house",
-    "the lowest house is newer than the newest mat </s> <pad>",
-    "Straße und Häuser, die Katze saß auf der Matte.",
-    "它们坐在垫子上。 Кошка сидела на коврике.",
-]
-
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    return tiny_tokenizer(CORPUS, 360)
+    return tiny_tokenizer(vocab_size=280)
 
 
 def test_a_joint_tokenizer_is_one_object(tokenizer, tmp_path):
@@ -32,18 +24,18 @@ def test_a_joint_tokenizer_is_one_object(tokenizer, tmp_path):
 
 
 def test_separate_tokenizers_keep_their_sides(tokenizer, tmp_path):
-    target_tokenizer = tiny_tokenizer(CORPUS, 300)
+    target_tokenizer = tiny_tokenizer(vocab_size=270)
     save_tokenizers(tokenizer, target_tokenizer, tmp_path)
     source, target = load_tokenizers(str(tmp_path))
-    assert (len(source), len(target)) == (360, 300)
+    assert (len(source), len(target)) == (280, 270)
     assert target.get_vocab() == target_tokenizer.get_vocab()
     # Two tokenizers stay two tokenizers if they are loaded and saved again.
     save_tokenizers(source, target, tmp_path / "again")
-    assert [len(side) for side in load_tokenizers(tmp_path / "again")] == [360, 300]
+    assert [len(side) for side in load_tokenizers(tmp_path / "again")] == [280, 270]
 
 
 def test_a_joint_tokenizer_saved_over_separate_ones_is_joint(tokenizer, tmp_path):
-    save_tokenizers(tokenizer, tiny_tokenizer(CORPUS, 300), tmp_path)
+    save_tokenizers(tokenizer, tiny_tokenizer(vocab_size=270), tmp_path)
     save_tokenizers(tokenizer, tokenizer, tmp_path)
     source, target = load_tokenizers(tmp_path)
     assert source is target
@@ -53,15 +45,15 @@ def test_tokenizers_come_from_a_repository(tokenizer, tmp_path):
     # The folder has the layout of the cache of huggingface_hub after a download.
     repository = tmp_path / "models--someone--some-model"
     commit = "0123456789abcdef0123456789abcdef01234567"
-    save_tokenizers(tokenizer, tiny_tokenizer(CORPUS, 300), repository / "snapshots" / commit)
+    save_tokenizers(tokenizer, tiny_tokenizer(vocab_size=270), repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     loaded = load_tokenizers("someone/some-model", cache_dir=str(tmp_path), local_files_only=True)
-    assert [len(side) for side in loaded] == [360, 300]
+    assert [len(side) for side in loaded] == [280, 270]
 
 
 def test_a_missing_target_tokenizer_is_an_error(tokenizer, tmp_path):
-    save_tokenizers(tokenizer, tiny_tokenizer(CORPUS, 300), tmp_path)
+    save_tokenizers(tokenizer, tiny_tokenizer(vocab_size=270), tmp_path)
     shutil.rmtree(tmp_path / "target_tokenizer")
     with pytest.raises((OSError, ValueError)):
         load_tokenizers(tmp_path)
@@ -96,7 +88,7 @@ def test_a_foreign_tokenizer_is_refused(hub, repo_id, tiny_checkpoint, vaswani, 
         seventh = load_tokenizers(folder)[0].convert_ids_to_tokens(7)
         replace_token(folder, "<pad>" if how == "other padding" else "</s>", seventh)
     side = "target" if how == "other end" else "source"
-    sentence = f"The {side} tokenizer must fit '{folder}', but {FOREIGN[how]}; take both from one checkpoint."
+    sentence = f"The {side} tokenizer must fit '{folder}', but {FOREIGN[how]}; take the tokenizer and the model from one checkpoint."
     assert vaswani("translate", folder, "--text", "der Hund") == (1, "", sentence)
     if how == "more entries":
         (tmp_path / "text").write_text("der Hund\n")

@@ -1,9 +1,11 @@
 """The command line that is made from the classes of options, the page of all options, and where the commands write."""
 
 import dataclasses
+import errno
 import importlib.util
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from transformers.utils import logging as transformers_logging
 
 from vaswani_hf.checkpoint.locks import InUseError
-from vaswani_hf.cli import COMMANDS, main
+from vaswani_hf.cli import COMMANDS, _report, main
 from vaswani_hf.cli.arguments import (
     CommandParser,
     add_options,
@@ -90,6 +92,11 @@ MISTYPED = {
     "train numbers --lr 1": "there is no option or recipe key --lr; the most similar name is --learning_rate; see",
     "train numbers --heads 1": "there is no option or recipe key --heads; the most similar name is "
     "--encoder_attention_heads; see",
+    "train numbers --d_ff 1": "there is no option or recipe key --d_ff; the most similar name is --encoder_ffn_dim; see",
+    "train numbers --source x": "there is no option or recipe key --source; the most similar name is --train_source; see",
+    "train numbers --help-key d_ff": "`d_ff` is no key of a recipe; the nearest key is "
+    "`encoder_ffn_dim`; see",
+    "train numbers --help-key zzz": "`zzz` is no key of a recipe; `--help-keys` describes all keys; see",
     "train numbers --patience 1": "there is no option or recipe key --patience; the most similar name is "
     "--early_stopping_patience; see",
     "train numbers --gpus 1": "there is no option or recipe key --gpus; CUDA_VISIBLE_DEVICES chooses the GPUs",
@@ -146,7 +153,7 @@ def test_the_arguments_are_checked_before_torch_is_imported():
     code = """
 import sys
 sys.argv = ["vaswani"]
-from vaswani_hf.cli import COMMANDS, main
+from vaswani_hf.cli import COMMANDS, _report, main
 for words in (["--help"], ["--bad"], ["translate", "--help"], ["translate", "m", "--bad"], ["train", "no.yaml"],
               ["score", "m", "--source", "no", "--target", "no"]):
     try:
@@ -219,7 +226,7 @@ def test_quiet_hides_messages_and_keeps_results_and_errors(
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert out.count("\n") == 2 and ("sentences/s" in err) == is_said
-    assert main(["score", "no/model", *words[2:]]) == 1
+    assert main(["score", "no/model", *words[2:]]) == 2
     err = capsys.readouterr().err
     assert "vaswani: There is no repository" in err
     logging.getLogger("vaswani_hf").setLevel(level)
@@ -249,6 +256,32 @@ def test_the_completion_names_every_command(capsys, shell):
         code = f"{script}\nCOMP_WORDS=(vaswani translate --num_b); COMP_CWORD=2; _vaswani; echo ${{COMPREPLY[@]}}"
         done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "--num_beams\n"
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_shell_runs_the_completion(capsys, tmp_path, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    assert main(["completion", shell]) == 0
+    path = tmp_path / "script"
+    path.write_text(capsys.readouterr().out)
+    if shell == "fish":
+        words = ["fish", "--no-config", "-c", f"source {path}; complete -C 'vaswani translate --num_b'"]
+    else:
+        # Completion works only in an interactive zsh, so check that zsh assigns the function to the command.
+        words = ["zsh", "-f", "-c", f"source {path}; whence -w _vaswani; print ${{_comps[vaswani]}}"]
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
+    assert ("--num_beams" if shell == "fish" else "_vaswani: function\n_bash_complete") in done.stdout
+
+
+def test_an_interrupt_while_the_words_are_parsed(capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vaswani_hf.cli.arguments.make_parser", interrupt)
+    assert main(["translate", "model", "--text", "a"]) == 130
+    assert capsys.readouterr().err == "vaswani: interrupted\n"
 
 
 def test_a_closed_pipe_is_no_failure(python, files, copier_checkpoint):
@@ -326,7 +359,7 @@ def test_an_output_of_evaluate_is_refused_before_the_model_is_loaded(files, vasw
 def test_evaluate_writes_its_translations_or_nothing(files, vaswani, copier_checkpoint):
     code, out, _ = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")
     assert code == 0 and out.startswith("BLEU ") and Path("new").read_text(encoding="utf-8") == "ja?\nnein\n"
-    assert vaswani("evaluate", "no/model", *EVALUATE, "--output", "another")[0] == 1
+    assert vaswani("evaluate", "no/model", *EVALUATE, "--output", "another")[0] == 2
     assert not Path("another").exists()
 
 
@@ -357,6 +390,13 @@ def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypa
         "new cannot be written (No space left on device); free space and go on with `--resume`.",
     )
     assert not Path("new").exists()
+
+
+def test_a_copy_without_space_is_named_and_not_its_source(capsys):
+    error = OSError(errno.ENOSPC, "No space left on device", "source.py", None, "full/copy.py")
+    assert _report(error, is_output_lost=False) == 1
+    sentence = "vaswani: 'full/copy.py' cannot be read or written (No space left on device).\n"
+    assert capsys.readouterr().err == sentence
 
 
 def test_parts_of_a_line_are_written_until_it_is_whole(tmp_path):

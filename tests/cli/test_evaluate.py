@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+import torch
 from factories import tiny_tokenizer, write_recipe
 
 import vaswani_hf.evaluation.comparison as comparison
@@ -23,6 +24,7 @@ STAND_IN = """#!{python}
 import json, sys
 arguments = sys.argv[1:]
 files = arguments[arguments.index("-t") + 1 : arguments.index("--model")]
+assert arguments[arguments.index("--gpus") + 1] == "{gpus}"
 if arguments[arguments.index("--model") + 1] == "no/model":
     sys.exit("Traceback ...\\nKeyError: 'Model no/model not supported by COMET.'")
 lines = [open(file, encoding="utf-8").read().split("\\n")[:-1] for file in files]
@@ -54,7 +56,7 @@ def folder(tmp_path, monkeypatch):
 def comet(folder, monkeypatch):
     (folder / "bin").mkdir()
     command = folder / "bin" / "comet-score"
-    command.write_text(STAND_IN.format(python=sys.executable))
+    command.write_text(STAND_IN.format(python=sys.executable, gpus=int(torch.cuda.is_available())))
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder / "bin"))
 
@@ -153,7 +155,7 @@ def test_the_recipe_of_a_checkpoint_sets_tokenization_and_case(evaluate, checkpo
         "vaswani: `--tokenize` must be given, because `evaluation.tokenize` differs between the recipes of the systems "
         "('none' for one, 'char' for two), and all systems must be scored alike.\n"
     )
-    assert evaluate("one", "--compare", "two", "b", *short) == (1, "", message)
+    assert evaluate("one", "--compare", "two", "b", *short) == (2, "", message)
     out = evaluate("one", "--compare", "two", "b", *short, "--tokenize", "intl")[1]
     assert "tok:intl" in out and "from the recipe of one and two;" in out
 
@@ -223,8 +225,8 @@ BAD_INPUT = {
     "a --compare b ./a": "`--compare` names ./a twice; name it once.",
     "a --compare short": "source and short must have equally many lines, but have 12 and 1.",
     "a --compare bad": "bad must be UTF-8 text, but line 2 is not.",
-    "a --compare .": "'.' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again.",
-    "a --compare ../x/y/z": "'../x/y/z' is not a file of translations, and loading it as a checkpoint fails: `model` must be a checkpoint",
+    "a --compare .": "`model` must be a checkpoint, but '.' has no config.json; check the name, or copy the whole checkpoint again.",
+    "a --compare ../x/y/z": "`model` must be a checkpoint or a file of translations, but '../x/y/z' is not a file, and loading it as a checkpoint fails: `model` must be a checkpoint",
     "--compare a b --revision v1": "`--revision` is for MODEL, but MODEL is not given; name the systems of",
     "a --length_penalty 0 --device cpu": "`--length_penalty` is for a model, but only files of translations are given",
     "a --device cpu": "`--device` is for a model, but only files of translations are given (a); leave `--device` out.",
@@ -249,8 +251,8 @@ def test_bad_input_is_one_sentence_and_leaves_files_alone(evaluate, folder, word
     (folder / "old.png").write_bytes(b"old")
     before = {path: path.read_bytes() for path in folder.iterdir()}
     code, out, errors = evaluate(*words.split())
-    is_usage_error = BAD_INPUT[words].startswith("`") and "--tokenize" not in words
-    assert (code, out) == (1 + is_usage_error, "")
+    is_content = "equally many" in BAD_INPUT[words] or "UTF-8" in BAD_INPUT[words]
+    assert (code, out) == (1 if is_content else 2, "")
     assert errors.startswith(f"vaswani: {BAD_INPUT[words]}") and errors.count("\n") == 1
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -270,7 +272,7 @@ def test_a_side_without_text_is_refused(folder, vaswani, side, content, fault):
     words = [word for pair in files.items() for word in pair]
     for systems in (["--compare", "a", "b"], ["no/model"]):
         message = f"`{side}` must hold text, but blank {fault}."
-        assert vaswani("evaluate", *systems, *words) == (1, "", message)
+        assert vaswani("evaluate", *systems, *words) == (2, "", message)
 
 
 def test_single_empty_lines_and_other_ends_of_lines_change_no_score(folder, evaluate):

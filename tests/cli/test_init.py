@@ -26,8 +26,10 @@ def pairs(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_recipe_fits_the_files_and_trains(pairs, vaswani):
-    code, out, _ = vaswani(*INIT)
+    code, out, err = vaswani(*INIT)
     assert code == 0 and "300 sentence pairs" in out and "hours on this machine" in out
+    # The test has no terminal, so the command prints no progress bars of `datasets`.
+    assert "examples/s" not in err
     text = Path("mine.yaml").read_text()
     assert "300 sentence pairs with about " in text and "measured training steps of this model" in text
     recipe = load_recipe(
@@ -81,7 +83,8 @@ def test_a_corpus_that_is_too_small_or_not_aligned_is_refused(pairs, vaswani):
     code, _, said = vaswani("init", "mine.yaml", "--source", "few.en", "--target", "few.de")
     assert (
         code != 0
-        and said == "The training data must have at least 100 sentence pairs, but has 1; give more data."
+        and said
+        == "The training data must have at least 100 sentence pairs, but has 1; give more data, or write a recipe yourself."
     )
     assert (
         "must have equally many lines"

@@ -336,7 +336,7 @@ def test_settings_come_from_the_checkpoint_and_unknown_ones_are_named(tiny_model
     to_ctranslate2(model, joint, tmp_path / "out")
     translator = CTranslate2Backend(tmp_path / "out")
     assert [record.getMessage() for record in caplog.records] == [
-        "The engine ctranslate2 does not know `repetition_penalty`, which is 1.2 in this checkpoint."
+        "The engine ctranslate2 does not support `repetition_penalty`, which is 1.2 in this checkpoint."
     ]
     source = ids_of(joint[0], SOURCES)
     for hypotheses in search(translator, source):
@@ -444,7 +444,7 @@ def test_folders_without_what_is_needed_are_refused(checkpoint, tmp_path):
     ):
         export(checkpoint(with_tokenizers=False), tmp_path / "out", "ctranslate2")
     folder = checkpoint()
-    message = f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no CTranslate2 model."
+    message = f"`model` must be a folder that `vaswani export --format ctranslate2` wrote, but '{folder}' holds no CTranslate2 model."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         CTranslate2Backend(folder)
 

@@ -177,8 +177,9 @@ def test_the_search_keeps_what_transformers_knows(tiny_model, caplog):
     assert not {"length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty"} & set(config)
     assert model.generation_config.length_penalty_type == "gnmt"
     assert [record.getMessage() for record in caplog.records] == [
-        "The search of transformers does not know length_penalty_type=gnmt, max_length_a=1.0, max_length_b=50: the "
-        "MarianMT checkpoint divides scores by a power of the length, and its limit is the same for all sentences."
+        "The search of transformers does not support length_penalty_type=gnmt, max_length_a=1.0, max_length_b=50: for "
+        "the MarianMT checkpoint, the search divides scores by a power of the length, and uses one length limit "
+        "for all sentences."
     ]
 
 
@@ -268,7 +269,7 @@ def test_two_vocabularies_and_none(checkpoint, tmp_path):
 def test_an_export_that_fails_leaves_nothing(checkpoint, tmp_path, capsys, monkeypatch):
     folder = checkpoint(norm_position="pre")
     capsys.readouterr()
-    assert main(["export", str(folder), str(tmp_path / "x"), "--format", "marian"]) == 1
+    assert main(["export", str(folder), str(tmp_path / "x"), "--format", "marian"]) == 2
     assert capsys.readouterr().err.startswith(
         "vaswani: `norm_position` is 'pre', which MarianMT cannot express"
     )

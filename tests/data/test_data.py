@@ -523,7 +523,7 @@ def test_a_split_of_empty_lines_is_found_before_the_training(tmp_path, split):
     with pytest.raises(ValueError) as caught:
         load(section(tmp_path, **texts), tmp_path)
     assert str(caught.value) == (
-        f"`data`, {split} split: {tmp_path}/{split}.source and {tmp_path}/{split}.target must hold a pair with text on both "
+        f"The {split} split of `data`: {tmp_path}/{split}.source and {tmp_path}/{split}.target must hold a pair with text on both "
         "sides, but each of its 3 pairs has an empty side."
     )
 
@@ -550,7 +550,7 @@ def test_a_test_set_needs_text_on_each_side_and_is_kept_whole(tmp_path, side, ki
     with pytest.raises(ValueError) as caught:
         load(data, tmp_path)
     assert str(caught.value) == (
-        f"`data`, test split: the {side} side must hold text, but {place} has only empty lines."
+        f"The test split of `data`: the {side} side must hold text, but {place} has only empty lines."
     )
 
 
@@ -584,7 +584,7 @@ def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
     with pytest.raises(ValueError) as caught:
         load(data, tmp_path)
     assert str(caught.value) == (
-        f"`data`, train split: {data.train_source} and {data.train_target} must hold a line of at most 64 characters, 16 per "
+        f"The train split of `data`: {data.train_source} and {data.train_target} must hold a line of at most 64 characters, 16 per "
         "token of `data.max_length`, but each of its 2 lines is longer or empty; split the lines, or raise `data.max_length`."
     )
 

@@ -118,7 +118,7 @@ def test_files_patterns_and_folders_of_a_treebank(tmp_path):
     assert pairs["source"] == ["a", "", "a", ""] and pairs["target"] == ["(C (NN a))", "", "(B (NN a))", ""]
     for name in ("none.mrg", "*.none", "two"):
         with pytest.raises(
-            FileNotFoundError, match=r"^A treebank must be (an existing file|a folder with \.mrg files), but"
+            FileNotFoundError, match=r"^`trees` must be (an existing file|a folder with \.mrg files), but"
         ):
             treebank_files([str(tmp_path / name)])
     (tmp_path / "empty.txt").write_text("\n")

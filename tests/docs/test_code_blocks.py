@@ -43,11 +43,8 @@ PRINTED = {
 WITHOUT_PACKAGE = "trust_remote_code"
 ABSENT = """
 import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "vaswani_hf":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
+# Python raises ModuleNotFoundError for a module that is None.
+sys.modules["vaswani_hf"] = None
 """
 
 

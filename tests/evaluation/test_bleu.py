@@ -171,7 +171,9 @@ def test_wrong_inputs_are_refused_and_the_metric_goes_on(metric, given, message)
             call(**given)
         assert str(caught.value).startswith(message)
     assert metric.compute(predictions=["a"], references=["a"])["exact_match"] == 100.0
-    with pytest.raises(ValueError, match="^`predictions` must be given to `compute`, or added before it"):
+    with pytest.raises(
+        ValueError, match="^`predictions` must be given to `compute`, or added with `add` first"
+    ):
         metric.compute()
     with pytest.raises(ValueError, match=", but is '14a'.$"):
         TranslationMetric(tokenize="14a")

@@ -213,14 +213,14 @@ def test_a_picture_takes_any_name_and_is_the_same_twice(results):
 
 def test_too_many_sentences_are_refused_before_memory_is_full():
     check_comparable(20_000)
-    with pytest.raises(ValueError, match="^`--compare` takes at most 20,000 sentences, .* has 20,001"):
+    with pytest.raises(ValueError, match="^`--compare` accepts at most 20,000 sentences, .* has 20,001"):
         check_comparable(20_001)
 
 
 @pytest.mark.parametrize("seed", ["0", "x"])
 def test_a_seed_that_is_none_is_refused(seed, monkeypatch):
     monkeypatch.setenv("SACREBLEU_SEED", seed)
-    with pytest.raises(ValueError, match=f"^SACREBLEU_SEED must be .* or none, but is {seed!r}.$"):
+    with pytest.raises(ValueError, match=f"^`SACREBLEU_SEED` must be .* or none, but is {seed!r}.$"):
         check_comparable(3)
 
 

@@ -1,9 +1,8 @@
-"""The Hub of the tests: its users and repositories, its log, the faults of its answers, and a trap for other traffic."""
+"""The Hub of the tests: its users and repositories, its log, and the faults of its answers."""
 
 import os
 import re
 import secrets
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -11,28 +10,23 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
 
-from local_hub import routes, xet
+from local_hub import routes
+from local_hub.repositories import Repository, XetStore
 from local_hub.routes import Call, RefusalError, Reply
-from local_hub.storage import File, Repository, large_file
 
 
 @dataclass
 class Request:
-    """A line of the log. `has_token` is True for a token of the Hub. `status` is 0 if there was no answer."""
+    """A line of the log. `status` is 0 if there was no answer."""
 
     method: str
     path: str
-    host: str
-    has_token: bool
     status: int = 0
 
 
 @dataclass
 class Fault:
     """A fault of the next requests whose method and raw path with query match these regular expressions.
-
-    Large files are uploaded by "PUT /storage/" (LFS) or "POST /xet/v1/xorbs/". They are downloaded by "GET /storage/" or,
-    if the client uses xet and the file was uploaded with xet, by "GET /xet/blocks/".
 
     Attributes:
         method: The whole method, such as "GET".
@@ -77,8 +71,6 @@ def part_of(reply: Reply, range_header: str | None) -> Reply:
     size = len(reply.body)
     start = int(found[1])
     end = min(int(found[2] or size - 1) + 1, size)
-    if start >= size:
-        return Reply(416, b"", {"Content-Range": f"bytes */{size}"})
     headers = {**reply.headers, "Content-Range": f"bytes {start}-{end - 1}/{size}"}
     return Reply(206, reply.body[start:end], headers)
 
@@ -90,25 +82,26 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1
 
     def handle_call(self):
-        hub = self.server.hub
-        authorization = (self.headers["Authorization"] or "").removeprefix("Bearer ")
-        has_token = authorization != "" and authorization not in hub.xet.tokens
-        request = Request(self.command, self.path, self.headers["Host"] or "", has_token)
-        fault = NO_FAULT
-        if not self.path.startswith(xet.OWN_PATH):
-            fault = hub.next_fault(self.command, self.path)
-            hub.requests.append(request)
-            if has_token and f"http://{request.host}" != hub.endpoint:
-                hub.leaks.append(request)
+        if not self.path.startswith("/"):
+            self.do_CONNECT()
+            return
         try:
-            self._answer(hub, request, fault)
+            self._answer(self.server.hub)
         except (CutError, ConnectionError):
             self.close_connection = True
             self.connection.close()
 
     do_GET = do_HEAD = do_POST = do_PUT = handle_call  # noqa: N815
 
-    def _answer(self, hub, request: Request, fault: Fault) -> None:
+    def do_CONNECT(self):  # noqa: N802
+        """Record and refuse a request to another host. The tests name the Hub as the proxy for all other hosts."""
+        self.server.hub.strangers.append(self.path)
+        self.send_error(403)
+
+    def _answer(self, hub) -> None:
+        request = Request(self.command, self.path)
+        fault = hub.next_fault(self.command, self.path)
+        hub.requests.append(request)
         path, _, query = self.path.partition("?")
         call = Call(self.command, path, parse_qs(query), self.headers, self._body(fault.cut_after))
         if fault.status is None:
@@ -133,15 +126,7 @@ class Handler(BaseHTTPRequestHandler):
         if size and cut_after is not None:
             self.rfile.read(min(size, cut_after))
             raise CutError
-        if self.headers["Transfer-Encoding"] == "chunked":
-            return b"".join(iter(self._chunk, b""))
         return self.rfile.read(size)
-
-    def _chunk(self) -> bytes:
-        size = int(self.rfile.readline().split(b";")[0], 16)
-        content = self.rfile.read(size)
-        self.rfile.readline()
-        return content
 
     def log_message(self, *args):
         """The log is `LocalHub.requests`; nothing is printed."""
@@ -152,58 +137,36 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request, client_address):
-        """Prints an error of the server. A client that closes the connection is not an error."""
+        """Print an error of the server. A client that closes the connection is not an error."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class LocalHub:
-    """A Hub on loopback. Large files are at another origin, as on a CDN; the other origin is the same port
-    under another host name.
+    """A Hub on loopback.
+
+    Attributes:
+        users: Names and roles by token.
+        repositories: By type and name.
+        objects: The contents of large files that were uploaded, by sha256.
+        strangers: The requests to other hosts.
     """
 
     def __init__(self):
-        # Names and roles by token.
         self.users: dict[str, tuple[str, str]] = {}
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.objects: dict[str, bytes] = {}
-        self.xet = xet.Store()
-        self.signature = secrets.token_hex(8)
+        self.xet = XetStore()
         self._lock = threading.Lock()
         self.clear()
-        self.forget_offences()
-
-    def start(self) -> None:
         self._server = Server(("127.0.0.1", 0), Handler)
         self._server.hub = self
-        port = self._server.server_port
-        self.endpoint = f"http://127.0.0.1:{port}"
-        self.storage_origin = self.xet.origin = f"http://localhost:{port}"
-        self._trap = socket.create_server(("127.0.0.1", 0))
-        for work in (self._server.serve_forever, self._catch_strangers):
-            threading.Thread(target=work, daemon=True).start()
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._trap.close()
-
-    def _catch_strangers(self) -> None:
-        """Records and refuses all requests to the proxy of the tests. Requests to loopback do not use the proxy."""
-        while True:
-            try:
-                connection, _ = self._trap.accept()
-            except OSError:
-                return
-            with connection:
-                connection.settimeout(2)
-                try:
-                    self.strangers.append(connection.recv(1000).decode(errors="replace").split("\r\n")[0])
-                    connection.sendall(
-                        b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-                    )
-                except OSError:
-                    self.strangers.append("a connection without a request")
 
     def environment(self, token: str | None = None) -> dict[str, str]:
         """The environment of a process that uses only this Hub; the caller adds HF_HOME."""
@@ -212,58 +175,53 @@ class LocalHub:
             for name, value in os.environ.items()
             if not name.startswith(("HF_", "HUGGING")) and not name.lower().endswith("_proxy")
         }
-        trap = f"http://127.0.0.1:{self._trap.getsockname()[1]}"
         environment |= {
             "HF_ENDPOINT": self.endpoint,
             "HF_HUB_DISABLE_TELEMETRY": "1",
+            # Large files move with Git LFS. The fixture `transfer` also moves them with xet.
+            "HF_HUB_DISABLE_XET": "1",
             "DISABLE_SAFETENSORS_CONVERSION": "1",
             # The datasets library counts downloads at another host.
             "HF_UPDATE_DOWNLOAD_COUNTS": "0",
-            **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), trap),
+            **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), self.endpoint),
             "NO_PROXY": "127.0.0.1,localhost",
         }
         if token is not None:
             environment["HF_TOKEN"] = token
-        if "HF_HUB_DISABLE_XET" in os.environ:
-            environment["HF_HUB_DISABLE_XET"] = os.environ["HF_HUB_DISABLE_XET"]
         return environment
 
     def add_token(self, name: str, role: str = "write") -> str:
-        """Makes a token of a user, who may be new."""
+        """Make a token of a user, who may be new."""
         token = "hf_" + secrets.token_hex(17)
         self.users[token] = (name, role)
         return token
 
     def create_repository(self, id: str, type: str = "model", private: bool = False) -> Repository:
-        repository = Repository(id, type, self.objects)
-        repository.private = private
-        self.repositories[type, id] = repository
-        return repository
+        self.repositories[type, id] = Repository(id, type, private)
+        return self.repositories[type, id]
 
     def repository(self, id: str, type: str = "model") -> Repository:
         return self.repositories[type, id]
 
-    def uploaded(self, path: str, sha256: str) -> File:
+    def uploaded(self, sha256: str) -> bytes:
         """A large file that was uploaded with xet or LFS."""
-        if sha256 not in self.objects:
-            content = self.xet.content(sha256)
-            if content is None:
-                raise RefusalError(400, f"The content of {path} (sha256 {sha256}) was never uploaded")
-            self.objects[sha256] = content
-        return large_file(self.objects[sha256])
+        content = self.objects.get(sha256) or self.xet.content(sha256)
+        if content is None:
+            raise RefusalError(400, f"The file with the sha256 {sha256} was never uploaded")
+        return content
+
+    def uploads(self) -> list[str]:
+        """The requests that uploaded a large file with Git LFS."""
+        return [request.path for request in self.requests if request.path.startswith("/storage/")]
 
     def clear(self) -> None:
-        """Empties the log and takes back the faults."""
+        """Empty the log, and take back the faults."""
         self.requests: list[Request] = []
+        self.strangers: list[str] = []
         self.faults: list[Fault] = []
 
-    def forget_offences(self) -> None:
-        """Empties the lists of requests that left loopback and of tokens that another origin received."""
-        self.strangers: list[str] = []
-        self.leaks: list[Request] = []
-
     def fault(self, method: str, pattern: str, **options) -> None:
-        """Disturbs the next requests; see `Fault`."""
+        """Disturb the next requests; see `Fault`."""
         self.faults.append(Fault(method, pattern, **options))
 
     def next_fault(self, method: str, path: str) -> Fault:
@@ -271,26 +229,17 @@ class LocalHub:
             return next((fault for fault in self.faults if fault.strikes(method, path)), NO_FAULT)
 
     def answer(self, call: Call) -> Reply:
+        token = (call.headers["Authorization"] or "").removeprefix("Bearer ")
         try:
-            if call.headers["Host"].startswith("localhost:"):
-                return self._answer_storage(call)
-            token = (call.headers["Authorization"] or "").removeprefix("Bearer ")
+            if token and token not in self.users:
+                is_whoami = call.path == "/api/whoami-v2"
+                message = (
+                    "Invalid user token." if is_whoami else "Invalid credentials in Authorization header"
+                )
+                raise RefusalError(401, message)
             if token:
-                if token not in self.users:
-                    is_whoami = call.path == "/api/whoami-v2"
-                    message = (
-                        "Invalid user token." if is_whoami else "Invalid credentials in Authorization header"
-                    )
-                    raise RefusalError(401, message)
                 call.user, call.role = self.users[token]
-            return routes.answer_api(self, call)
+            with self._lock:
+                return routes.answer(self, call)
         except RefusalError as refusal:
             return refusal.reply
-
-    def _answer_storage(self, call: Call) -> Reply:
-        if call.path.startswith("/storage/"):
-            function, names = routes.find_route(routes.STORAGE_ROUTES, call, call.path)
-            return function(self, call, *names)
-        # The xet protocol has newer routes. If they are missing, the client uses these.
-        function, names = routes.find_route(xet.ROUTES, call, call.path)
-        return function(self.xet, call, *names)

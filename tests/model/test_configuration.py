@@ -189,7 +189,13 @@ def test_two_vocabularies_by_default_of_one_size():
     assert config.decoder_vocab_size == 101
 
 
-MISSPELLED = {"num_encoder_layers": "encoder_layers", "dmodel": "d_model", "hiden_size": "hidden_size"}
+MISSPELLED = {
+    "num_encoder_layers": "encoder_layers",
+    "dmodel": "d_model",
+    "hiden_size": "hidden_size",
+    "d_ff": "encoder_ffn_dim",
+    "N": "encoder_layers",
+}
 
 
 @pytest.mark.parametrize("name", MISSPELLED)
@@ -268,6 +274,7 @@ ALL_CHANGED = {
     "norm_position_of_decoder": "post",
     "final_norm": True,
     "layer_norm_eps": 1e-6,
+    "position_embedding": "learned",
     "position_timescales": "tensor2tensor",
     "position_offset": 2,
     "max_position_embeddings": 33,

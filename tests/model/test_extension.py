@@ -65,11 +65,8 @@ register_position_encoding("ramp_of_user", Ramp)
 '''
 REMOTE = """
 import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "vaswani_hf":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
+# Python raises ModuleNotFoundError for a module that is None.
+sys.modules["vaswani_hf"] = None
 import json, torch
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 name, own, ids = sys.argv[1], sys.argv[2], torch.tensor(json.loads(sys.argv[3]))
@@ -176,7 +173,7 @@ class Plain(VaswaniAttention):
         ("plain", nn.Linear, "^The class of 'plain' must be a subclass of VaswaniAttention, but is"),
         ("plain", Plain.scores, "^The class of 'plain' must be a subclass of VaswaniAttention, but is"),
         ("plain", VaswaniAttention, "^The class of 'plain' must be a subclass of VaswaniAttention, but is"),
-        ("cosine", Plain, "^`name` must be new, but 'cosine' is registered for CosineAttention; choose"),
+        ("cosine", Plain, "'cosine' is registered for CosineAttention of the module cosine_of_user; choose"),
     ],
 )
 def test_a_registration_that_cannot_be_is_refused(module, name, kind, message):
@@ -265,6 +262,7 @@ def test_a_checkpoint_has_the_users_file_and_loads_without_the_package(
         ("import vaswani_hf", "because of line 4, 'import vaswani_hf'; write `from vaswani_hf import …` on"),
         ("x = 1; from vaswani_hf import VaswaniConfig", "because of line 4"),
         ("from vaswani_hf import Translator", "because it imports `Translator` from vaswani_hf; import only"),
+        ("import helper_of_user", "because it imports helper_of_user; put all code that CosineAttention"),
         (
             '"""\nfrom .helpers import x\n"""',
             "because it imports .helpers; put all code that CosineAttention",
@@ -272,6 +270,7 @@ def test_a_checkpoint_has_the_users_file_and_loads_without_the_package(
     ],
 )
 def test_a_file_that_cannot_travel_is_named(module, tiny_checkpoint, repo_id, vaswani, caplog, line, reason):
+    Path(module.__file__).with_name("helper_of_user.py").touch()
     Path(module.__file__).write_text(CODE.replace("import torch\n", f"import torch\n{line}\n", 1))
     importlib.reload(module)
     folder = tiny_checkpoint(**USER_FIELDS)
@@ -295,6 +294,63 @@ def test_a_buffer_that_would_be_lost_is_refused(module, tiny_model):
     register_position_encoding("lost", Lost)
     with pytest.raises(ValueError, match="^The buffer `embed_positions.table` of a registered class must be"):
         tiny_model(position_embedding="lost")
+
+
+def test_a_tensor_that_would_be_lost_is_refused(module, tiny_model):
+    class LostTensor(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.table = torch.ones(9, config.d_model)
+
+    register_position_encoding("lost_tensor", LostTensor)
+    with pytest.raises(ValueError, match="^The tensor `embed_positions.table` of a registered class must be"):
+        tiny_model(position_embedding="lost_tensor")
+
+
+class OneHead(VaswaniAttention):
+    def scores(self, query, key):
+        return super().scores(query, key).mean(dim=1, keepdim=True)
+
+
+class OneKey(VaswaniAttention):
+    def scores(self, query, key):
+        return super().scores(query, key)[..., :1]
+
+
+class OneFeature(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+
+    def forward(self, position_ids):
+        return position_ids[..., None].float()
+
+
+@pytest.mark.parametrize("kind", [OneHead, OneKey])
+def test_scores_of_another_shape_are_refused_although_they_broadcast(module, tiny_model, kind):
+    register_attention(kind.__name__, kind)
+    with pytest.raises(
+        ValueError, match=rf"^`{kind.__name__}.scores` must return the shape \[B, H, T, S\] = \["
+    ):
+        tiny_model(attention_score=kind.__name__)(IDS, decoder_input_ids=IDS)
+
+
+def test_encodings_of_another_shape_are_refused_although_they_broadcast(module, tiny_model):
+    register_position_encoding("one_feature", OneFeature)
+    with pytest.raises(
+        ValueError, match="^`OneFeature.forward` must return the shape .* but returns the shape"
+    ):
+        tiny_model(position_embedding="one_feature")(IDS, decoder_input_ids=IDS)
+
+
+def test_another_class_of_the_same_name_is_refused(module, tmp_path, monkeypatch):
+    """A copy of the file may register the class again. A file with another class of this name may not."""
+    (tmp_path / "user" / "copy_of_user.py").write_text(CODE)
+    assert importlib.import_module("copy_of_user").CosineAttention is ATTENTIONS.classes["cosine"]
+    (tmp_path / "user" / "other_of_user.py").write_text(CODE.replace("self.temperature * query", "query"))
+    with pytest.raises(
+        ValueError, match="'cosine' is registered for CosineAttention of the module copy_of_user"
+    ):
+        importlib.import_module("other_of_user")
 
 
 def test_the_models_of_one_ensemble_may_have_different_attentions(module, tiny_model):

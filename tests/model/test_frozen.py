@@ -28,11 +28,8 @@ EVERY_OPTION = {
 # Python runs these lines in a process in which the package cannot be imported.
 WITHOUT_THE_PACKAGE = """
 import json, sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "vaswani_hf":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Absent())
+# Python raises ModuleNotFoundError for a module that is None.
+sys.modules["vaswani_hf"] = None
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, pipeline
 given = json.loads(sys.argv[1])

@@ -132,7 +132,10 @@ def test_loss_and_gradients_equal_the_reference(tiny_model, fields, smoothing, f
     expected_gradients = torch.autograd.grad(expected, list(parameters.values()))
     loss.backward()
     for (name, parameter), gradient in zip(parameters.items(), expected_gradients, strict=True):
-        if model.config.zero_start_embedding and name in ("model.shared.weight", "model.decoder.embed_tokens.weight"):
+        if model.config.zero_start_embedding and name in (
+            "model.shared.weight",
+            "model.decoder.embed_tokens.weight",
+        ):
             # Training does not change the embedding of the start token.
             gradient[PAD] = 0.0
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-5, rtol=1e-5, msg=f"{name}: {{}}".format)
@@ -542,13 +545,15 @@ def test_bfloat16_is_near_float32(tiny_model):
     assert all(parameter.grad.isfinite().all() for parameter in half.parameters())
 
 
-def test_a_cache_of_the_decoder_alone_serves_no_cross_attention(tiny_model):
+# transformers 5.24 renamed the argument `past_key_values` to `cache`.
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_a_cache_of_the_decoder_alone_serves_no_cross_attention(tiny_model, name):
     model = tiny_model()
     source, target = torch.tensor([[5, 9, 4, EOS]]), torch.tensor([[0, 6, 8]])
     expected = model(input_ids=source, decoder_input_ids=target).logits
     cache = DynamicCache(config=model.config)
     for step in range(3):
-        outputs = model(input_ids=source, decoder_input_ids=target[:, step : step + 1], past_key_values=cache)
+        outputs = model(input_ids=source, decoder_input_ids=target[:, step : step + 1], **{name: cache})
         close(outputs.logits[:, 0], expected[:, step])
 
 

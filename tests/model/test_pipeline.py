@@ -141,6 +141,12 @@ def test_several_translations_are_nested(translator, tokenizer):
     assert translator(TEXTS, batch_size=3, **settings) == expected
 
 
+def test_a_seed_draws_what_the_translator_draws(translator, checkpoint):
+    settings = {"do_sample": True, "num_beams": 1, "max_new_tokens": 6, "seed": 3}
+    drawn = [record["translation_text"] for record in translator(TEXTS, **settings)]
+    assert drawn == list(Translator.from_pretrained(checkpoint).translate(TEXTS, **settings))
+
+
 def test_a_stream_is_read_as_it_is_translated(translator):
     read = count()
     texts = (text for text in TEXTS * 1000 if next(read) >= 0)
@@ -313,7 +319,9 @@ def test_a_tokenizer_of_another_model_is_refused(translator, tokenizer, checkpoi
     larger = tiny_tokenizer(TEXTS + GERMAN, 300)
     larger.add_tokens(["<new>"])
     message = f"The source tokenizer must fit {checkpoint!r}, but has ids up to 300, more than the 300 classes of the model"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}; take both from one checkpoint.$"):
+    with pytest.raises(
+        ValueError, match=f"^{re.escape(message)}; take the tokenizer and the model from one checkpoint.$"
+    ):
         pipeline("translation", model=model, tokenizer=larger)
     for token, token_id in (("pad_token", 5), ("eos_token", 7)):
         other = tiny_tokenizer(TEXTS + GERMAN, 300)

@@ -110,7 +110,7 @@ def test_a_parser_does_not_translate_and_its_card_does_not_say_so(checkpoint, va
         ),
     ):
         code, out, sentence = vaswani(*words)
-        assert (code, out) == (1, "")
+        assert (code, out) == (2, "")
         assert sentence.startswith(f"`model` must be a {message.format(checkpoint)}")
     card = str(model_card(checkpoint, "user/parser"))
     assert "constituency trees" in card and "- F1 " in card and "labelled bracketing F1" in card
@@ -128,7 +128,7 @@ REFUSED = [
     (
         GOLD,
         "{checkpoint} --trees none.mrg",
-        "A treebank must be an existing file, but none.mrg does not exist.",
+        "`trees` must be an existing file, but none.mrg does not exist.",
     ),
     (
         GOLD,
@@ -172,7 +172,9 @@ def test_what_cannot_be_scored_is_refused_in_a_sentence(
     (tmp_path / "gold").write_text(gold)
     (tmp_path / "other").write_text("(S (NN a))")
     code, out, sentence = vaswani("evaluate", *words.format(checkpoint=checkpoint).split())
-    assert code in (1, 2) and out == "" and sentence.startswith(message)
+    # The messages about the content of a file begin with the file.
+    assert (code, out) == (1 if message.startswith("gold") else 2, "")
+    assert sentence.startswith(message)
 
 
 def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog):
@@ -183,7 +185,7 @@ def test_treebanks_of_files_are_trained_on(vaswani, tmp_path, checkpoint, caplog
     code, _, error = vaswani("train", recipe)
     assert code == 1 and not (tmp_path / "run" / "results.json").exists()
     assert error.startswith(
-        f"`data`, train split: {treebank}, line 3: the tree that begins here lacks a closing"
+        f"The train split of `data`: {treebank}, line 3: the tree that begins here lacks a closing"
     )
     treebank.write_text(GOLD + "( (S (NP (-NONE- *))))\n")
     assert vaswani("train", recipe)[0] == 0
@@ -269,15 +271,15 @@ def test_a_parser_begins_with_a_parser_and_lends_its_tokenizers_to_nobody_else(
     changes = {"tokenizer": None, "decoding": None, "training": {"bf16": False, "max_steps": 1}}
     other = write_recipe(tmp_path / "text.yaml", **causal, **changes)
     code, _, error = vaswani("train", other)
-    assert code == 1 and error.startswith(
-        f"'{checkpoint}', the model of `model.init_from`, is a parser with a target vocabulary of trees"
+    assert code == 2 and error.startswith(
+        f"`model.init_from` must have tokenizers for `task: causal_lm`, but '{checkpoint}' is a parser with a target vocabulary of trees"
     )
     assert vaswani("train", other, "--keep", "false", "--vocab_size", "300")[0] == 0
     words = ["--output_dir", tmp_path / "other"]
     code, _, error = vaswani("train", recipe, "--init_from", text, *words)
-    assert code == 1 and "`model.init_from` needs a model with an encoder" in error
+    assert code == 2 and "`model.init_from` needs a model with an encoder" in error
     part = write(tmp_path / "part.yaml", {"tokenizer": {}, "model": {"init_from": {"decoder": str(text)}}})
     code, _, error = vaswani("train", part, *words)
-    assert code == 1 and error.startswith(
-        f"'{text}', the model of `model.init_from`, has no target vocabulary of trees"
+    assert code == 2 and error.startswith(
+        f"`model.init_from` must have tokenizers for `task: parsing`, but '{text}' has no target vocabulary of trees"
     )

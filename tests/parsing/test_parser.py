@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from factories import tiny_model
 
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.data.tokenizer_training import train_tokenizer
@@ -32,17 +33,25 @@ def tokenizers():
     return source, train_tree_tokenizer(map(str, trees), 64)
 
 
-@pytest.fixture(scope="module")
-def random_parser(tokenizers, tiny_model):
+def untrained_parser(tokenizers, **fields) -> Parser:
     """An untrained parser, which would open brackets without end."""
     source, target = tokenizers
-    ids = {name: getattr(target, name) for name in ("bos_token_id", "pad_token_id", "eos_token_id")}
-    sizes = {
-        "vocab_size": len(source),
-        "decoder_vocab_size": len(target),
-        "share_encoder_decoder_embeddings": False,
-    }
-    return Parser(tiny_model(**sizes, **ids, decoder_start_token_id=ids["bos_token_id"]), source, target)
+    model = tiny_model(
+        vocab_size=len(source),
+        decoder_vocab_size=len(target),
+        share_encoder_decoder_embeddings=False,
+        bos_token_id=target.bos_token_id,
+        pad_token_id=target.pad_token_id,
+        eos_token_id=target.eos_token_id,
+        decoder_start_token_id=target.bos_token_id,
+        **fields,
+    )
+    return Parser(model, source, target)
+
+
+@pytest.fixture(scope="module")
+def random_parser(tokenizers) -> Parser:
+    return untrained_parser(tokenizers)
 
 
 @pytest.mark.parametrize("limit", [{}, {"max_length_a": 0, "max_length_b": 20}, {"max_new_tokens": 15}])
@@ -171,17 +180,8 @@ def test_the_parser_is_scored_on_sentences_of_any_words(random_parser):
     assert [tree.words for tree in scores["trees"]] == [tree.words for tree in gold]
 
 
-def test_a_sentence_longer_than_the_positions_is_refused(tokenizers, tiny_model):
-    source, target = tokenizers
-    ids = {name: getattr(target, name) for name in ("bos_token_id", "pad_token_id", "eos_token_id")}
-    sizes = {
-        "vocab_size": len(source),
-        "decoder_vocab_size": len(target),
-        "share_encoder_decoder_embeddings": False,
-    }
-    places = {"position_embedding": "learned", "max_position_embeddings": 12}
-    model = tiny_model(**sizes, **ids, **places, decoder_start_token_id=ids["bos_token_id"])
-    parser = Parser(model, source, target)
+def test_a_sentence_longer_than_the_positions_is_refused(tokenizers):
+    parser = untrained_parser(tokenizers, position_embedding="learned", max_position_embeddings=12)
     assert len(parser("a b c", num_beams=2).words) == 3
     with pytest.raises(
         ValueError,

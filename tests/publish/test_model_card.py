@@ -238,7 +238,7 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     card = model_card(folder, "alice/words")
     assert set(card.data.to_dict()) == {"library_name", "pipeline_tag", "tags"}
     assert "There is no record of the training of this model." in card.text
-    assert "between which languages is not known" in card.text
+    assert "the two languages are not known" in card.text
     assert "The purpose of the model is not known" in card.text
     assert "Not known: no score was recorded." in card.text
     assert "Not known. Ask the publisher of the model before you use it." in card.text

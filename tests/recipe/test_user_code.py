@@ -26,6 +26,7 @@ register_attention("{name}", {name})
 def recipe(tmp_path, monkeypatch):
     """The path of a recipe that names a file beside itself; the registry forgets its classes after the test."""
     monkeypatch.setattr(ATTENTIONS, "classes", dict(ATTENTIONS.classes))
+    monkeypatch.setattr("vaswani_hf.user_code._executed", {})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine.py").write_text(CODE.format(name="Mine"))
@@ -80,7 +81,10 @@ def test_a_resumed_run_may_name_another_file(recipe, tmp_path):
     ("content", "message"),
     [
         (None, "^`model.code` must be an existing Python file, but is '.*mine.py'.$"),
-        ("1 / 0", "^'.*mine.py', the file of `model.code`, fails with ZeroDivisionError: division by zero"),
+        (
+            "1 / 0",
+            "^`model.code` is '.*mine.py', but the file fails with ZeroDivisionError: division by zero",
+        ),
         ("import no_such_module", "fails with ModuleNotFoundError: No module named 'no_such_module'"),
     ],
 )
@@ -93,6 +97,7 @@ def test_a_file_that_cannot_be_executed_is_named(recipe, content, message):
         load_recipe(recipe)
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_train_and_translate_with_the_file(recipe, few_numbers, tmp_path, vaswani, monkeypatch):
     run = tmp_path / "run"
     words = ["--output_dir", run, "--max_steps", "2", "--position_embedding", "none"]
@@ -100,5 +105,15 @@ def test_train_and_translate_with_the_file(recipe, few_numbers, tmp_path, vaswan
     assert (run / "mine.py").is_file()
     ATTENTIONS.classes.pop("Mine")
     code, _, message = vaswani("translate", run, "--text", "seven")
-    assert code == 1 and "but is 'Mine'; import the Python file that adds 'Mine'" in message
-    assert vaswani("translate", run, "--text", "seven", "--code", run / "mine.py")[0] == 0
+    assert code == 2 and "but is 'Mine'; import the Python file that adds 'Mine'" in message
+    code = ("--code", run / "mine.py")
+    assert vaswani("translate", run, "--text", "seven", *code)[0] == 0
+    (tmp_path / "texts").write_text("seven\nsix\nfive\n")
+    words = ("translate", run, "--input", tmp_path / "texts", "--window", 1, "--device", "cpu", *code)
+    expected = vaswani(*words)
+    assert expected[0] == 0 and vaswani(*words, "--workers", 2) == expected
+    # MarianMT has no attention functions of users.
+    exported = tmp_path / "exported"
+    exit_code, _, message = vaswani("export", run, exported, "--format", "marian", *code)
+    assert exit_code == 2 and "which MarianMT cannot express" in message
+    assert not exported.exists()

@@ -180,7 +180,7 @@ def test_an_invalid_list_is_refused_before_the_training(folder, tmp_path, conten
     text = "output_dir: x\ntask: causal_lm\ndata: {language: en, corpus: numbers}\ntraining: {max_steps: 2}\n"
     (folder / "texts.yaml").write_text(text)
     write_recipe(folder / "numbers.yaml")
-    assert main(["ablate", str(path), "--output", str(tmp_path / "runs")]) == 1
+    assert main(["ablate", str(path), "--output", str(tmp_path / "runs")]) == 2
     said = capsys.readouterr().err
     assert message.replace("{}", str(path)) in said and said.count("\n") == 1
     assert not (tmp_path / "runs").exists()
@@ -222,6 +222,6 @@ def test_each_list_of_the_project_is_valid(folder, name, tmp_path):
 def test_another_run_in_the_same_folder_is_refused(first_time, words, folder, capsys):
     path = folder / "changed.yaml"
     path.write_text(LIST.replace("simcut_alpha: 3.0", "simcut_alpha: 2.0"))
-    assert main(["ablate", str(path), *words[2:]]) == 1
+    assert main(["ablate", str(path), *words[2:]]) == 2
     said = capsys.readouterr().err
     assert "The run `simcut` in" in said and "simcut_alpha` is 2.0" in said

@@ -46,10 +46,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, finished,
 def test_a_folder_without_a_final_model_lists_its_checkpoints(copied, vaswani, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_some")
     sentence = (
-        f"'{unfinished(copied)}' holds no finished model, only checkpoints of a run (checkpoint-4, checkpoint-8); name a "
+        f"`model` must be a finished model, but '{unfinished(copied)}' holds only checkpoints of a run (checkpoint-4, checkpoint-8); name a "
         f"checkpoint, such as '{copied}/checkpoint-8', or finish the run with `vaswani train` and `--resume true`."
     )
-    assert vaswani("translate", copied, "--text", "one") == (1, "", sentence)
+    assert vaswani("translate", copied, "--text", "one") == (2, "", sentence)
     # A run writes config.json at its end.
     (copied / "config.json").unlink()
     for words in (
@@ -57,7 +57,7 @@ def test_a_folder_without_a_final_model_lists_its_checkpoints(copied, vaswani, m
         ["push", copied, "user/name"],
         ["export", copied, copied.parent / "out", "--format", "marian"],
     ):
-        assert vaswani(*words) == (1, "", sentence)
+        assert vaswani(*words) == (2, "", sentence)
 
 
 def test_a_damaged_manifest_of_an_old_checkpoint_is_reported_when_it_is_deleted(run, copied, capsys):
@@ -120,7 +120,8 @@ def test_a_signal_to_the_whole_group_leaves_the_loader_at_work(run, before_metho
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"), [("model.safetensors", "is not as it was"), ("manifest.json", "is damaged\n")]
+    ("name", "fault"),
+    [("model.safetensors", "has changed since it was saved"), ("manifest.json", "is damaged\n")],
 )
 def test_a_damaged_checkpoint_takes_no_part_in_the_average(run, copy_of, capsys, name, fault):
     folder = unfinished(copy_of(AVERAGED))

@@ -73,6 +73,7 @@ def test_a_run_whose_learning_rate_explodes_ends_with_its_last_good_checkpoint(
     folder = tmp_path / "run"
     assert code == 1
     assert sentence.startswith("The loss has exploded: it has been too high since step 4"), sentence
+    assert "; the lowest mean loss before is " in sentence
     assert (
         f"the last good checkpoint is '{folder}/checkpoint-40'. Try a lower `training.learning_rate"
         in sentence

@@ -9,7 +9,7 @@ import pytest
 from tiny_runs import DAMAGES, contents, metrics, results, write_pairs
 
 from vaswani_hf.checkpoint.files import checkpoints_in
-from vaswani_hf.checkpoint.manifest import verify_manifest
+from vaswani_hf.checkpoint.manifest import metadata_of, read_manifest, verify_manifest, write_manifest
 from vaswani_hf.data.toy_corpora import number_pairs
 
 FINAL = """
@@ -66,6 +66,18 @@ def test_damaged_files_of_a_finished_run_are_made_again(run, copied, capsys, nam
     run("run", "--resume=true")
     assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
     assert not changed(copied, expected)
+
+
+def test_a_file_that_is_made_again_with_different_bytes_is_recorded(run, copied, capsys):
+    config = copied / "config.json"
+    files = {name: copied / name for name in read_manifest(copied)["files"]}
+    config.write_text(config.read_text() + "\n")
+    write_manifest(copied, metadata_of(copied), files)
+    config.unlink()
+    run("run", "--resume=true")
+    assert "made again, but with different bytes: config.json\n" in capsys.readouterr().out
+    run("run", "--resume=true")
+    assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
 
 
 def test_all_of_a_finished_run_but_its_manifest_is_made_again(run, copied):
@@ -162,7 +174,7 @@ def test_a_finished_run_refuses_other_training_data_and_another_recipe(run, trai
         code, _, sentence = train_command(resumed)
         assert code == 1 and sentence.startswith(refused)
         code, _, sentence = train_command(resumed, "--seed=2")
-        assert code == 1 and sentence.startswith("`seed` is 2, but the run in ")
+        assert code == 2 and sentence.startswith("`seed` is 2, but the run in ")
         corpus.write_text(rows)
         if is_whole:
             assert contents(folder) == expected
@@ -198,7 +210,5 @@ def test_a_finished_run_of_an_earlier_version_is_finished(run, copied, capsys):
         (folder / "manifest.json").unlink()
     run("run", "--resume=true")
     assert "is finished; nothing is left to do" in capsys.readouterr().out
-    with pytest.raises(
-        ValueError, match="manifest.json, which is written last, is missing: the folder was not"
-    ):
+    with pytest.raises(ValueError, match="manifest.json is missing, so the checkpoint is"):
         run("run", "--resume=true --num_beams=3")

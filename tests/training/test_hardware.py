@@ -131,7 +131,7 @@ def test_deepspeed_leaves_a_run_in_float32(run, machine, monkeypatch):
 
 def test_too_many_processes_for_batches_are_refused_before_they_are_started(train_command, tmp_path):
     code, _, sentence = train_command("--dataloader_num_workers=1000000")
-    assert code == 1
+    assert code == 2
     assert "`training.dataloader_num_workers` must be at most" in sentence
     assert not (tmp_path / "run").exists()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from factories import write_recipe
+from factories import CODE_FILES, write_recipe
 from huggingface_hub import HfApi
 from tiny_runs import metrics, same, weights
 from transformers import (
@@ -19,7 +19,6 @@ from transformers import (
     pipeline,
 )
 
-import vaswani_hf
 from vaswani_hf.checkpoint.hub import HubError
 from vaswani_hf.publish.push import push
 from vaswani_hf.recipe import load_recipe
@@ -44,10 +43,6 @@ ROOT_FILES = {
     *"config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json".split()
 }
 PUBLISHED = ROOT_FILES | {"README.md", "recipe.yaml", "training_curve.png"}
-# A translation checkpoint does not contain the file of the language models.
-TRAVELLERS = {path.name for path in (Path(vaswani_hf.__file__).parent / "model").glob("*_vaswani.py")} - {
-    "language_models_vaswani.py"
-}
 STATE_FILES = {
     *"manifest.json optimizer.pt scheduler.pt rng_state.pth trainer_state.json metrics.jsonl".split()
 }
@@ -141,7 +136,7 @@ def test_what_each_strategy_leaves(hub, repo_id, alice, recipe, pushing, strateg
     ("strategy", "streaming"),
     [
         ("checkpoint", "false"),
-        pytest.param("all_checkpoints", "true", marks=[pytest.mark.transfer, pytest.mark.slow]),
+        pytest.param("all_checkpoints", "true", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_goes_on_on_another_machine(repo_id, recipe, pushing, strategy, streaming, tmp_path, capsys):
@@ -253,14 +248,13 @@ def test_a_trainer_of_the_user_pushes_what_loads(hub, repo_id, alice, copier, st
         assert torch.equal(tensor, model.state_dict()[name]), name
 
 
-@pytest.mark.transfer
-def test_a_pipeline_pushes_everything(hub, repo_id, alice, finished, tmp_path):
+def test_a_pipeline_pushes_everything(hub, repo_id, alice, transfer, finished, tmp_path):
     pipeline("translation", model=str(finished)).push_to_hub(
         repo_id, private=True, commit_message="All of it"
     )
     files = hub.repository(repo_id).files()
     assert by_folder(files) == {"": PUBLISHED}
-    assert {name for name in files if name.endswith(".py")} == TRAVELLERS
+    assert {name for name in files if name.endswith(".py")} == CODE_FILES
     assert not any(str(tmp_path).encode() in content for content in files.values())
     assert b"alice" in files["README.md"] and hub.repository(repo_id).private
     # Push a model that was loaded from an older commit of the Hub, with the card, recipe and picture of this

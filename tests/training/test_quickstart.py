@@ -53,7 +53,7 @@ def test_too_many_wrong_numbers_end_it_with_a_sentence(quickstart, finished, cap
     with pytest.raises(SystemExit) as ended:
         quickstart.main(str(finished))
     assert ended.value.code == (
-        f"Of the numbers below 12 at least 99.5 % must be translated right, but '{finished}' translates 0.00 % right; "
+        f"At least 99.5 % of the numbers below 12 must be translated correctly, but '{finished}' translates 0.00 % correctly; "
         f"remove '{finished}' and run `make quickstart` again."
     )
     rows = re.findall(r"(\d+) numbers of length (\d), (.*): exact match 0.00 %", capsys.readouterr().out)

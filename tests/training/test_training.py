@@ -146,6 +146,6 @@ def test_bad_data_is_one_sentence_and_leaves_nothing_behind(train_command, tmp_p
     code, _, sentence = train_command(files, "--corpus=null")
     assert code == 1
     assert sentence == (
-        f"`data`, train split: {tmp_path}/a.en and {tmp_path}/a.de must have equally many lines, but have 2 and 1."
+        f"The train split of `data`: {tmp_path}/a.en and {tmp_path}/a.de must have equally many lines, but have 2 and 1."
     )
     assert not (tmp_path / "run" / "recipe.yaml").exists()

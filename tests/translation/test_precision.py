@@ -101,7 +101,7 @@ def test_another_dtype_is_refused(copier_checkpoint, vaswani):
         Translator.from_pretrained(copier_checkpoint, dtype="float64")
     options = ("--engine", "ctranslate2", "--text", "eins")
     code, _, sentence = vaswani("translate", "no folder", *options, "--dtype", "bfloat16")
-    assert code == 1 and sentence.startswith("`dtype` must be left out with the engine ctranslate2; `vaswani")
+    assert code == 2 and sentence.startswith("`dtype` must be left out with the engine ctranslate2; `vaswani")
 
 
 def test_auto_is_float32_where_no_hardware_multiplies_bfloat16(copier_checkpoint, set_bfloat16):

@@ -57,6 +57,12 @@ def test_a_layer_multiplies_nearly_as_in_float32(kernel, bias):
         assert found[2, 1].abs().max() == 0
 
 
+def test_a_layer_with_one_input_stays_in_float32():
+    layer = nn.Linear(1, 8)
+    expected = layer(torch.ones(2, 1))
+    assert torch.equal(quantize(nn.Sequential(layer))(torch.ones(2, 1)), expected)
+
+
 def test_the_largest_sums_do_not_overflow(kernel):
     layer = nn.Linear(512, 8, bias=False)
     with torch.no_grad():
@@ -174,7 +180,7 @@ def test_a_quantized_model_is_neither_saved_nor_moved_nor_trained(in_int8, tmp_p
         ),
         (
             {"quantization": "int8", "device": "cuda:1"},
-            "`quantization` int8 is for the CPU, but `device` is cuda:1; use `dtype` bfloat16 there.",
+            "`quantization` int8 is for the CPU, but `device` is cuda:1; use `dtype` bfloat16 on this device.",
         ),
     ],
 )
@@ -188,9 +194,9 @@ def test_without_torchao_one_sentence_says_what_brings_it(monkeypatch, vaswani):
     words = ["translate", "not loaded yet", "--quantization", "int8", "--text", "eins"]
     code, _, sentence = vaswani(*words)
     message = "`quantization` int8 needs torchao; install it with `pip install 'torchao>=0.18'`."
-    assert (code, sentence) == (1, message)
+    assert (code, sentence) == (2, message)
     code, _, sentence = vaswani(*words, "--engine", "ctranslate2")
-    assert code == 1 and sentence.startswith(
+    assert code == 2 and sentence.startswith(
         "`quantization` must be left out with the engine ctranslate2; `vaswani"
     )
 

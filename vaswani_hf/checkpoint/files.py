@@ -1,5 +1,5 @@
-"""Defines the file names in a checkpoint and in the output folder of a run. Finds these files, and writes
-files atomically.
+"""Defines the file names in a checkpoint and in the output folder of a run. This file contains functions that
+find files of checkpoints and write files atomically.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# PEFT and transformers recognise an adapter by this file. transformers adds the adapter to the model in the
-# same folder.
+# PEFT and transformers recognise a folder with an adapter by the file adapter_config.json. If the folder also
+# has a model, transformers adds the adapter to the model.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # The files that are needed to translate. The code, the model card and the recipe are not needed to translate.
@@ -51,7 +51,7 @@ _UNFINISHED = ".vaswani-unfinished"
 
 
 def checkpoints_in(folder: str | Path) -> list[Path]:
-    """The numbered checkpoints of a run, oldest first."""
+    """Return the numbered checkpoints of a run, oldest first."""
     numbered = [(path.name.removeprefix("checkpoint-"), path) for path in Path(folder).glob("checkpoint-*")]
     return [path for step, path in sorted((int(step), path) for step, path in numbered if step.isdecimal())]
 
@@ -60,24 +60,24 @@ def recipe_file(folder: Path) -> Path | None:
     """Return the file with the recipe that a checkpoint was trained from, or None if the checkpoint has no
     such file.
     """
-    # The recipe of a numbered checkpoint is in the folder above. Resolve the path, because it may be a link
-    # or ".".
+    # The recipe of a numbered checkpoint is in the parent folder. Resolve the path of the checkpoint, because
+    # the path may be a link or ".".
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
 
 
 def step_of(checkpoint: Path) -> int:
-    """The number of optimizer steps after which a checkpoint was saved."""
+    """Return the number of optimizer steps after which a checkpoint was saved."""
     return read_state(checkpoint)["global_step"]
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """Return the validation scores in the log of the Trainer. The keys are optimizer steps, and higher scores
-    are better.
+    """Return the validation scores in the log of the Trainer. The result maps optimizer steps to scores.
 
-    `metric` is a score such as "bleu", or "loss"; the loss is multiplied by -1. In a run with a moving
-    average of the weights, a `metric` with the prefix "raw_" selects the score of the trained weights.
+    `metric` is the name of a score such as "bleu", or "loss". The loss is multiplied by -1, so that a higher
+    value is better for every metric. In a run with a moving average of the weights, a `metric` with the
+    prefix "raw_" selects the score of the trained weights.
     """
     name = f"eval_{metric}"
     sign = -1 if metric.removeprefix("raw_") == "loss" else 1
@@ -95,8 +95,8 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
-    """Return the names of the weight files of a checkpoint. If the weights are split, the index file is
-    included.
+    """Return the names of the weight files of a checkpoint. If the weights are split into several files, the
+    list also has the name of the index file.
     """
     if (folder / WEIGHTS_FILE).is_file() or not (folder / INDEX_FILE).is_file():
         return [WEIGHTS_FILE]
@@ -127,8 +127,8 @@ def finite(value: Any) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically. After a crash or a power failure, the file has either the old or the new
-    content.
+    """Write a file atomically. After a crash or a power failure, the file has either its old content or its
+    new content.
     """
     unfinished = path.with_name(f".{path.name}.unfinished")
     with unfinished.open("w", encoding="utf-8") as file:
@@ -148,8 +148,8 @@ def open_to_readers(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Yield a temporary folder in the parent folder of `output`. Rename the folder to `output` at the end, or
-    delete the folder after an error.
+    """Yield a temporary folder in the parent folder of `output`. Rename the temporary folder to `output` at
+    the end, or delete the temporary folder after an error.
 
     Only one process at a time can create `output`. Temporary folders of killed processes are deleted.
     """
@@ -170,8 +170,8 @@ def new_folder(output: Path) -> Iterator[Path]:
                 f"`output` must be a new or empty folder, but '{named}' exists and is not an empty folder; "
                 "give another name."
             )
-        # Choose a random name, because on a file system without locks two processes may write at the same
-        # time.
+        # Use a random name for the temporary folder, because on a file system without locks two processes may
+        # create `output` at the same time.
         folder = output.parent / f".{output.name}.{secrets.token_hex(4)}{_UNFINISHED}"
         try:
             yield folder
@@ -182,12 +182,14 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return True if a folder is empty or has only the lock file of a killed run, and delete this lock file."""
+    """Return True if a folder is empty. A lock file that a killed run left in the folder is ignored and
+    deleted.
+    """
     if any(path.name != LOCK_FILE for path in folder.iterdir()):
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # When the lock is released, the lock file is deleted.
+            # The release of the lock deletes the lock file of the killed run.
             pass
     return True
 
@@ -198,8 +200,8 @@ def _put_in_place(folder: Path, output: Path) -> None:
             output.rmdir()
         folder.rename(output)
     except OSError:
-        # A mount point cannot be replaced by another folder. Move the files into the mount point, unless
-        # another process has written files there.
+        # A mount point cannot be replaced by another folder. If `output` is an empty mount point, move the
+        # files of the temporary folder into `output`.
         if not output.is_dir() or any(output.iterdir()):
             raise
         for path in sorted(folder.iterdir()):
@@ -221,20 +223,21 @@ class WriteError(OSError):
 
 @contextlib.contextmanager
 def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Replace errors of a full or broken disk by a `WriteError` that names the folder. The messages of other
-    libraries do not name the folder.
+    """Replace errors of a full or broken disk by a `WriteError` that names the folder. The folder is added
+    because other libraries do not name the folder in their messages.
     """
     try:
         yield
     except WriteError:
         raise
     except Exception as error:
-        # Check the cause too, because `datasets` wraps an error of the disk in another exception.
+        # Check the cause of the exception too, because `datasets` wraps an error of the disk in another
+        # exception.
         reason = _why_not_written(error) or _why_not_written(error.__cause__)
         if reason is None:
             raise
         if reason in (os.strerror(errno.EROFS), os.strerror(errno.EIO)):
-            # Suggest another disk, because more free space would not help.
+            # For a read-only or broken disk, suggest another folder, because more free space would not help.
             raise WriteError(
                 f"'{folder}' could not be written: {reason}; repair the disk, or give another folder."
             ) from error
@@ -248,9 +251,9 @@ def _why_not_written(error: BaseException | None) -> str | None:
     numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
     if isinstance(error, OSError) and error.errno in numbers:
         return os.strerror(error.errno)
-    # Search the message, because libraries in Rust and C++ give the error number only in the message. torch
-    # gives no error number at all.
+    # Search the message for the error number, because libraries in Rust and C++ give the error number only in
+    # the message. torch gives no error number, so search for the text of torch's message.
     for number in numbers:
         if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
             return os.strerror(number)
-    return "a file could not be written to its end" if "inline_container" in str(error) else None
+    return "a file was written only in part" if "inline_container" in str(error) else None

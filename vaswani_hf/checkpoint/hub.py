@@ -18,6 +18,7 @@ from huggingface_hub.errors import (
     LocalTokenNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
+    RevisionNotFoundError,
 )
 from huggingface_hub.utils import parse_ratelimit_headers
 
@@ -70,8 +71,8 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """The time to wait before the next try, in seconds, at least `pause`. The time is None if the request
-    would fail again.
+    """Return the time to wait before the next try, in seconds, at least `pause`. Return None if another try
+    would fail too.
     """
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
@@ -90,8 +91,8 @@ def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An exception and its causes. The causes matter because transformers and datasets wrap exceptions of
-    huggingface_hub.
+    """Return an exception and its causes. The causes are needed because transformers and datasets wrap
+    exceptions of huggingface_hub.
     """
     chain: list[BaseException] = []
     link: BaseException | None = error
@@ -103,7 +104,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def explain(error: BaseException) -> str | None:
-    """Explain an error of the Hub or of the connection in one sentence. None for other exceptions."""
+    """Explain an error of the Hub or of the connection in one sentence. Return None for other exceptions."""
     chain = _chain(error)
     for describe in (_own_error, _connection_error, _refusal, _transfer_error):
         for link in chain:
@@ -114,10 +115,16 @@ def explain(error: BaseException) -> str | None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Explain any exception in one sentence: the result of `explain`, or else the message without access
-    tokens.
+    """Explain any exception in one sentence. If `explain` has no explanation, return the message of the
+    exception without access tokens.
     """
     return explain(error) or _without_tokens(" ".join(str(error).split())) or type(error).__name__
+
+
+def is_unknown_name(error: BaseException) -> bool:
+    """Return True if the Hub has no repository, no dataset or no revision of the name that the user gave."""
+    unknown = (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError)
+    return any(isinstance(link, unknown) and not isinstance(link, GatedRepoError) for link in _chain(error))
 
 
 def has_token(text: str) -> bool:
@@ -135,7 +142,7 @@ def _without_tokens(text: str) -> str:
 
 
 def _own_error(error: BaseException) -> str | None:
-    # huggingface_hub raises a ValueError with this sentence if the Hub rejects the model card.
+    # Keep the message of huggingface_hub about a rejected model card, because the message is clear.
     is_sentence = isinstance(error, HubError) or str(error).startswith("Invalid metadata in README.md")
     return str(error) if is_sentence else None
 
@@ -180,8 +187,7 @@ def _refusal(error: BaseException) -> str | None:
     if response.request.headers.get("authorization") is not None:
         hidden = "this token may not read it"
         remedy = "use a token of a user who may read the " + word
-    # For a read request, mention a local folder, because the command accepts a folder instead of a
-    # repository.
+    # If the request only reads, mention a local folder too, because the user may have meant a local folder.
     is_read = response.request.method in ("GET", "HEAD")
     folder = " and no folder of that name here" if is_read else ""
     return (
@@ -209,7 +215,7 @@ def _transfer_error(error: BaseException) -> str | None:
 
 
 def _comes_from(error: BaseException, *packages: str) -> bool:
-    """Return True if a frame of the traceback belongs to one of these packages."""
+    """Return True if a frame of the exception's traceback belongs to one of `packages`."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__", "").startswith(packages) for frame, _ in frames)
 

@@ -30,17 +30,19 @@ from .tokenizers import read_json_object
 
 # A repository name: user/name or user/name@revision.
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
-# In the cache of the Hub, the name of a file is its hash: the sha1 of git for a small file, the sha256 for a
-# large file.
+# In the cache of the Hub, each file is named by the hash of its content: the sha1 of git for a small file,
+# the sha256 for a large file.
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-# The maximum number of checkpoints that an error lists.
+# An error message lists at most this number of checkpoints.
 _MOST_LISTED = 10
 
 
 class Kind(NamedTuple):
-    """A kind of model: the class, the name in error messages, and the pipeline for models of this kind."""
+    """Describes a type of model: its class, its name in error messages, and the pipeline that uses models of
+    this type.
+    """
 
     model_class: Any
     words: str
@@ -63,10 +65,11 @@ def checkpoint_folder(
     files: Iterable[str] = (*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE),
     **hub_kwargs: Any,
 ) -> Path:
-    """Return the folder of a checkpoint, which is a local folder, or the folder into which
-    user/name[@revision] was downloaded.
+    """Return the folder of a checkpoint. If `name` is user/name or user/name@revision, download the
+    checkpoint from the Hub first.
 
-    `option` is the name of the option in error messages. `files` are the patterns of the files to download.
+    `option` is the option or argument that has the value `name`; error messages mention `option`. `files` are
+    the patterns of the files to download.
     `hub_kwargs` are arguments of `snapshot_download`.
     """
     if os.path.isdir(name):
@@ -90,10 +93,10 @@ def checkpoint_folder(
     except HubError as error:
         if re.search("cannot be reached|Cannot reach", str(error)) is None:
             raise
-        # Mention folders too, because the name may be a misspelled folder.
-        named = "" if option == "model" else f", which `{option}` names,"
+        # Mention local folders too, because `name` may be the misspelled name of a local folder.
         raise HubError(
-            f"There is no folder '{name}'{named} here{_nearest_folder(Path(name))}, and {error}"
+            f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder '{name}' here"
+            f"{_nearest_folder(Path(name))}, and {error}"
         ) from error
     verify_download(folder, repo_id, files)
     return folder
@@ -108,7 +111,8 @@ def _nearest_folder(path: Path) -> str:
 def verify_download(folder: Path, repo_id: str, patterns: Iterable[str]) -> None:
     """Compare each downloaded file with its hash on the Hub, because huggingface_hub compares only sizes."""
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        # In the cache, each file of a commit is a link to a file whose name is the hash of the content.
+        # In the cache of the Hub, each file of a checkpoint is a link. The link leads to a file whose name is
+        # the hash of its content.
         expected = Path(os.readlink(path)).name if path.is_symlink() else ""
         if _FILE_HASH.fullmatch(expected) and expected != _hash(path, len(expected)):
             raise HubError(
@@ -135,14 +139,14 @@ def load_model(
     """Load the model of a checkpoint on the CPU, in eval mode. Raise a ValueError if a file is damaged or
     missing.
 
-    `name` is the folder or repository that the user gave, for error messages. `kinds` are the accepted model
-    types (keys of `KINDS`). `kwargs` are arguments of `from_pretrained`, such as `dtype`.
+    `name` is the folder or repository that the user entered; error messages mention `name`. `kinds` are the
+    accepted model types (keys of `KINDS`). `kwargs` are arguments of `from_pretrained`, such as `dtype`.
     """
     name = name or folder
     model_class = KINDS[check_config(folder, name, kinds)].model_class
     if (folder / GENERATION_FILE).exists():
-        # Check the file first, because transformers would silently use default settings instead of a damaged
-        # file.
+        # Read generation_config.json first, because transformers would silently use default settings instead
+        # of a damaged file.
         read_json_object(folder, GENERATION_FILE, name)
     _check_weight_files(folder, name)
     model, report = load_with_report(model_class, folder, **kwargs)
@@ -158,8 +162,8 @@ def load_model(
 def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
     """Call `from_pretrained`. Return the model and the report about the weights, without printing the report."""
     logger = logging.getLogger("transformers.modeling_utils")
-    # Hide the table that transformers prints if weights do not fit, because the error of the caller names the
-    # same weights.
+    # Hide the table that transformers prints if the weights do not fit the config, because the error of the
+    # caller lists the weights that do not fit.
     logger.addFilter(_is_no_load_report)
     try:
         return model_class.from_pretrained(
@@ -184,8 +188,8 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
-    """Return a list with one phrase about the weights that have a fault, or an empty list if no weight has a
-    fault.
+    """Describe the weights that have a fault, for example "lm_head.weight and 3 more are missing". Return an
+    empty list if no weight has the fault.
     """
     found = sorted(keys)
     if not found:
@@ -197,28 +201,31 @@ def _fault(keys: Iterable[str], what: str) -> list[str]:
 def check_config(
     folder: Path, name: str | os.PathLike, kinds: tuple[str, ...] = (TRANSLATION,), needed: str = ""
 ) -> str:
-    """The model type of a checkpoint. Raise a ValueError if the folder has no checkpoint of an accepted kind.
+    """Return the model type of a checkpoint. Raise a ValueError if the folder has no checkpoint of an
+    accepted kind.
 
-    `name` is the folder or repository that the user gave, for error messages. `needed` replaces the words of
-    `KINDS` in the error message.
+    `name` is the folder or repository that the user entered; error messages mention `name`. `needed`
+    describes the accepted kinds in the error message (default: the words of `KINDS`).
     """
     path = folder / CONFIG_FILE
-    # If a repository has no files, its folder in the cache does not exist, so check only folders that the
-    # user named.
+    # Check only folders that the user named. The cache has no folder for a repository without files.
     if str(folder) == str(name) and not folder.is_dir():
-        raise ValueError(f"There is no folder '{name}'; check the name of the checkpoint.")
+        raise ValueError(
+            f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."
+        )
     if (folder / ADAPTER_FILE).exists():
         # Refuse adapters, because transformers would silently add the adapter to the model if PEFT is
         # installed.
         raise ValueError(
-            f"'{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load it in Python with "
-            "`PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the merged model in a "
-            "folder of its own."
+            f"`model` must be a whole model, but '{name}' holds an adapter of PEFT ({ADAPTER_FILE}); load the "
+            "adapter in Python with `PeftModel.from_pretrained`, merge it with `merge_and_unload`, and save the "
+            "merged model in a folder of its own."
         )
     if not path.is_file():
         _refuse_unfinished_run(folder, name)
         raise ValueError(
-            f"'{name}' holds no checkpoint: it has no config.json; check the name, or copy the whole checkpoint again."
+            f"`model` must be a checkpoint, but '{name}' has no config.json; check the name, or copy the whole "
+            "checkpoint again."
         )
     try:
         model_type = json.loads(path.read_text(encoding="utf-8"))["model_type"]
@@ -229,7 +236,9 @@ def check_config(
 
 
 def _refuse_unfinished_run(folder: Path, name: str | os.PathLike) -> None:
-    """Raise a ValueError that lists the numbered checkpoints of a folder, if the folder has such checkpoints."""
+    """Raise a ValueError that lists the numbered checkpoints of a folder, if the folder has such
+    checkpoints.
+    """
     checkpoints = [checkpoint.name for checkpoint in checkpoints_in(folder)]
     if not checkpoints:
         return
@@ -237,8 +246,9 @@ def _refuse_unfinished_run(folder: Path, name: str | os.PathLike) -> None:
     if len(checkpoints) > _MOST_LISTED:
         listed = f"{len(checkpoints) - _MOST_LISTED:,} older ones, {listed}"
     raise ValueError(
-        f"'{name}' holds no finished model, only checkpoints of a run ({listed}); name a checkpoint, such as "
-        f"'{Path(name) / checkpoints[-1]}', or finish the run with `vaswani train` and `--resume true`."
+        f"`model` must be a finished model, but '{name}' holds only checkpoints of a run ({listed}); name a "
+        f"checkpoint, such as '{Path(name) / checkpoints[-1]}', or finish the run with `vaswani train` and "
+        "`--resume true`."
     )
 
 
@@ -262,11 +272,17 @@ def _check_weight_files(folder: Path, name: str | os.PathLike) -> None:
             continue
         if not (folder / file).is_file():
             _refuse_unfinished_run(folder, name)
+            if any(folder.glob("*.onnx")):
+                raise ValueError(
+                    f"'{name}' is an ONNX export, and the package does not run ONNX models; use ONNX Runtime, or name the "
+                    "checkpoint from which the export was made."
+                )
             raise ValueError(
                 f"'{name}' holds no whole checkpoint: it has no {file}; copy or download the file again."
             )
         try:
-            # Open the file, because opening compares the length in the header with the length of the file.
+            # Open the weight file to detect an incomplete file: opening compares the length in the header
+            # with the length of the file.
             with safe_open(folder / file, "pt"):
                 pass
         except (SafetensorError, OSError, ValueError) as error:

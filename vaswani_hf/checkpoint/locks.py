@@ -1,12 +1,14 @@
-"""Provides locks, so that only one process at a time writes into the folder of a run or to an output.
+"""Provides locks, so that only one process at a time writes to an output file, an output folder or the folder
+of a run.
 
 The operating system holds a lock on an open lock file. The operating system releases the lock when the
-process ends, even if the process is killed. Therefore a killed process leaves no stale lock. The text of the
-lock file names the process that holds the lock. The lock file is deleted when the lock is released.
+process ends, even if the process is killed. Therefore a killed process leaves no stale lock. The lock file
+contains the name of the process that has the lock. The lock file is deleted when the lock is released.
 
 The lock file of a run is `.lock` in the output folder of the run. Because the lock file is inside the folder,
-the lock is still valid if the folder is renamed or if another path leads to the folder. The lock file of an
-output is `.NAME.lock` in the same folder as the output, because the output may not exist yet.
+the lock still works if the folder is renamed, or if another process reaches the folder through another path.
+The lock file of an output is `.NAME.lock` in the folder that contains the output. The lock file is outside
+the output, because the output may not exist yet.
 """
 
 import contextlib
@@ -20,21 +22,21 @@ from datetime import datetime
 from pathlib import Path
 
 LOCK_FILE = ".lock"
-# Try for this number of seconds, because another process may hold the lock only briefly: to check whether the
-# lock is free, or because the process was killed and has not ended yet.
+# The maximum time to wait for a lock, in seconds. The time is short, because another process should hold the
+# lock only for a moment: while it checks whether the lock is free, or while it ends after it was killed.
 SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 # The file descriptors of the lock files and folders that this process has open. A forked process closes its
-# copies of these file descriptors, because a data worker that outlives its parent would otherwise keep the
-# lock of the parent.
+# copies of the file descriptors. Otherwise a data worker that runs longer than its parent would keep the lock
+# of the parent.
 _DESCRIPTORS: set[int] = set()
-# The file descriptors of the run folders that this process has locked. The keys are absolute paths.
+# Maps the absolute path of each run folder that this process has locked to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}
 
 
 class InUseError(OSError):
-    """Raised if another process writes to an output. The message names the process."""
+    """Raised if another process writes to an output. The message names the other process."""
 
 
 def _close_in_a_child() -> None:
@@ -52,7 +54,8 @@ os.register_at_fork(after_in_child=_close_in_a_child)
 def locked_run(folder: Path) -> Iterator[None]:
     """Lock the output folder of a run.
 
-    If the folder does not exist, the folder is created, and deleted at the end if it is still empty.
+    If the folder does not exist, create the folder. If the new folder is still empty at the end, delete the
+    folder.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`output_dir` must be a folder, but '{folder}' is a file.")
@@ -71,7 +74,9 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
-    """Create the folder and take the lock. Repeat both steps if another process deletes the empty folder."""
+    """Create the folder of a run and lock the folder. Repeat the creation and the locking if another process
+    deletes the empty folder before it is locked.
+    """
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +103,9 @@ def _close_folder(folder: Path, descriptor: int, process: int) -> None:
 
 
 def is_replaced(folder: Path) -> bool:
-    """Return True if this process has locked a run folder, but the path no longer leads to the locked folder."""
+    """Return True if this process has locked a run folder, but the path no longer leads to the locked
+    folder.
+    """
     descriptor = _RUN_FOLDERS.get(os.path.abspath(folder))
     if descriptor is None:
         return False
@@ -110,7 +117,9 @@ def is_replaced(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked_output(output: str | Path, name: str) -> Iterator[bool]:
-    """Lock an output, which is a file, or a folder that is created under a temporary name."""
+    """Lock an output file or output folder. Yield False if the file system has no locks or the parent folder
+    is not writable.
+    """
     sentence = f"{name} is being written by {{}}; wait until it ends, or give another name."
     with _locked(_lock_file_of(output), sentence) as is_locked:
         yield is_locked
@@ -125,7 +134,7 @@ def check_not_in_use(output: str | Path, name: str) -> None:
 
 def _lock_file_of(output: str | Path) -> Path:
     place = Path(os.path.realpath(output))
-    # Cut the name, because a file name may have at most 255 bytes.
+    # Shorten the name, because a file name may have at most 255 bytes.
     return place.with_name(f".{place.name[:200]}.lock")
 
 
@@ -138,16 +147,19 @@ def _locked(path: Path, sentence: str) -> Iterator[bool]:
         if descriptor is not None and os.getpid() == process:
             _DESCRIPTORS.discard(descriptor)
             if _is_at(path, descriptor):
-                # Delete the lock file before the lock is released, because another process uses a lock file
-                # only if it still exists at its path.
+                # Delete the lock file before the lock is released. A process that waits for the lock notices
+                # that the lock file is gone, and creates a new lock file.
                 with contextlib.suppress(OSError):
                     path.unlink()
             os.close(descriptor)
 
 
 def _acquire(path: Path, sentence: str) -> int | None:
-    """Open and lock a lock file. Return None if the file system has no locks or the folder is not writable."""
-    # Import here, because the import is slow and the command line checks for locks only if an output exists.
+    """Open and lock a lock file, and return the file descriptor. Return None if the file system has no locks
+    or this user may not create files in the folder.
+    """
+    # Import filelock here, because the import is slow. The command line locks an output only if the output
+    # exists.
     from filelock import lock_descriptor
 
     # Open the lock file for reading first, because a file that is open for writing prevents a read-only
@@ -179,7 +191,9 @@ def _acquire(path: Path, sentence: str) -> int | None:
 
 
 def _open(path: Path, access: int) -> int | None:
-    """Open or create a lock file. Return None if this user may not create files in the folder."""
+    """Open or create a lock file, and return the file descriptor. Return None if this user may not create
+    files in the folder.
+    """
     try:
         return os.open(path, access | os.O_CREAT, 0o666)
     except OSError as error:
@@ -192,14 +206,15 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
     reason = f"'{path.parent}' has no locks ({error.strerror}): make sure that no other process writes there"
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
-        # Delete only an empty lock file, because the lock file of another process is not empty.
+        # Delete the lock file only if it is empty, because a lock file of another process contains the name
+        # of that process.
         if os.fstat(descriptor).st_size == 0:
             path.unlink()
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """True if the path still leads to the open lock file. The previous holder of the lock may have deleted
-    the file.
+    """Return True if the path still leads to the open lock file. The path leads nowhere or to a new file if
+    the previous holder of the lock has deleted the lock file.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -209,6 +224,6 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _write_holder(path: Path) -> None:
     since = datetime.now().astimezone().isoformat(" ", "seconds")
-    # Ignore errors: on a full disk, the lock file stays without the name of the holder.
+    # Ignore errors. On a full disk, the lock file stays empty, and the lock still works.
     with contextlib.suppress(OSError):
         path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")

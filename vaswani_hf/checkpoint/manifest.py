@@ -1,6 +1,6 @@
 """The manifest of a checkpoint records the size and the hash of each file, and a hash of the manifest itself.
 
-The manifest is written after all other files, so a checkpoint that has a manifest is complete.
+The manifest is written last. Therefore a checkpoint that has a manifest is complete.
 """
 
 import hashlib
@@ -16,15 +16,15 @@ from .files import MANIFEST_FILE, write_whole
 def write_manifest(
     folder: Path, facts: Mapping[str, Any], files: Mapping[str, Path | bytes] | None = None
 ) -> None:
-    """Write the manifest of a folder. `files` are the described files (default: all); `facts` are further
-    entries.
+    """Write the manifest of a folder. `files` are the files that the manifest lists (default: all files of
+    the folder). `facts` are additional entries of the manifest.
     """
     if files is None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # Write each file to the disk first, because after a power failure a manifest must not exist without
-        # its files.
+        # Write each file to the disk before the manifest is written. Otherwise, after a power failure, the
+        # disk could contain the manifest without the files.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -32,7 +32,7 @@ def write_manifest(
 
 
 def manifest(files: Mapping[str, Path | bytes], facts: Mapping[str, Any]) -> bytes:
-    """Create the manifest of `files` as JSON, with the further entries `facts`."""
+    """Return a manifest of `files` as JSON. `facts` are additional entries of the manifest."""
     described = {name: describe(file) for name, file in sorted(files.items()) if name != MANIFEST_FILE}
     return _with_hash({**facts, "files": described})
 
@@ -43,7 +43,9 @@ def _with_hash(content: dict[str, Any]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and verify a manifest. The result has the facts and the entry `files`."""
+    """Read and verify a manifest. The result contains the entry `files` and all entries of `facts` (see
+    `write_manifest`).
+    """
     text = (folder / MANIFEST_FILE).read_bytes()
     content = json.loads(text)
     if isinstance(content, dict):
@@ -54,7 +56,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def describe(file: Path | bytes) -> dict[str, Any]:
-    """Return the `size` in bytes and the `sha256` of a file, given as a path or as the content of the file."""
+    """Return the `size` in bytes and the `sha256` of a file, given as a path or as the content of the
+    file.
+    """
     if isinstance(file, bytes):
         return {"size": len(file), "sha256": hashlib.sha256(file).hexdigest()}
     with file.open("rb") as opened:
@@ -62,12 +66,14 @@ def describe(file: Path | bytes) -> dict[str, Any]:
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:
-    """The `facts` that were given to `write_manifest` when the checkpoint was saved."""
+    """Return the entries `facts` that the caller of `write_manifest` added to the manifest."""
     return {name: value for name, value in read_manifest(folder).items() if name != "files"}
 
 
 def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | None:
-    """Return the first fault that `faults_of` finds in a checkpoint, or None if the checkpoint has no fault."""
+    """Return the first fault that `faults_of` finds in a checkpoint, or None if the checkpoint has no
+    fault.
+    """
     return next(iter(faults_of(folder, names).values()), None)
 
 
@@ -82,9 +88,7 @@ def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str
         chosen = expected if names is None else names
         wanted = {name: (int(expected[name]["size"]), str(expected[name]["sha256"])) for name in chosen}
     except FileNotFoundError:
-        return {
-            MANIFEST_FILE: f"{MANIFEST_FILE}, which is written last, is missing: the folder was not completed"
-        }
+        return {MANIFEST_FILE: f"{MANIFEST_FILE} is missing, so the checkpoint is incomplete"}
     except (OSError, ValueError, TypeError, KeyError):
         return {MANIFEST_FILE: f"{MANIFEST_FILE} is damaged"}
     faults = {}
@@ -99,7 +103,7 @@ def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str
             continue
         try:
             if describe(folder / name)["sha256"] != sha256:
-                faults[name] = f"{name} is not as it was saved"
+                faults[name] = f"{name} has changed since it was saved"
         except OSError as error:
             faults[name] = f"{name} cannot be read ({error.strerror})"
     return faults

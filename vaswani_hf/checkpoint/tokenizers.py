@@ -1,5 +1,5 @@
 """Saves, loads and checks the tokenizers of a checkpoint. A checkpoint has one joint tokenizer, or one
-tokenizer for the source and one for the target.
+tokenizer for the source language and another tokenizer for the target language.
 
 Tokenizers are trained in data/tokenizer_training.py.
 """
@@ -15,8 +15,13 @@ from transformers import PreTrainedTokenizerFast
 from ..model.configuration_vaswani import TARGET_FOLDER
 from .files import TOKENIZER_FILES
 
-# The key of tokenizer_config.json that marks the tokenizer of a parser.
+# If tokenizer_config.json has this key, the tokenizer is the target tokenizer of a parser.
 TREE_MARK = "makes_trees"
+# The key of tokenizer_config.json that marks a tokenizer of another library.
+IMPORTED_MARK = "is_imported"
+# The key of the target tokenizer's tokenizer_config.json that is true if both tokenizers give each token the
+# same id.
+SHARED_IDS_MARK = "shared_vocabulary"
 
 
 def save_tokenizers(
@@ -25,9 +30,9 @@ def save_tokenizers(
     folder: str | os.PathLike,
 ) -> None:
     """Save the source and target tokenizers in a folder, so that `load_tokenizers` can load them."""
-    # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The presence of the subfolder
-    # would not be reliable, because a request to the Hub may fail, and the subfolder may be left from an
-    # earlier save.
+    # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The existence of the
+    # subfolder is not a reliable sign, because a request to the Hub may fail, and an earlier save may have
+    # left the subfolder.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:
@@ -37,7 +42,9 @@ def save_tokenizers(
 def load_tokenizers(
     name_or_path: str | os.PathLike, name: str | os.PathLike | None = None, **hub_kwargs: Any
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Load the source and the target tokenizer. With a joint vocabulary, both tokenizers are the same object."""
+    """Load the source and the target tokenizer. If the model has a joint vocabulary, both returned tokenizers
+    are the same object.
+    """
     name = name or name_or_path
     # Do not use AutoTokenizer, because it needs a config.json in the folder of the tokenizer, and the
     # subfolder of the target tokenizer has no config.json.
@@ -48,12 +55,14 @@ def load_tokenizers(
 
 
 def direction_tag(language: str) -> str:
-    """Return the tag before a source text that selects the target language, in the format of OPUS-MT."""
+    """Return the tag, such as `>>de<<`, that selects the target language. The tag is the first word of the
+    source sentence, as in OPUS-MT.
+    """
     return f">>{language}<<"
 
 
 def is_tree_tokenizer(tokenizer: Any) -> bool:
-    """Return True for the target tokenizer of a parser."""
+    """Return True if the tokenizer is the target tokenizer of a parser."""
     return bool(getattr(tokenizer, "init_kwargs", {}).get(TREE_MARK, False))
 
 
@@ -62,8 +71,8 @@ def _load_tokenizer(
 ) -> PreTrainedTokenizerFast:
     folder, place = Path(name_or_path) / subfolder, f"{subfolder}/" if subfolder else ""
     if Path(name_or_path).is_dir():
-        # Check for missing files first, because transformers would suggest installing other libraries, or
-        # would continue without a pad token.
+        # Check for missing files before transformers does. If a file is missing, transformers suggests
+        # installing other libraries, or continues without a padding token.
         for file in TOKENIZER_FILES[:2]:
             if not (folder / file).exists():
                 raise ValueError(
@@ -100,7 +109,9 @@ def _file_to_blame(folder: Path) -> str:
 
 
 def read_json_object(folder: Path, file: str, name: str | os.PathLike) -> dict[str, Any]:
-    """Read a JSON object from a file of a checkpoint. Raise a ValueError if the file is missing or damaged."""
+    """Read a JSON object from a file of a checkpoint. Raise a ValueError if the file is missing or
+    damaged.
+    """
     content = read_json(folder, file, name)
     if not isinstance(content, dict):
         raise ValueError(

@@ -5,6 +5,7 @@ function `run`. `vaswani --help` imports no file of a subcommand, and a subcomma
 transformers only after it has checked its options, because these imports take seconds.
 """
 
+import errno
 import os
 import select
 import sys
@@ -377,7 +378,7 @@ def _report(error: Exception, is_output_lost: bool) -> int:
     """
     import logging
 
-    from ..checkpoint.hub import explain, sentence_of
+    from ..checkpoint.hub import HubError, explain, is_unknown_name, sentence_of
     from .options import UsageError
 
     logger = logging.getLogger("vaswani_hf")
@@ -394,6 +395,9 @@ def _report(error: Exception, is_output_lost: bool) -> int:
         # Write a sentence in place of Python's message "[Errno 13] Permission denied: 'file'", because
         # Python's message may omit the file name.
         name = f"'{error.filename}'" if error.filename else "A file"
+        if error.errno == errno.ENOSPC and error.filename2:
+            # `shutil.copyfile` gives the source in `filename` and the copy, which has no space, in `filename2`.
+            name = f"'{error.filename2}'"
         if is_output_lost:
             name = "Standard output"
         message = f"{name} cannot be read or written ({error.strerror})."
@@ -402,4 +406,9 @@ def _report(error: Exception, is_output_lost: bool) -> int:
     print(f"vaswani: {message}", file=sys.stderr)
     if type(error).__name__ == "InterruptedRunError":
         return INTERRUPTED
-    return USAGE_ERROR if isinstance(error, UsageError) else FAILURE
+    # A message about a wrong value begins with the option or the recipe key in backticks. A message about a bad
+    # line or a damaged file begins with the line or the file.
+    is_wrong_value = isinstance(error, (ValueError, FileNotFoundError, HubError)) and message.startswith("`")
+    if isinstance(error, UsageError) or is_wrong_value or is_unknown_name(error):
+        return USAGE_ERROR
+    return FAILURE

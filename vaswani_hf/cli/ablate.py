@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from .options import Options, check_file, on_command_line
+from .options import Options, UsageError, check_file, on_command_line
 
 
 class AblateOptions(Options):
@@ -31,10 +31,15 @@ class AblateOptions(Options):
 def run(options: AblateOptions) -> None:
     """Check the list, train the runs, and print the comparison."""
     from ..training.ablation import FailedRunsError, as_json, comparison, plan_runs, run_all, table
+    from ..training.processes import hide_progress_bars_without_terminal
 
+    hide_progress_bars_without_terminal()
     path = Path(options.runs)
     output = Path(options.output)
-    runs = plan_runs(path, output, options.overrides, options.seeds)
+    try:
+        runs = plan_runs(path, output, options.overrides, options.seeds)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     results = run_all(runs, output, path.stem)
     compared = comparison(runs, results)
     print(as_json(compared) if options.as_json else table(compared))

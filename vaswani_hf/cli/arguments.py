@@ -17,7 +17,10 @@ from .recipe_keys import read_rows
 GROUPS = ("input and output", "search", "sampling", "computing")
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
 _SEARCH = (*DECODING_SETTINGS, "split_sentences", "repetition_guard", "ensemble", "teacher")
-_COMPUTING = "device dtype quantization workers engine window tokens_per_batch hardware tokens_per_second measure".split()
+_COMPUTING = """
+    device dtype quantization workers engine window tokens_per_batch hardware tokens_per_second measure
+    price_per_hour mean_length seconds seeds
+""".split()
 
 
 def parse_words(
@@ -110,7 +113,15 @@ class CommandParser(argparse.ArgumentParser):
         message = f"there is no {kind} {option}"
         if found is not None:
             return f"{message}; the most similar name is --{found}"
-        if keys and option in ("--gpus", "--gpu", "--cuda", "--num_gpus", "--device", "--devices"):
+        if keys and option in (
+            "--gpus",
+            "--gpu",
+            "--cuda",
+            "--use_cuda",
+            "--num_gpus",
+            "--device",
+            "--devices",
+        ):
             return (
                 f"{message}; CUDA_VISIBLE_DEVICES chooses the GPUs, and accelerate launch uses several GPUs"
             )

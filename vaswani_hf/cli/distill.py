@@ -285,8 +285,8 @@ def _translated(
             yield number, pair, translation
     if counted.num_read < done:
         raise ValueError(
-            f"To be continued, {options.output} must not have more training pairs than the recipe, but has "
-            f"{done + 1:,}; give another name."
+            f"`--output` must not have more training pairs than the recipe, but {options.output} has {done + 1:,}; "
+            "give another name."
         )
 
 

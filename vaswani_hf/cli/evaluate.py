@@ -484,8 +484,9 @@ def _checkpoint(name: str) -> Path:
         check_config(folder, name)
         return folder
     except (ValueError, HubError) as error:
-        raise ValueError(
-            f"'{name}' is not a file of translations, and loading it as a checkpoint fails: {error}"
+        raise type(error)(
+            f"`model` must be a checkpoint or a file of translations, but '{name}' is not a file, and loading it "
+            f"as a checkpoint fails: {error}"
         ) from error
 
 

@@ -75,7 +75,9 @@ class InitOptions(Options):
 def run(options: InitOptions) -> None:
     """Write the recipe. An existing file is never replaced."""
     from ..training.new_recipe import new_recipe
+    from ..training.processes import hide_progress_bars_without_terminal
 
+    hide_progress_bars_without_terminal()
     path = Path(options.recipe)
     text, summary = new_recipe(options.data, f"checkpoints/{path.stem}", options.seconds)
     with path.open("x", encoding="utf-8") as file:

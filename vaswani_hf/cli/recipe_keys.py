@@ -5,13 +5,14 @@ reads the file instead of the classes, because an import of the classes would al
 """
 
 import argparse
-import difflib
 import json
 import os
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
+
+from ..settings.names import suggestion
 
 _FILE = Path(__file__).with_name("recipe_keys.json")
 _WIDTH = 100
@@ -50,8 +51,9 @@ def describe_key(name: str) -> str:
     found = [place for place in rows if name in (place, rows[place]["key"])]
     if not found:
         names = [*rows, *(row["key"] for row in rows.values())]
-        (nearest,) = difflib.get_close_matches(name, names, 1, cutoff=0)
-        raise ValueError(f"`{name}` is no key of a recipe; the nearest key is `{nearest}`.")
+        nearest = suggestion(name.split(".")[-1], names)
+        hint = "`--help-keys` describes all keys" if nearest is None else f"the nearest key is `{nearest}`"
+        raise ValueError(f"`{name}` is no key of a recipe; {hint}.")
     return "\n\n".join(_describe(place, rows[place]) for place in found)
 
 

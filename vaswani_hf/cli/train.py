@@ -48,15 +48,11 @@ def read_recipe(options: RecipeOptions, *, needs_data: bool = True) -> Any:
 
 def run(options: RecipeOptions) -> None:
     """Load the recipe and train."""
-    import datasets
-
-    from ..training.processes import PipeSafeStream, Processes
+    from ..training.processes import PipeSafeStream, Processes, hide_progress_bars_without_terminal
     from ..training.run import train
     from ..user_code import run_user_code
 
-    if sys.stderr is None or not sys.stderr.isatty():
-        # The run prints log lines at intervals in place of progress bars.
-        datasets.disable_progress_bars()
+    hide_progress_bars_without_terminal()
     # Only the main process reads the recipe and reports errors. The other processes receive the recipe from
     # the main process.
     processes = Processes()

@@ -260,10 +260,7 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
 
 def _more_lines(options: TextOptions, lines: int) -> str:
     place = options.input or "standard input"
-    return (
-        f"To be continued, {options.output} must not have more lines than {place}, but has {lines:,}; give "
-        "another name."
-    )
+    return f"`--output` must not have more lines than {place}, but {options.output} has {lines:,}; give another name."
 
 
 def _complete_lines(path: str) -> tuple[int, int]:
@@ -289,5 +286,6 @@ def _check_form(path: str, as_json: bool) -> None:
     if is_json != as_json:
         form, remedy = ("JSON lines", "with") if is_json else ("plain text", "without")
         raise ValueError(
-            f"{path} contains {form}; continue the file {remedy} `--json`, or give another name."
+            f"`--output` is {path}, which contains {form}; continue the file {remedy} `--json`, or give another "
+            "name."
         )

@@ -1,4 +1,4 @@
-"""Exports checkpoints to the formats of other libraries: MarianMT, CTranslate2 and ONNX."""
+"""Exports checkpoints to the formats of other libraries (MarianMT, CTranslate2 and ONNX)."""
 
 from .export import export
 

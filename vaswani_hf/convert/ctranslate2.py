@@ -2,7 +2,7 @@
 `VaswaniConfig` to the converter.
 
 Importing this file registers the loader, so that `ctranslate2.converters.TransformersConverter` converts
-Vaswani checkpoints. Differences between the CTranslate2 model and the checkpoint:
+Vaswani checkpoints. The CTranslate2 model differs from the checkpoint in three points:
 
 - The sinusoids are stored as a table, because CTranslate2 computes sinusoids in a different order: all sines,
   then all cosines, and positions from 1.
@@ -43,7 +43,7 @@ class VaswaniLoader(BartLoader):
 
     @property
     def architecture_name(self) -> str:
-        """The class of transformers that loads the checkpoint."""
+        """Return the name of the Auto class that loads the checkpoint for the converter."""
         return "AutoModelForSeq2SeqLM"
 
     def __call__(self, model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerFast) -> TransformerSpec:
@@ -63,7 +63,7 @@ class VaswaniLoader(BartLoader):
         return spec
 
     def get_model_spec(self, model: VaswaniForSeq2SeqLM) -> TransformerSpec:
-        """Convert a model to a specification that has no positions and vocabularies yet."""
+        """Convert a model to a specification that does not contain the positions and the vocabularies."""
         config = model.config
         activation = Activation[ACTIVATIONS[config.activation_function]]
         encoder = TransformerEncoderSpec(
@@ -75,7 +75,7 @@ class VaswaniLoader(BartLoader):
         # The class creates the LayerNorm after the last layer only with `pre_norm`. CTranslate2 applies this
         # LayerNorm in both norm positions.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
-        # CTranslate2 returns the attention as the mean over all heads (0) of the last layer (-1).
+        # CTranslate2 returns the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
         decoder = TransformerDecoderSpec(
             config.decoder_layers,
@@ -162,7 +162,9 @@ def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
 
 
 def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
-    """Return the start token of the decoder from the generation config, or else from the config of the model."""
+    """Return the start token of the decoder from the generation config, or else from the config of the
+    model.
+    """
     starts = (decoder_start_token_id(config) for config in (model.generation_config, model.config))
     return next((token_id for token_id in starts if token_id is not None), 0)
 
@@ -186,7 +188,7 @@ def _set_positions(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, rows: int)
     for layers, stack in ((spec.encoder, model.model.encoder), (spec.decoder, model.model.decoder)):
         with torch.no_grad():
             layers.position_encodings.encodings = stack.position_states(torch.arange(rows))
-    # `CTranslate2Backend` reads the maximum input length from this attribute.
+    # `CTranslate2Backend` reads the maximum input length from the attribute `max_position_embeddings`.
     spec.config.add_attribute("max_position_embeddings", rows)
 
 

@@ -1,5 +1,5 @@
-"""The entry for CTranslate2 in the table of export formats. The conversion itself is in ctranslate2.py, which
-imports CTranslate2.
+"""Defines the entry for CTranslate2 in the table of export formats. The conversion itself is in
+ctranslate2.py, which imports CTranslate2.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from .formats import Format, Tokenizers
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
-    # ctranslate2.py imports CTranslate2, which is optional.
+    # Import ctranslate2.py only here, because it imports CTranslate2, and CTranslate2 may not be installed.
     from .ctranslate2 import export_ctranslate2
 
     assert tokenizers is not None

@@ -1,4 +1,6 @@
-"""Defines which configs CTranslate2 supports. This file does not import CTranslate2, which is optional."""
+"""Defines which configs CTranslate2 supports. This file does not import CTranslate2, because CTranslate2 may
+not be installed.
+"""
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.extension_vaswani import POSITION_ENCODINGS

@@ -1,5 +1,5 @@
-"""Exports a checkpoint to one of the formats in a table. A new format needs one new file and one entry in the
-table.
+"""Exports a checkpoint to a format of another library. The table `FORMATS` lists the formats. To add a
+format, add one file and one entry of the table.
 """
 
 import os
@@ -40,20 +40,22 @@ def export(
         Largest difference between ...
 
     Args:
-        model_name_or_path (str or PathLike): A local folder, or a repository on the Hub: user/name or user/name@revision.
-        output (str or PathLike): A new or empty folder. The folder is created after the comparison has
-            succeeded.
+        model_name_or_path (str or PathLike): The checkpoint: a local folder, or a repository on the Hub
+            (user/name or user/name@revision).
+        output (str or PathLike): The path of the new folder. A folder that exists must be empty. The
+            folder is created after the comparison has succeeded.
         format (str): The name of a format, such as "marian".
         quantization (str, optional): The dtype of the stored weights, such as "int8". The default is the
             dtype of the checkpoint. Some formats support no quantization.
 
     Returns:
-        str: One line with the largest difference between the written model and the checkpoint on sample inputs.
+        str: One line with the largest difference between the written model and the checkpoint on sample
+            inputs.
 
     Raises:
-        ValueError: If an argument is invalid, a library is missing, the checkpoint is not of this package,
-            the format does not support a field of the config, or the outputs of the written model and the
-            checkpoint differ.
+        ValueError: If an argument is invalid, if a library is missing, if the checkpoint is not of this
+            package, if the format does not support a field of the config, or if the outputs of the written
+            model and the checkpoint differ.
     """
     entry = _entry(format, quantization)
     with new_folder(Path(output)) as folder:
@@ -84,14 +86,14 @@ def _entry(name: str, quantization: str | None) -> Format:
         )
     if any(find_spec(library) is None for library in entry.libraries):
         raise ValueError(
-            f"The format {name!r} needs more libraries; install them with `{install_command(name)}`."
+            f"`format` {name} needs more libraries; install them with `{install_command(name)}`."
         )
     return entry
 
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
     """Copy the recipe of the checkpoint without private paths, because `vaswani distill` reads the languages
-    from it.
+    from the copied recipe.
     """
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:

@@ -1,5 +1,5 @@
-"""Defines the class `Format`, the check whether a format supports a config, and the comparison after an
-export.
+"""Defines the class `Format`, the check whether a format supports a config, and the comparison of a written
+model with its checkpoint.
 
 This file and the files that define formats do not import libraries that only one format needs.
 
@@ -19,18 +19,19 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..settings.sections import FREE_FIELDS
 
-# The source tokenizer and the target tokenizer. With a joint vocabulary, both tokenizers are the same object.
+# The source tokenizer and the target tokenizer. If the model has a joint vocabulary, both entries are the
+# same tokenizer.
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
-# A function that gets a config and returns the reason why a format does not support a field, or None if the
-# format supports the field.
+# A function that returns the reason why a format does not support a field of a config, or None if the format
+# supports the field.
 Limit = Callable[[VaswaniConfig], str | None]
 
-# The fields of a config that have no effect on the outputs of a trained model.
+# The config fields that have no effect on the outputs of a trained model.
 FIELDS_OF_TRAINING = frozenset([*FREE_FIELDS, "initializer_range"])
 ALL_FIELDS = frozenset(inspect.get_annotations(VaswaniConfig))
 
-# The tolerance is between two cases: another order of float32 sums changes logits by about 1e-6, and wrong
-# weights change logits by more than 1e-2.
+# Rounding differences are smaller than the tolerance, because another order of float32 sums changes logits by
+# about 1e-6. Errors are larger than the tolerance, because wrong weights change logits by more than 1e-2.
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
@@ -43,12 +44,12 @@ def alternatives(names: Iterable[str]) -> str:
 
 
 def only(name: str, value: Any, reason: str) -> Limit:
-    """Create a limit: a format supports only one value of a field."""
+    """Return a limit for a format that supports only one value of a field."""
     return lambda config: None if getattr(config, name) == value else reason
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
-    """The limit for formats whose decoder needs a start token."""
+    """Check that a config has a start token, because the decoder of some formats needs a start token."""
     return "it starts from a token" if decoder_start_token_id(config) is None else None
 
 
@@ -56,8 +57,8 @@ def needs_start_token(config: VaswaniConfig) -> str | None:
 class Expressible:
     """Describes which configs a format supports.
 
-    A field that is neither in `fields` nor in `limits` must have its default value. Therefore
-    an export with a new field fails until the format supports the field.
+    A field that is neither in `fields` nor in `limits` must have its default value. Therefore an export with
+    a new config field fails until the format supports the field.
 
     Attributes:
         title (str): The name of the format in error messages.
@@ -85,8 +86,8 @@ class Expressible:
 
 
 class Export(Protocol):
-    """A function that writes a model into `folder`, and returns one line about the difference from the
-    original.
+    """A function that writes a model into `folder`, and returns one line about the difference between the
+    written model and the checkpoint.
 
     `model` is a VaswaniForSeq2SeqLM in eval mode. `tokenizers` is None if the checkpoint has no tokenizers
     and the format needs no tokenizers.
@@ -99,10 +100,11 @@ class Export(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """An entry of the table `FORMATS`. An export writes a folder.
+    """Describes a format of another library. The table `FORMATS` lists all formats.
 
     Attributes:
-        name (str): The value of `--format`. The package extra of the same name installs `libraries`.
+        name (str): The value of `--format`. The optional dependency group of the same name installs the
+            modules in `libraries`.
         expressible (Expressible): The configs that the format supports.
         export (Export): The function that writes a model.
         libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
@@ -141,7 +143,9 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
 def _rows(
     vocab_size: int, lengths: list[int], config: Any, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Random token ids [B, L], padded on the right, and the mask. Ids outside the padding are never `<pad>`."""
+    """Return random token ids [B, L], padded on the right, and the attention mask. Only padding positions
+    contain the id of `<pad>`.
+    """
     pad = config.pad_token_id
     ordinary = torch.tensor([i for i in range(vocab_size) if i != pad] or [0])
     drawn = torch.randint(len(ordinary), (len(lengths), max(lengths)), generator=generator)
@@ -151,8 +155,8 @@ def _rows(
 
 
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
-    """One line with the difference between the written model and the checkpoint. Raise a ValueError if the
-    difference is larger than `tolerance`.
+    """Return one line with the difference between the written model and the checkpoint. Raise a ValueError if
+    the difference is larger than `tolerance`.
     """
     if math.isnan(difference):
         raise ValueError(

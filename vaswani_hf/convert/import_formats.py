@@ -135,7 +135,9 @@ class UnsupportedError(ValueError):
 
 def refuse(field: str, value: Any, reason: str) -> NoReturn:
     """Raise an error about a field of the original's config. `reason` completes the sentence after "because"."""
-    raise UnsupportedError(f"`{field}` is {value!r}, and cannot be imported, because {reason}.")
+    # Do not begin with the field, because the command line takes a message that begins with a name in backticks for
+    # a wrong option.
+    raise UnsupportedError(f"The original has `{field}` {value!r}, and cannot be imported, because {reason}.")
 
 
 def require(field: str, value: Any, allowed: Any, reason: str) -> None:

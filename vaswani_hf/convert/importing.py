@@ -226,6 +226,8 @@ def _write_card(
         # Do not record the folder of a local file, because the record may be published.
         "name": str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         "is_on_hub": is_on_hub,
+        # A push compares the card with the card of this name, to recognise a card that nobody has edited.
+        "imported_as": name,
         "peer": entry.peer,
         "difference": difference,
         "notes": imported.notes,

@@ -1,18 +1,18 @@
 """Converts a checkpoint to and from a MarianMT model of transformers that computes the same function.
 
-MarianMT has the same architecture with two differences. The attention projections of MarianMT have biases;
-the export sets biases to zero if the checkpoint has no biases. The sinusoids of MarianMT have all sines in the first half of the
-features and all cosines in the second half, while Section 3.5 alternates sines and cosines. The order of the
-D features of the model does not matter if all weights use the same order. Therefore it is enough to reorder
-the weights.
+MarianMT has the same architecture as this package, with two differences. The attention projections of
+MarianMT have biases; the export sets the biases to zero if the checkpoint has no biases. The sinusoids of
+MarianMT have all sines in the first half of the features and all cosines in the second half, while Section
+3.5 alternates sines and cosines. The order of the D features of the model does not matter if all weights use
+the same order. Therefore it is enough to reorder the weights.
 
-The exported model differs from the checkpoint in three points. MarianMT counts padding as positions, so
-padding must be on the right. MarianMT does not derive a mask from padding tokens, so the caller must pass
-`attention_mask`. The position table of MarianMT has a fixed length.
+The exported model differs from the checkpoint in three points. MarianMT counts padding tokens when it numbers
+the positions, so padding must be on the right. MarianMT does not derive a mask from padding tokens, so the
+caller must pass `attention_mask`. The position table of MarianMT has a fixed length.
 
-CTranslate2 cannot convert the exported MarianMT model, because its converter drops the last token of
-the vocabulary, and starts the decoder from zeros instead of an embedding. Use the format "ctranslate2" of
-this package instead.
+CTranslate2 cannot convert the exported MarianMT model. The converter of CTranslate2 for MarianMT drops the
+last token of the vocabulary, and starts the decoder from zeros instead of the embedding of a token. Use the
+format "ctranslate2" of this package to convert a checkpoint to CTranslate2.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
-from ..checkpoint.tokenizers import read_json_object, save_tokenizers
+from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
 from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse
-from .sentencepiece import fast_tokenizer, read_sentencepiece
+from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
 from .weights import WeightNames, to_halves, to_interleaved
 
@@ -44,7 +44,9 @@ _SAME_FIELDS = """
 
 
 def _shared_by_heads(name: str) -> Limit:
-    """The limit for `d_k` and `d_v`: in MarianMT each head has the width `d_model` / number of heads."""
+    """Return a limit for `d_k` or `d_v`, because in MarianMT each head has the width `d_model` / number of
+    heads.
+    """
 
     def limit(config: VaswaniConfig) -> str | None:
         for stack in ("encoder", "decoder"):
@@ -127,7 +129,7 @@ NAMES = WeightNames(
 
 
 def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) -> MarianMTModel:
-    """Create a MarianMT model that computes the same logits. The given model does not change."""
+    """Create a MarianMT model that computes the same logits. The function does not change `model`."""
     EXPRESSIBLE.refuse_others(model.config)
     model = with_scaled_dot(model)
     config = _marian_config(model.config, num_positions(model, tokenizers))
@@ -153,8 +155,8 @@ def export_marian(
     batch = sample_batch(model.config)
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
-    # Do not compare the logits at padding positions. Clamp very low logits, because the excluded padding
-    # class may have another very low logit in MarianMT. The probability of the padding class is 0 in both
+    # Do not compare the logits at padding positions. Clamp very low logits, because MarianMT may give the
+    # excluded padding class a different very low logit. The probability of the padding class is 0 in both
     # models.
     is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
     if model.config.zero_start_embedding:
@@ -202,13 +204,13 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Exclude the padding class: give the padding class a very low bias, and set its row of the output
-    projection to zero if nothing else uses this row.
+    """Give the padding class a very low bias, so that its probability is 0. If the decoder never reads the
+    row of the padding class in the output projection, set this row to zero.
 
-    If the embeddings are tied, the row is also the embedding of `<pad>`. Usually the row of `<pad>` can be
-    zero, because no position attends to padding. If the decoder starts from `<pad>`, as in Marian's own
-    models, the row is kept. If the row is kept, the logit of the padding class is not exactly the bias, but
-    the probability is still 0.
+    If the embeddings are tied, the row is also the embedding of `<pad>`. Usually no position attends to
+    padding, so the row can be zero. If the decoder starts from `<pad>`, as in models of the Marian toolkit,
+    the decoder reads the row, so the row is kept. If the row is kept, the logit of the padding class is not
+    exactly the bias, but the probability is still 0.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -220,7 +222,8 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 def _generation_config(
     config: GenerationConfig, num_positions: int, excludes_padding: bool
 ) -> GenerationConfig:
-    """Keep the settings that the search of transformers supports. A warning lists the removed settings.
+    """Return a generation config with only the settings that the search of transformers supports. A warning
+    lists the removed settings.
 
     If `excludes_padding`, the search never chooses `<pad>`.
     """
@@ -233,8 +236,9 @@ def _generation_config(
         settings["bad_words_ids"] = [*(settings.get("bad_words_ids") or []), [settings["pad_token_id"]]]
     if left_out:
         logger.warning(
-            f"The search of transformers does not know {', '.join(left_out)}: the MarianMT checkpoint "
-            "divides scores by a power of the length, and its limit is the same for all sentences."
+            f"The search of transformers does not support {', '.join(left_out)}: for the MarianMT "
+            "checkpoint, the search divides scores by a power of the length, and uses one length limit for "
+            "all sentences."
         )
     return GenerationConfig.from_dict(settings)
 
@@ -340,7 +344,7 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
     if not is_separate and (path / _SOURCE_SPM).read_bytes() == (path / _TARGET_SPM).read_bytes():
         target = source
     # The two tokenizers segment differently, but give each token the same id.
-    target.init_kwargs["shared_vocabulary"] = not is_separate
+    target.init_kwargs[SHARED_IDS_MARK] = not is_separate
     keys = {"source_language": "source_lang", "target_language": "target_lang"}
     return (source, target), {key: settings[name] for key, name in keys.items() if settings.get(name)}
 

@@ -1,15 +1,18 @@
 """Converts a checkpoint to three ONNX graphs with the exporter of transformers. Compares the graphs with the
 checkpoint in ONNX Runtime.
 
-- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. The other two graphs get
+- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. prefill.onnx and decode.onnx get
   `last_hidden_state` as the input `encoder_outputs.last_hidden_state`.
-- prefill.onnx: maps the first `decoder_input_ids` to `logits` and `past_key_values.*`. The number of
-  `decoder_input_ids` is free.
+- prefill.onnx: maps the first `decoder_input_ids` to `logits` and `past_key_values.*`. prefill.onnx accepts
+  any number of `decoder_input_ids`.
 - decode.onnx: maps the next `decoder_input_ids` and `input.past_key_values.*` to `logits` and
   `output.past_key_values.*`.
 
-Batch size and lengths are dynamic. The weights of NAME.onnx are in NAME.onnx.data. If the installed version
-of transformers has the class `ExportedModel`, this class can load the folder.
+With transformers 5.24 and later, the names of the inputs and outputs contain `cache` in place of
+`past_key_values`.
+
+The graphs accept any batch size and any lengths. The weights of NAME.onnx are in NAME.onnx.data. If the
+installed version of transformers has the class `ExportedModel`, this class can load the folder.
 """
 
 import contextlib
@@ -27,22 +30,24 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..checkpoint.tokenizers import save_tokenizers
-from ..model.attention_vaswani import decoding_cache
+from ..model.attention_vaswani import CACHE_NAME, decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
 
 # The exporter traces the model with a part of the sample batch: 2 sentences of 5 tokens. The comparison uses
 # the whole batch, so that the graphs are tested with other sizes.
 _TRACED_SENTENCES, _TRACED_LENGTH = 2, 5
-# In the comparison, prefill.onnx gets this number of target tokens. decode.onnx gets the remaining tokens one
-# by one.
+# For the comparison, compute this number of target tokens with prefill.onnx, and the remaining tokens one by
+# one with decode.onnx.
 _PREFILLED = 3
 
 
 def export_onnx(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the graphs in float32, the configs and the tokenizers. Compare the graphs with the model."""
+    """Write the graphs in float32, the configs and the tokenizers. Compare the outputs of the graphs with the
+    outputs of the model.
+    """
     config = model.config
     if config.position_embedding == "learned" and config.max_position_embeddings < _TRACED_LENGTH:
         raise ValueError(
@@ -67,7 +72,8 @@ def export_onnx(
 
 
 def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Run the graphs in ONNX Runtime. Return the logits [B, T, V] in float32. Ignore the logits at padding.
+    """Run the graphs in ONNX Runtime. Return the logits [B, T, V] in float32. The logits at padding positions
+    are arbitrary.
 
     `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the right,
     int64.
@@ -98,7 +104,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         past = {
             f"input.{name.removeprefix('output.')}": value
             for name, value in outputs.items()
-            if "past_key" in name
+            if CACHE_NAME in name
         }
         outputs = run("decode", {**source, **past, "decoder_input_ids": target[:, i : i + 1]})
         logits.append(outputs["logits"])
@@ -106,7 +112,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Return for each graph the module to trace and the inputs for the trace."""
+    """Return the module to trace and the inputs of the trace for each graph."""
     batch = {
         name: tensor[:_TRACED_SENTENCES, :_TRACED_LENGTH]
         for name, tensor in sample_batch(model.config).items()
@@ -122,11 +128,12 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
         # Keep the keys and values of all tokens, even in a model with an attention window, because a graph
         # supports only one kind of cache.
-        past = model(**prefix, past_key_values=decoding_cache(model.config, is_whole=True)).past_key_values
+        past = decoding_cache(model.config, is_whole=True)
+        model(**prefix, past_key_values=past)
     further = {
         **inputs,
         "decoder_input_ids": batch["decoder_input_ids"][:, _PREFILLED:],
-        "past_key_values": past,
+        CACHE_NAME: past,
     }
     return {"encoder": (model.get_encoder(), source), "prefill": (model, prefix), "decode": (model, further)}
 
@@ -143,7 +150,7 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
 
 def _varying(shapes: Any) -> Any:
     """Keep only the batch and length axes dynamic, because tracing with all axes dynamic takes minutes. The
-    shapes are [B, S], [B, S, D] and [B, H, S, K].
+    traced inputs have the shapes [B, S], [B, S, D] and [B, H, S, K].
     """
     if isinstance(shapes, dict) and 0 in shapes:
         return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}

@@ -15,9 +15,10 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .formats import Limit, Tokenizers
 
-# Section 6.1 limits an output to the input length plus this number of tokens.
+# Section 6.1 of the paper limits the length of an output to the input length plus this number of tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
-# The attention scores that are dot products. Classes that users register may compute any score.
+# The built-in score functions that are dot products. Score functions that users register are not in this
+# list, because they may compute any score.
 _DOT_PRODUCTS = (None, "scaled_dot", "dot", "dot_mean", "general")
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
@@ -40,8 +41,8 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Create a model that computes the same outputs with scaled dot products. Scaling factors and score
-    matrices are multiplied into the query projections.
+    """Create a model that computes the same outputs as `model` with scaled dot products. Scaling factors and
+    score matrices are multiplied into the query projections.
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
@@ -79,7 +80,8 @@ def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
     """Return the number of rows of a position table that is long enough for the longest input and every
     output that the generation config allows.
 
-    The table has at least 1,074 rows. A learned table keeps its number of rows.
+    The table has at least 1,074 rows: 1,024 for the longest source sentence, and 50 for the additional tokens
+    of its translation. A learned table keeps its number of rows.
     """
     if model.config.position_embedding == "learned":
         return model.config.max_position_embeddings

@@ -1,15 +1,16 @@
-"""Token-budget batches: pairs of similar lengths as padded tensors, for an unlimited number of epochs.
+"""Cuts a corpus into token-budget batches: padded tensors with sentence pairs of similar lengths.
 
 Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch
 contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
 
 1. `TokenBudgetSampler` sorts the encoded pairs of corpus.py by length and cuts the sorted pairs into batches.
 2. `EndlessSampler` concatenates the batches of all epochs and gives each process its share.
-3. `PairRows` reads the pairs of a batch, and `PairCollator` pads them into the tensors that the model takes.
+3. `PairRows` reads the pairs of a batch, and `PairCollator` pads the pairs into the tensors that the model
+   receives.
 
 The trainer connects these classes in its method `get_train_dataloader`. You need not read these files to
-understand the flow: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py, columns.py
-(reading memory-mapped files).
+understand how the batches are made: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py,
+columns.py (reading memory-mapped files).
 
 In shapes, N is the number of pairs of the corpus, B the number of pairs of a batch, S the source length of a
 batch, T the target length of a batch and L the length of a sentence; all lengths are in tokens.
@@ -48,13 +49,14 @@ class _Packing(NamedTuple):
 
 
 class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
-    """Batches of pairs of similar lengths that fit into a source token budget and a target token budget.
+    """Yields batches of pairs of similar lengths. Each batch fits into a source token budget and a target
+    token budget.
 
-    A budget counts positions with padding: the number of pairs of the batch times the length of its longest
-    sentence. There are as few batches as the budgets allow, and the batches are about equally full. The
-    bounds of batches depend on the lengths only; therefore each epoch has the same number of batches. Each
-    epoch permutes the pairs of each length bucket, and then the batches. Without a seed (validation) nothing
-    is permuted.
+    A budget limits the size of a padded batch in tokens: the number of pairs of the batch times the length of
+    the longest sentence of the batch. There are as few batches as the budgets allow, and the batches are
+    about equally full. The number of batches depends only on the sentence lengths; therefore each epoch has
+    the same number of batches. In each epoch, the sampler permutes pairs that have equal lengths, and then
+    permutes the batches. Without a seed (validation) nothing is permuted.
     """
 
     def __init__(
@@ -69,8 +71,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     ):
         """The lengths [N] and the two budgets are in tokens.
 
-        `pairs_of` is for weighted corpora: `pairs_of(epoch)` returns the number of the pair in each place of
-        the epoch, [N].
+        The argument `pairs_of` is for weighted corpora. The call `pairs_of(epoch)` returns the pair numbers
+        of the epoch, [N].
         """
         self._packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
         self._seed = seed
@@ -78,7 +80,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which decides the permutations."""
+        """Set the epoch. The permutations of pairs and batches depend on the seed and the epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -111,8 +113,8 @@ def _permuted_within(
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """Cut the pairs of a stream window into batches, short pairs first. Each batch is an array [B] of pair
-    numbers.
+    """Cut a window (some consecutive pairs of a stream) into batches, short pairs first. Each batch is an
+    array [B] of pair numbers.
     """
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
@@ -173,8 +175,8 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # The budget shares of `count` batches add up to `total`. If `total` is not divisible by `count`, the
-        # last batches have a share that is larger by one. Do not give all batches equal shares, because
+        # Divide `total` among the budgets of `count` batches. If `total` is not divisible by `count`, the
+        # last batches get a share that is larger by one. Do not give all batches equal shares, because
         # reducing the common share by one may remove a pair from every batch.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
@@ -192,8 +194,8 @@ def _batch_bounds(
     larger_budgets: tuple[int, int],
     num_smaller: int,
 ) -> np.ndarray:
-    """Fill one batch after the other with length buckets. A bucket is (number of pairs, source length, target
-    length).
+    """Fill one batch after the other with the pairs of the length buckets. A bucket is a tuple (number of
+    pairs, source length, target length).
 
     The first `num_smaller` batches have the budgets `budgets` for source and target tokens. The remaining
     batches have `larger_budgets`.
@@ -231,13 +233,14 @@ def _batch_bounds(
 
 
 class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
-    """The batches of one process for an unlimited number of epochs, as lists of (epoch, pair number).
+    """Yields the batches of one process for an unlimited number of epochs. A batch is a list of tuples
+    (epoch, pair number).
 
-    The batches of all epochs form one sequence, which does not depend on the number of processes. Process r
-    of n takes each batch whose number in the sequence has the remainder r when divided by n. With gradient
-    accumulation over `a` batches, the optimizer step with the number `s` uses `n * a` batches of the
-    sequence, beginning with batch `s * n * a`. The batches of one optimizer step may belong to two epochs. A
-    resumed run continues with the next batch of the sequence.
+    The batches of all epochs form one sequence, which does not depend on the number of processes. Process `r`
+    of `n` yields each batch whose number in the sequence has the remainder `r` when divided by `n`. With `n`
+    processes and gradient accumulation over `a` batches, optimizer step `s` (counted from 0) uses `n * a`
+    batches of the sequence, beginning with batch `s * n * a`. The batches of one optimizer step may belong to
+    two epochs. A resumed run continues with the next batch of the sequence.
     """
 
     def __init__(
@@ -275,7 +278,7 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
 
 
 class PairRows(torch.utils.data.Dataset):
-    """Encoded pairs for a `DataLoader`, which reads all pairs of a batch with one call.
+    """A dataset of encoded pairs for a `DataLoader`. One call reads all pairs of a batch.
 
     `input_ids` and `labels` are [L] int32 views of the memory-mapped file; therefore the corpus is not held
     in memory. Each worker process memory-maps the file itself.
@@ -293,7 +296,7 @@ class PairRows(torch.utils.data.Dataset):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         if self._columns is None:
-            # Leave out these columns, because a batch needs neither lengths nor corpus numbers.
+            # Leave out the columns with lengths and corpus numbers, because a batch does not need them.
             unused = {"source_length", "target_length", CORPUS_COLUMN}
             names = [name for name in self._pairs.column_names if name not in unused]
             self._rows = kept_rows(self._pairs)
@@ -312,11 +315,11 @@ class PairRows(torch.utils.data.Dataset):
 
 
 class EpochPairs(PairRows):
-    """Reads encoded pairs by the keys (epoch, pair number) of `EndlessSampler`. Each pair also has its
-    `epoch`.
+    """Reads encoded pairs by the keys (epoch, pair number) of `EndlessSampler`. Each returned pair has the
+    additional keys `epoch` and `copy`.
 
-    With weighted corpora an epoch may contain pair `n` several times. The pair numbers `n`, `n + N`, `n +
-    2N`, … mean the copies 0, 1, 2, … of pair `n`.
+    With weighted corpora an epoch may contain pair `n` several times. In a corpus of N pairs, the numbers
+    `n`, `n + N`, `n + 2N`, … stand for the copies 0, 1, 2, … of pair `n`.
     """
 
     def __getitems__(self, keys: Any) -> list[dict[str, Any]]:
@@ -330,10 +333,10 @@ class EpochPairs(PairRows):
 class PairCollator:
     """Pads the pairs of a batch into tensors.
 
-    With BPE-dropout the text of a pair is encoded again. The random generator is seeded with `seed` and with
-    the epoch, the index and the copy of the pair. Therefore the encoding of the pair does not depend on an
-    interruption or on the number of data workers. BPE-dropout increases the number of tokens, but the budgets
-    count the tokens without BPE-dropout.
+    With BPE-dropout, the collator encodes the text of each pair again in each epoch. The random generator is
+    seeded with `seed` and with the epoch, the index and the copy of the pair. Therefore the encoding of the
+    pair does not depend on an interruption or on the number of data workers. BPE-dropout increases the number
+    of tokens, but the budgets count the tokens without BPE-dropout.
     """
 
     def __init__(
@@ -344,8 +347,8 @@ class PairCollator:
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """`pad_token_id` pads `input_ids`. `bpe_dropout` has a `BpeDropout` for the source and a `BpeDropout`
-        for the target.
+        """`pad_token_id` pads `input_ids`. `bpe_dropout` is a tuple: the `BpeDropout` of the source and the
+        `BpeDropout` of the target.
 
         If BPE-dropout would make a pair longer than `max_length` tokens, the pair keeps its encoding without
         BPE-dropout.
@@ -393,9 +396,9 @@ def cut_into_parts(
 ) -> list[dict[str, Tensor]]:
     """Cut a batch into parts with about equally many pairs and without unneeded padding.
 
-    A part has at most `positions` positions on each side, unless a single pair has more. `are_texts` means
-    that inputs and labels are the same text. A batch that is small enough is returned whole, as the only
-    part.
+    A part has at most `positions` tokens with padding on each side, unless a single pair is longer.
+    `are_texts` means that inputs and labels are the same text. A batch that is small enough is returned
+    whole, as the only part.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

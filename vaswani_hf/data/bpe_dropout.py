@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from ..model.translator_vaswani import tags_of
 
 # Limits of the cache of possible merges: the number of partly merged words in the cache, and the number of
-# pieces of a word in the cache. The cache takes about 30 MB for European text.
+# pieces of a word in the cache. The full cache needs about 30 MB of memory for European text.
 _MAX_CACHED_WORDS = 100_000
 _MAX_CACHED_PIECES = 32
 
@@ -45,14 +45,14 @@ class BpeDropout:
         self._token_ids = backend.get_vocab(with_added_tokens=False)
         self._eos_token_id = tokenizer.eos_token_id
         self._tags = tags_of(tokenizer)
-        # The parentheses in the pattern make `split` return the tags, too. Exclude \x1c to \x1f, because
+        # Put each tag in parentheses, so that `split` also returns the tags. Exclude \x1c to \x1f, because
         # `tokenizers` does not count these characters as white space.
         space = r"[^\S\x1c-\x1f]*"
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # The first merges join the bytes of one character. Never leave out these merges, because a model that
-        # is trained on parts of characters may write parts of characters.
+        # Some merges join the bytes of one character. Never leave out these merges, because a model that is
+        # trained on parts of characters may write parts of characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
@@ -102,6 +102,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # The decoded text of an incomplete character has the length 1, too, because incomplete bytes are decoded
-    # into one replacement character.
+    # A part of a character also decodes to a text of length 1, because the decoder writes one replacement
+    # character for incomplete bytes.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

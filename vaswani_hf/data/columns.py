@@ -1,4 +1,4 @@
-"""Columns of an encoded corpus, read from memory-mapped Arrow files.
+"""Reads columns of an encoded corpus from memory-mapped Arrow files.
 
 This module is faster than `datasets`, because `datasets` reads rows one by one after `select` and converts
 each token into a Python integer.
@@ -19,7 +19,7 @@ CORPUS_COLUMN = "corpus"
 
 def kept_rows(pairs: Dataset) -> np.ndarray:
     """Return the rows of the Arrow table that belong to a dataset, in the order of the dataset, [N] int64."""
-    # `select` does not change the table, but stores the numbers of the selected rows in `_indices`.
+    # Read the row numbers from `_indices`, because `select` stores them there and does not change the table.
     if pairs._indices is None:
         return np.arange(len(pairs))
     return pairs._indices.column(0).to_numpy().astype(np.int64)
@@ -60,7 +60,8 @@ class Column:
             return [self._chunks[number][position].as_py() for number, position in places]
         for number in set(numbers) - self._views.keys():
             chunk = self._chunks[number]
-            # Reading single offsets from a memoryview is faster than reading them from an array.
+            # Store the offsets as a memoryview, because a memoryview returns a single number faster than an
+            # array.
             self._views[number] = (chunk.values.to_numpy(), memoryview(chunk.offsets.to_numpy()))
         cells = []
         for number, position in places:

@@ -7,8 +7,8 @@
 3. `Corpus` holds the encoded splits. batching.py cuts the splits into batches.
 
 A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). You need not read these files to
-understand the flow: pair_files.py (file formats), dataset_hub.py (datasets of the Hub), text_encoder.py (fast
-encoding), corpus_cache.py (the digest of a corpus), weighted_corpora.py, memory.py.
+understand how the corpus is made: pair_files.py (file formats), dataset_hub.py (datasets of the Hub),
+text_encoder.py (fast encoding), corpus_cache.py (the digest of a corpus), weighted_corpora.py, memory.py.
 
 In shapes, N is the number of pairs of a batch of text.
 """
@@ -53,9 +53,8 @@ ID_FEATURES = {
 }
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
-# per token. Without this limit a line of 100,000 equal characters would become few and very long tokens. Such
-# a line would not exceed `max_length` tokens, and the vocabulary would contain the very long tokens of the
-# line instead of words.
+# per token. Without this limit, a line of 100,000 equal characters would be kept, because few very long
+# tokens encode the line. The vocabulary would then contain these long tokens instead of words.
 CHARACTERS_PER_TOKEN = 16
 
 
@@ -64,19 +63,19 @@ CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True)
 class PairSource:
-    """The source of pairs; give `source_file` and `target_file`, or `text_file`, or `pairs_file`, or
-    `dataset`.
+    """Names the files or the dataset from which pairs are read. Give `source_file` and `target_file`, or
+    `text_file`, or `pairs_file`, or `dataset`.
 
     The value of a field for files is a path, a shell pattern, or a list of paths and patterns. `source_file`
     and `target_file` need equally many files.
     """
 
-    # UTF-8 text, plain or `.gz`. `source_file` has one sentence per line. `target_file` has the translation
-    # of each sentence on the same line.
+    # UTF-8 text files, uncompressed or `.gz`. `source_file` has one sentence per line. `target_file` has the
+    # translation of each sentence on the same line.
     source_file: Files | None = None
     target_file: Files | None = None
-    # `.jsonl`, `.json`, `.csv` or `.parquet` with a column `translation` that maps languages to sentences
-    # (JSON text in CSV), or with one column per language.
+    # The file is `.jsonl`, `.json`, `.csv` or `.parquet`. The file has one column per language, or a column
+    # `translation` that maps languages to sentences (as JSON text in a CSV file).
     pairs_file: Files | None = None
     # The name of a dataset of the Hub, a local folder, or a dataset in memory. The dataset needs the columns
     # that a `pairs_file` needs.
@@ -87,14 +86,14 @@ class PairSource:
     # The languages of source and target, or the names of their columns.
     source_language: str = "source"
     target_language: str = "target"
-    # Read the pairs during the training instead of writing them into the cache of `datasets` first.
+    # If true, read the pairs during the training instead of writing them into the cache of `datasets` first.
     streaming: bool = False
     # UTF-8 text with one text per line, for a language model: source and target are the same text.
     text_file: Files | None = None
 
 
 def load_pairs(pair_source: PairSource) -> Dataset | IterableDataset:
-    """The pairs as a dataset with the text columns `source` and `target`.
+    """Return the pairs as a dataset with the text columns `source` and `target`.
 
     `datasets` reads a file into its cache once, and reads the file again if the file has changed. Errors in
     the content of a stream are raised during the iteration.
@@ -210,8 +209,8 @@ def load_splits(
 ) -> dict[str, Any]:
     """Load the texts of the training, validation and test split. The text of a missing split is None.
 
-    `data.validation_size` and `data.test_size` take these splits out of the training split. `check_split`
-    checks each split that is not a stream.
+    `data.validation_size` and `data.test_size` take these splits out of the training split. The function
+    calls `check_split` for each split that is not a stream.
     """
     texts = {split: call_naming_split(split, load_split, data, split, seed) for split in SPLITS}
     if data.held_out_sizes:
@@ -223,14 +222,19 @@ def load_splits(
 
 
 def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that reads or encodes a split. Errors about files and text name the split."""
+    """Call a function that reads or encodes a split. If reading or encoding fails, the error message names
+    the split.
+    """
     try:
         return function(*args, **kwargs)
     except (ValueError, FileNotFoundError) as error:
         # Replace the name of a `PairSource` field, such as `source_file`, by the key of the recipe, such as
         # `train_source`.
         words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
-        raise ValueError(f"`data`, {split} split: {words}") from error
+        # A message about a key of the recipe begins with the key. A message about the content of a file begins
+        # with the file. `vaswani train` has the exit code 2 for wrong keys, and 1 for bad content.
+        place = f"`data`, {split} split" if words.startswith("`") else f"The {split} split of `data`"
+        raise ValueError(f"{place}: {words}") from error
 
 
 def split_name(data: DataSettings, split: str) -> str:
@@ -296,8 +300,8 @@ class CorpusReport:
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Add [N] pairs to the counts. An outcome is the position of a field of this class, such as 0 for
-        `kept`.
+        """Add N pairs to the counts. The outcome of a pair is the position of a field of this class, such as
+        0 for `kept`.
         """
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):
@@ -307,7 +311,7 @@ class CorpusReport:
         return self.in_words()
 
     def in_words(self, are_texts: bool = False) -> str:
-        """The counts as a sentence. `are_texts` is true for a language model, which has no pairs."""
+        """Return the counts as a sentence. `are_texts` is true for a language model, which has no pairs."""
         counts = f"{self.read:,} {'texts' if are_texts else 'pairs'} read, {self.kept:,} kept; dropped: "
         if are_texts:
             counts += f"{self.empty:,} empty, {self.too_long:,} too long"
@@ -333,8 +337,8 @@ def prepare_pairs(
     """Clean and encode pairs. Return the kept pairs as token ids, and the counts of kept and dropped pairs.
 
     If `target_tokenizer` is None, each text is also its own target. A dataset is encoded once, into the cache
-    of `datasets`. A stream is encoded while it is read. While a stream is read, its counts rise in the
-    process that reads the stream, and in no other process.
+    of `datasets`. A stream is encoded while it is read. The counts of a stream rise while the stream is read,
+    but only in the process that reads the stream.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(
@@ -348,7 +352,8 @@ def prepare_pairs(
     if isinstance(pairs, IterableDataset):
         return encoder.encode_stream(pairs, report), report
     corpus_column = {name: pairs.features[name] for name in pairs.column_names if name == CORPUS_COLUMN}
-    # `datasets` writes the encoded pairs into the cache folder of the text pairs.
+    # Find the cache folder of the text pairs, because `datasets` also writes the encoded pairs into this
+    # folder.
     folder = (
         Path(pairs.cache_files[0]["filename"]).parent if pairs.cache_files else Path(tempfile.gettempdir())
     )
@@ -413,8 +418,8 @@ class PairEncoder:
         target_lengths = target_ids.value_lengths().to_numpy()  # [N]
         longer = np.maximum(source_lengths, target_lengths)
         unequal = longer > (self.max_length_ratio or np.inf) * np.minimum(source_lengths, target_lengths)
-        # An outcome is the position of a field of `CorpusReport`. If several reasons apply to a pair, only
-        # the first reason is counted.
+        # The outcome of a pair is a number: the position of a field of `CorpusReport`. If a pair is dropped
+        # for several reasons, only the first reason is counted.
         position = {field.name: number for number, field in enumerate(fields(CorpusReport))}
         reasons = {
             "empty": empty,
@@ -437,7 +442,7 @@ class PairEncoder:
         return pyarrow.table(columns)
 
     def encode_stream(self, pairs: IterableDataset, report: CorpusReport) -> IterableDataset:
-        """The kept pairs of a stream as token ids. Reading the stream adds the counts of its pairs to
+        """Return the kept pairs of a stream as token ids. While the stream is read, its pairs are counted in
         `report`.
         """
 
@@ -461,7 +466,9 @@ class PairEncoder:
 
 @dataclass(kw_only=True)
 class Corpus:
-    """The data of a run. Creating a `Corpus` cleans and encodes the training and the validation split."""
+    """The texts, the tokenizers and the encoded pairs of a run. The constructor cleans and encodes the
+    training and the validation split.
+    """
 
     # The splits "train", "validation" and "test" with the columns `source` and `target`; None if the split is
     # missing.
@@ -484,8 +491,8 @@ class Corpus:
     # Drop a training pair if the number of tokens of one side exceeds this multiple of the number of tokens
     # of the other side.
     max_length_ratio: float | None = None
-    # If true, keep the text of the training pairs. BPE-dropout needs the text, because it encodes the text
-    # again in each epoch.
+    # If true, keep the text of the training pairs. BPE-dropout needs the text, because BPE-dropout encodes
+    # the text again in each epoch.
     keep_text: bool = False
     # If true, the training split also contains each pair with source and target exchanged.
     both_directions: bool = False
@@ -495,7 +502,8 @@ class Corpus:
     # The encoded pairs of the training and the validation split.
     train: Dataset | IterableDataset = field(init=False)
     validation: Dataset | None = field(init=False, default=None)
-    # The report of each encoded split. The report of a stream changes while the stream is read.
+    # For each encoded split, the numbers of kept and dropped pairs. The numbers of a stream rise while the
+    # stream is read.
     reports: dict[str, CorpusReport] = field(init=False, default_factory=dict)
     # If the corpora have weights, `weighted` chooses the training pairs of each epoch.
     weighted: WeightedPairs | None = field(init=False, default=None)
@@ -535,5 +543,6 @@ class Corpus:
         """The number of training pairs (None for a stream) and their SHA-256, which identify the data."""
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
-        # Hash the text of a stream, because reading the encoded pairs of the stream would change the report.
+        # Hash the text of a stream instead of the encoded pairs, because reading the encoded pairs would
+        # change the counts in the report.
         return corpus_digest(self.texts["train"])

@@ -26,8 +26,8 @@ _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 
 def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
-    """Return the `count` and the `sha256` of training pairs. A resumed run compares both values with the
-    values of the earlier run.
+    """Return the `count` and the `sha256` of training pairs. A resumed run compares the `count` and the
+    `sha256` with the values of the earlier run.
 
     The digest depends neither on the cache folder nor on the time of the encoding. The `sha256` of a stream
     is the hash of its first 1000 pairs, and the `count` of a stream is None.

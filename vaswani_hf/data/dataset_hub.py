@@ -1,4 +1,6 @@
-"""Loads datasets of the Hub. All splits and all processes use one commit of a dataset, also in a resumed run."""
+"""Loads datasets of the Hub. All splits and all processes use the same commit of a dataset, even after a run
+is resumed.
+"""
 
 import os
 import re
@@ -24,8 +26,9 @@ if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
 def pin_dataset(data: _Data, earlier: _Data | None) -> _Data:
     """Return the section `data` with the commit of its dataset, and with the licence in the dataset card.
 
-    If the recipe states a licence, that licence is kept. `earlier` is the section that the run to be resumed
-    has recorded. The commit in `earlier` is kept, unless the recipe names another dataset or another commit.
+    If the recipe states a licence, that licence is kept. `earlier` is the section `data` in the saved recipe
+    of the run that is resumed. The commit in `earlier` is kept, unless the recipe names another dataset or
+    another commit.
     """
     if data.dataset is None:
         return data
@@ -63,7 +66,7 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
     except HubError as error:
         if isinstance(error.__cause__, OfflineModeIsEnabled):
             return _cached_commit(dataset, config, revision), None
-        raise HubError(f"`data.dataset` '{dataset}' cannot be read: {error}") from error
+        raise HubError(f"The dataset '{dataset}' of `data.dataset` cannot be read: {error}") from error
     stated = info.card_data.get("license") if info.card_data else None
     # Use the licence only if the card states a single licence. A card with several licences does not say
     # which licence belongs to which part of the data.
@@ -73,7 +76,8 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
 
 def _cached_commit(dataset: str, config: str | None, revision: str | None) -> str | None:
     try:
-        # The hash of a builder is the commit of the dataset, both in the cache and on the Hub.
+        # Read the commit of the dataset from the hash of the builder. The two are the same, both in the cache
+        # and on the Hub.
         commit = load_dataset_builder(dataset, config, revision=revision).hash
     except (OSError, ValueError) as error:
         raise HubError(
@@ -86,10 +90,15 @@ def _cached_commit(dataset: str, config: str | None, revision: str | None) -> st
 def open_dataset(
     name: str, config: str | None, *, split: str, revision: str | None, streaming: bool
 ) -> Dataset | IterableDataset:
-    """Load a split of a dataset of the Hub or of a local folder. Refuse a commit other than `revision`."""
-    dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+    """Load a split of a dataset of the Hub or of a local folder. Raise an error if the loaded commit is not
+    `revision`.
+    """
+    try:
+        dataset = load_dataset(name, config, split=split, revision=revision, streaming=streaming)
+    except (ValueError, FileNotFoundError) as error:
+        raise ValueError(f"`dataset` '{name}' cannot be opened: {error}") from error
     files = getattr(dataset, "cache_files", [])
-    # `datasets` caches a dataset of the Hub in a folder whose name is the commit.
+    # Read the commit from the name of the folder in which `datasets` caches the dataset.
     commit = Path(files[0]["filename"]).parent.name if files else None
     if _is_commit(revision) and _is_commit(commit) and commit != revision:
         # If the Hub does not answer, `datasets` may load another commit from the cache.

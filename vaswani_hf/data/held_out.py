@@ -14,9 +14,10 @@ _BATCH_SIZE = 10_000
 def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     """Take pairs out of the training data. Return the splits in `sizes` and the remaining split "train".
 
-    The choice depends only on the texts and on `sizes`: the pairs with the smallest hashes are taken. Another
-    seed, another order of the pairs or a resumed run therefore gives the same splits. The held-out pairs are
-    distinct and have text on both sides. "train" has no pair whose two texts are those of a held-out pair.
+    The choice depends only on the texts and on `sizes`: the pairs with the smallest hashes are taken.
+    Therefore the splits depend neither on the seed nor on the order of the pairs, and a resumed run has the
+    same splits. The held-out pairs are distinct and have text on both sides. The split "train" contains no
+    copy of a held-out pair.
     """
     hashes, have_text = _hash_pairs(pairs)
     rows = np.flatnonzero(have_text)
@@ -33,7 +34,7 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
     start = 0
     for split, size in sizes.items():
         held_out = pairs.select(np.sort(rows[first[start : start + size]]))
-        # The corpus number of a pair is needed only in training.
+        # Remove the corpus numbers from held-out pairs, because only the training needs the corpus numbers.
         has_column = CORPUS_COLUMN in held_out.column_names
         splits[split] = held_out.remove_columns(CORPUS_COLUMN) if has_column else held_out
         start += size
@@ -43,7 +44,8 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
 
 
 def _hash_pairs(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """A hash of the two texts of each pair, [N] uint64, and whether both sides have text, [N] bool.
+    """Return a hash of the two texts of each pair, [N] uint64, and for each pair True if both sides have
+    text, [N] bool.
 
     Spaces at the ends of a text are ignored.
     """

@@ -1,4 +1,4 @@
-"""Reads the lines of a text file, plain or gzip, and parses JSON texts.
+"""Reads the lines of an uncompressed or gzip text file, and parses JSON texts.
 
 A line ends only at a line feed, not at other line separators of Unicode, so that parallel files stay aligned.
 """
@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Half of a surrogate pair. JSON can contain a single half. Python also represents each byte of the command
-# line that is not UTF-8 by half of a surrogate pair.
+# The pattern matches half of a surrogate pair. JSON can contain such a half alone. Python also represents
+# each byte of the command line that is not UTF-8 by half of a surrogate pair.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a binary file without line ends and without a byte order mark."""
+    """Yield the lines of a binary file without line ends and without a byte order mark."""
     for number, line in enumerate(lines):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
         # Yield no line for a file that contains only a byte order mark.
@@ -28,7 +28,7 @@ def strip_line_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read_raw_lines(path: Any) -> Iterator[bytes]:
-    """The lines of a text file, plain or gzip, as bytes without line ends."""
+    """Yield the lines of an uncompressed or gzip text file as bytes without line ends."""
     open_file = gzip.open if Path(path).suffix == ".gz" else open
     try:
         with open_file(path, "rb") as file:
@@ -38,13 +38,13 @@ def read_raw_lines(path: Any) -> Iterator[bytes]:
 
 
 def read_lines(path: Any) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or gzip, without line ends."""
+    """Yield the lines of an uncompressed or gzip UTF-8 text file without line ends."""
     for number, line in enumerate(read_raw_lines(path), 1):
         yield decode_line(line, number, str(path))
 
 
 def decode_line(line: bytes, number: int, place: str) -> str:
-    """Decode a line of UTF-8. Errors name the file `place` and the line number."""
+    """Decode a line of UTF-8. The error message names the file `place` and the line number."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:
@@ -52,7 +52,7 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
-    """Raise an error if no line has text. Errors say that `name` in the file `place` is empty."""
+    """Raise an error if no line has text. The error message says that `name` in the file `place` is empty."""
     if not any(line.strip() for line in lines):
         raise ValueError(
             f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."

@@ -25,7 +25,9 @@ csv.field_size_limit(2**31 - 1)
 
 
 def existing_files(given: Files, name: str) -> list[str]:
-    """The files that a field of `PairSource` names. The files of a shell pattern are sorted by name."""
+    """Return the files that a field of `PairSource` names. The files of a shell pattern are sorted by
+    name.
+    """
     paths = []
     for item in [given] if isinstance(given, str | os.PathLike) else given:
         path = os.fspath(item)
@@ -47,7 +49,9 @@ def existing_files(given: Files, name: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return for each file the record of `vaswani distill` in its first line; {} for a file without a record."""
+    """Return for each file the facts that `vaswani distill` has written into the first line; {} for other
+    files.
+    """
     records = []
     try:
         for path in existing_files(files, "pairs_file") if files else []:
@@ -127,11 +131,12 @@ def _read_csv(path: str) -> Iterator[dict]:
     rows = csv.DictReader((line + "\n" for line in read_lines(path)), strict=True)
     last_line = 0
     try:
-        # The first line has the names of the columns.
+        # Read the names of the columns from the first line.
         if rows.fieldnames is not None:
             last_line = rows.line_num
         for row in rows:
-            # `DictReader` gives surplus fields the key None and missing fields the value None.
+            # Refuse a row with surplus or missing fields. `DictReader` gives surplus fields the key None and
+            # missing fields the value None.
             if None in row or None in row.values():
                 raise csv.Error("another number of fields than in the first line")
             yield row
@@ -156,7 +161,7 @@ _ROW_READERS = {".jsonl": _read_json, ".json": _read_json, ".csv": _read_csv, ".
 
 
 def pair_of_row(row: dict[str, Any], languages: tuple[str, str]) -> dict[str, str]:
-    """The two sentences of a row. A missing value becomes an empty sentence."""
+    """Return the two sentences of a row. A missing value becomes an empty sentence."""
     if not isinstance(row, dict):
         raise ValueError(f"A pair must be a JSON object, but is {row!r:.40}.")
     # If one of the languages has the name "translation", the column `translation` holds sentences of this

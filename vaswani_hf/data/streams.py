@@ -1,4 +1,5 @@
-"""Token-budget batches of a stream: a dataset of unknown size that is read during the training.
+"""Cuts a stream into token-budget batches. A stream is a dataset of unknown size that is read during the
+training.
 
 `EndlessStream` reads the stream in windows of consecutive pairs, and cuts each window into batches as
 batching.py cuts a corpus. A resumed run continues with exactly the next batch, because the checkpoint
@@ -20,13 +21,12 @@ _NUM_OPEN_SHARDS = 8
 
 
 class EndlessStream(torch.utils.data.IterableDataset):
-    """The batches of one process from a stream of encoded pairs, for an unlimited number of epochs.
+    """Yields the batches of one process from a stream of encoded pairs, for an unlimited number of epochs.
 
     The pairs of a window are permuted, sorted by length and cut into batches, and the batches are permuted.
-    The pairs after the last full window of an epoch are added to the window if they fill less than one
-    batch. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
-    collate_fn=collator)` without workers, because only the process that reads the stream has the state of the
-    stream.
+    If the remaining pairs at the end of an epoch fill less than one batch, the pairs are added to the last
+    full window. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
+    collate_fn=collator)` without workers, because `state_dict` must run in the process that reads the stream.
     """
 
     # The number of batches per epoch of a stream is unknown.
@@ -59,7 +59,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
         """Return the state for `load_state_dict`. The state is equal in all processes, and a run with another
         number of processes can load the state.
 
-        `position` is the number of finished batches of all epochs and processes. None means the number of
+        `position` is the number of finished batches of all epochs and processes. The default is the number of
         batches that the iterators of all processes have yielded.
         """
         done = self._position if position is None else position
@@ -92,8 +92,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # If a resumed run continues an epoch, this epoch may have no pairs left, so do not report an
-            # empty stream.
+            # Report an empty stream only for a whole epoch, because the first epoch of a resumed run may have
+            # no pairs left.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True
@@ -120,8 +120,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # `full` is None until the window is full. A full window is described by the number of its pairs,
-        # their total size, and the position after the window.
+        # `full` is None until the window is full. Then `full` has the number of pairs in the window, the
+        # total size of these pairs, and the stream position after the window.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
@@ -153,7 +153,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
 
 class ShuffledShards:
-    """The pairs of a stream, read epoch by epoch from several shards in turn, starting at any position.
+    """Reads the pairs of a stream epoch by epoch, from several shards in turn. Reading can start at any
+    position.
 
     Each epoch reads the shards in a different order. The shuffle buffer of `datasets` is not used, because
     its content is lost when a run stops. A stream with a single shard is read in its stored order.
@@ -204,7 +205,8 @@ class ShuffledShards:
 
     def _begin(self, shard: int, epoch: int, state: dict[str, Any] | None) -> tuple:
         count = self._pairs.num_shards
-        # All views of a stream share one position, but each shard has a separate position.
+        # Each shard has a separate position. A stream with a single shard keeps its old position, so set this
+        # stream back to its beginning.
         pairs = self._pairs.shard(count, shard) if count > 1 else self._pairs
         pairs.set_epoch(epoch)
         if state is not None or count == 1:

@@ -11,19 +11,23 @@ import pyarrow
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-# The number of words that a `TextEncoder` remembers. These words take about 40 MB for European text.
+# The number of words in the cache of a `TextEncoder`. A full cache needs about 40 MB for European text.
 _MAX_WORDS = 200_000
 
 
 class SerializedTokenizer(NamedTuple):
-    """A tokenizer as JSON, and its setting `split_special_tokens`, without its padding and truncation."""
+    """The JSON text of a tokenizer, without padding and truncation, and the setting `split_special_tokens` of
+    the tokenizer.
+    """
 
     text: str
     split_special_tokens: bool
 
 
 def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokenizer:
-    """Serialize a tokenizer. Neither the folder nor earlier calls of the tokenizer change the result."""
+    """Serialize a tokenizer. The result does not depend on the tokenizer's folder or on earlier calls of the
+    tokenizer.
+    """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     text = json.dumps({**content, "padding": None, "truncation": None})
     return SerializedTokenizer(text, tokenizer.split_special_tokens)
@@ -32,7 +36,7 @@ def serialize_tokenizer(tokenizer: PreTrainedTokenizerFast) -> SerializedTokeniz
 # Cache two encoders, because a run has a source tokenizer and a target tokenizer.
 @lru_cache(maxsize=2)
 def text_encoder(tokenizer: SerializedTokenizer) -> "TextEncoder":
-    """The encoder of a tokenizer. Each process creates one encoder per tokenizer."""
+    """Return the `TextEncoder` of a tokenizer. Each process creates one encoder per tokenizer."""
     return TextEncoder(tokenizer)
 
 
@@ -40,8 +44,8 @@ class TextEncoder:
     """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
     once.
 
-    A tokenizer spends most of its time on words that it has encoded before. Encoding by looking up the ids of
-    known words takes a third of the time that the tokenizer takes (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that it has encoded before. Looking up the ids of words in a
+    cache takes a third of the tokenizer's time (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
@@ -59,7 +63,7 @@ class TextEncoder:
             and _splits_before_spaces(parts["pre_tokenizer"])
             and all(token["special"] or _separates_words(token) for token in parts["added_tokens"])
         )
-        # The ids of each word as bytes, because Python joins bytes faster than lists.
+        # Store the ids of each word as bytes, because Python joins bytes faster than lists.
         self._ids_of: dict[str, bytes] = {}
 
     def __call__(self, texts: list[str]) -> pyarrow.ListArray:
@@ -85,8 +89,8 @@ class TextEncoder:
         )
 
     def _remember(self, words: set[str]) -> dict[str, bytes]:
-        # Several threads share this encoder. If the dictionary is full, use a new dictionary and leave the
-        # full dictionary as it is, because another thread may be reading the full dictionary.
+        # If the dictionary is full, use a new dictionary and do not change the full dictionary, because
+        # another thread may be reading the full dictionary.
         ids_of = self._ids_of if len(self._ids_of) < _MAX_WORDS else {}
         new = [word for word in words if word not in ids_of]
         ids_of.update(zip(new, self._encode(new, special=False), strict=True))
@@ -115,7 +119,7 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 
 
 def _separates_words(token: dict[str, Any]) -> bool:
-    """True if an added token includes the spaces around it and contains no space.
+    """Return True if an added token includes the spaces around it and contains no space.
 
     Added tokens of this kind do not change the encoding of the neighbouring words.
     """

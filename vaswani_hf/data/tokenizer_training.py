@@ -1,12 +1,13 @@
-"""Trains subword tokenizers: byte-level BPE on the training text, for one side or for both sides together.
+"""Trains subword tokenizers: byte-level BPE on the training text, either for source and target separately or
+for both together.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the alphabet has the 256 bytes and all characters of the training text, because a
-model with bytes alone could write an incomplete character, and a tokenizer with characters alone could not
-encode a new character. The tokenizer is trained on at most a million pairs: on evenly spaced batches of a
-corpus, or on the first pairs of a stream. Pairs with too many characters for `max_length` tokens (see
-corpus.py) are left out.
+Differs from the paper: the alphabet has the 256 bytes and all characters of the training text. The characters
+are needed because a model could otherwise write an incomplete character. The bytes are needed because a
+tokenizer could otherwise not encode a new character. The tokenizer is trained on at most a million pairs: on
+evenly spaced batches of a corpus, or on the first pairs of a stream. Pairs with too many characters for
+`max_length` tokens (see corpus.py) are left out.
 """
 
 import copy
@@ -37,7 +38,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.files import MANIFEST_FILE, naming_the_folder
 from ..checkpoint.manifest import verify_manifest, write_manifest
-from ..checkpoint.tokenizers import save_tokenizers
+from ..checkpoint.tokenizers import IMPORTED_MARK, save_tokenizers
 from ..settings.sections import SMALLEST_VOCABULARY, TokenizerSettings
 from .corpus import CHARACTERS_PER_TOKEN, has_too_many_characters
 from .corpus_cache import CACHE_REMEDY, cache_folder, cache_key
@@ -46,8 +47,8 @@ from .text_encoder import begins_with_a_space
 
 logger = logging.getLogger(__name__)
 
-# The special tokens have the same order as in BART. `<pad>` must not have the id 0, because `generate` treats
-# a pad token with the id 0 as missing.
+# Use the order of the special tokens of BART. `<pad>` must not have the id 0, because `generate` treats a pad
+# token with the id 0 as missing.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 # The tokenizer recognises a tag, such as `>>en<<`, before any normalization, and removes the spaces around
@@ -91,8 +92,8 @@ def write_tokenizers(
 
     `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If an earlier run has
     trained tokenizers with the same settings on the same files, the tokenizers are copied from the cache.
-    `kind` has all other values on which the tokenizers depend, such as the name of the task. The name of the
-    tokenizers in the cache is a hash of the corpus files, the settings and `kind`.
+    `kind` has all further values on which the tokenizers depend, such as the name of the task. The name of
+    the tokenizers in the cache is a hash of the corpus files, the settings and `kind`.
     """
 
     def train(place: Path) -> None:
@@ -135,8 +136,8 @@ def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
         write_manifest(unfinished, {})
         unfinished.rename(kept)
     except OSError:
-        # `rename` fails if another run has created the folder `kept` in the meantime. Ignore this error,
-        # because both runs train identical tokenizers.
+        # `rename` fails if another run has created the folder `kept` in the meantime. Ignore the error of
+        # `rename`, because both runs train identical tokenizers.
         if not kept.is_dir():
             raise
     finally:
@@ -170,7 +171,9 @@ def train_on_sides(
 def training_texts(
     pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int
 ) -> Iterator[str]:
-    """The texts in the columns `sides`. Pairs for which `has_too_many_characters` is true are left out."""
+    """Yield the texts in the columns `sides`. Pairs for which `has_too_many_characters` is true are left
+    out.
+    """
     for batch in _batches(pairs):
         kept = [
             row
@@ -213,8 +216,8 @@ def train_tokenizer(
     exactly, except for tags.
 
     `vocab_size` includes the special tokens, the bytes and the `tags` (see checkpoint/tokenizers.py), but not
-    `<mask>`. A corpus with few distinct words gives a smaller vocabulary. Each character in the texts that
-    takes several bytes in UTF-8 gets a vocabulary entry. If the vocabulary is too small for all these
+    `<mask>`. A corpus with few distinct words gives a smaller vocabulary. Each character of the texts that
+    consists of several bytes in UTF-8 gets a vocabulary entry. If the vocabulary is too small for all these
     characters, only the most frequent characters get entries, and a warning is logged.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
@@ -244,8 +247,8 @@ def _add_marks(backend: Tokenizer, form: TextForm) -> None:
     """Give a trained tokenizer the `<mask>`, the decoder and the special tokens that `form` describes."""
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
-    # Decoding removes the token of a tag. If several tokens together spell a tag, decoding keeps these
-    # tokens, because they are ordinary text.
+    # In decoding, remove each token that is a tag. If several tokens together spell a tag, keep these tokens,
+    # because the tokens are ordinary text.
     tags = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
     steps: list[Any] = [*(decoders.Replace(tag, "") for tag in tags), decoders.ByteLevel()]
     # Remove the space before the text in decoding. Do not remove the space for a causal language model,
@@ -263,12 +266,21 @@ def _begins_with_a_space(backend: Tokenizer) -> bool:
 
 
 def _mask_of(backend: Tokenizer) -> AddedToken:
-    """The token `<mask>`. Like a token at the beginning of a word, `<mask>` includes the space before it."""
+    """Return the token `<mask>`. Like a token at the beginning of a word, `<mask>` includes the preceding
+    space.
+    """
     return AddedToken(MASK, **{**_TAG_OPTIONS, "rstrip": _begins_with_a_space(backend)}, special=True)
 
 
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary."""
+    """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary.
+
+    A tokenizer of another library has the form of a sentence, and is returned unchanged.
+    """
+    if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
+        if form != SENTENCE:
+            raise ValueError("has the tokenizers of another library")
+        return tokenizer
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
@@ -340,7 +352,7 @@ def _as_byte_symbols(text: str) -> str:
 
 
 def _untrained_backend(lowercase: bool, normalization: str | None, form: TextForm) -> Tokenizer:
-    """A tokenizer with an empty vocabulary."""
+    """Return a tokenizer with an empty vocabulary."""
     if normalization is not None and normalization not in _NORMALIZERS:
         raise ValueError(f'`normalization` must be "NFC", "NFKC" or None, but is {normalization!r}.')
     steps: list[Any] = [_NORMALIZERS[normalization]()] if normalization is not None else []
@@ -364,12 +376,13 @@ def with_transformers_interface(
         eos_token=eos,
         unk_token=unk,
         **({"mask_token": _mask_of(backend)} if form.has_mask else {}),
-        # Padding on the left lets a model continue a text after its last token.
+        # For a model that continues texts, pad on the left, so that no padding follows the last token of a
+        # text.
         padding_side="left" if form.is_open else "right",
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        # Treat "</s>" in a user's text as text, not as the end of the sentence. Only tokenizers with `<mask>`
-        # recognise special tokens, because users write `<mask>` into texts.
+        # Treat "</s>" in a user's text as text, not as the end of the sentence. Recognise special tokens in a
+        # text only if the tokenizer has `<mask>`, because users write `<mask>` into texts.
         split_special_tokens=not form.has_mask,
     )

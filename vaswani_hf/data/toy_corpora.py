@@ -13,10 +13,11 @@ has exactly one correct tree, because its words decide the attachment of each ph
   phrase attaches to "man". In "sees the man with the telescope" the phrase attaches to the verb. A phrase
   with a place attaches to the verb if it follows the verb ("sees the man in the garden"), and to the noun if
   it precedes the verb ("the man in the garden sleeps").
-- A relative clause after two nouns attaches to the noun that agrees with the verb of the clause: "the dogs
-  near the cat that bark", "the dogs near the cat that barks".
-- "up", "on" and "in" are particles in some sentences and prepositions in other sentences: "puts the dog on",
-  "sleeps on Monday".
+- A relative clause after two nouns attaches to the noun that agrees with the verb of the clause. In "the dogs
+  near the cat that bark" the clause attaches to "dogs". In "the dogs near the cat that barks" the clause
+  attaches to "cat".
+- "up", "on" and "in" are particles in some sentences and prepositions in other sentences. In "puts the dog
+  on" the word "on" is a particle. In "sleeps on Monday" the word "on" is a preposition.
 
 The grammar generates no ambiguous sentences. For example, no phrase with a place follows an object with a
 relative clause.
@@ -43,8 +44,8 @@ TREES_HELD_OUT = 1000
 # "hundred" and "thousand".
 SMALLEST_HELD_OUT = 100
 
-# A number has thousands and a remainder below 1000. Each of the two parts is drawn from one of these ranges:
-# zero, or numbers of one, two or three digits.
+# A number has thousands and a remainder below 1000. The thousands and the remainder are each drawn from one
+# of these ranges: zero, or numbers of one, two or three digits.
 _RANGES = (range(1), range(1, 10), range(10, 100), range(100, 1000))
 
 _MAX_WORDS = 18
@@ -55,7 +56,8 @@ _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 # Each line is a rule: weight, left side, right side.
 # The symbol `NP:base` is a constituent with the label NP; `base` selects its rules. `:base` adds no bracket.
 # A symbol without a colon is a word of the lexicon.
-# `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the other value.
+# `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the opposite of
+# `#`.
 # `~` stands for s or p, with a separate random value for each symbol.
 _RULES = """
 10 S: -> NP:subject# VP:# .
@@ -245,7 +247,7 @@ def german_words(number: int) -> str:
     if thousands == 0:
         return _words_below_1000(rest, "de")
     word = _words_below_1000(thousands, "de")
-    # "eins" at the end of the thousands becomes "ein" before "tausend".
+    # Replace "eins" at the end of the thousands by "ein", because German writes "eintausend".
     if word.endswith("eins"):
         word = word.removesuffix("s")
     word += "tausend"
@@ -285,10 +287,10 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
     shapes have equal probability. A uniform draw from all numbers would give few short numbers, because 90 %
     of all numbers have six digits.
 
-    The split of a number does not depend on the seed: "validation" and "test" have about 5 % of the numbers
-    each, "train" has the remaining numbers and all numbers below 100. Only "train" repeats numbers, and a
-    number is repeated only after all numbers of its shape have been drawn. A smaller `num_pairs` gives the
-    first pairs of the list that a larger `num_pairs` gives.
+    The split of a number does not depend on the seed: the splits "validation" and "test" have about 5 % of
+    the numbers each. The split "train" has the remaining numbers and all numbers below 100. Numbers repeat
+    only in the split "train", and only after all numbers of the same shape have been drawn. A smaller
+    `num_pairs` gives the first pairs of the list that a larger `num_pairs` gives.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -321,8 +323,8 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Draw numbers of all splits. Numbers repeat only if `is_endless`, and only after all numbers of their
-    shape.
+    """Draw numbers of all splits. If `is_endless` is true, the numbers of a shape repeat after all numbers of
+    this shape have been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
@@ -366,9 +368,9 @@ def _shuffle(thousands: range, rests: range, generator: random.Random) -> Iterat
 def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
     """Generate trees of random sentences that belong to one split. All sentences are different.
 
-    The split of a sentence does not depend on the seed: "validation" and "test" have about 5 % of the
-    sentences each, "train" has the remaining sentences. A smaller `num_trees` gives the first trees of the
-    list that a larger `num_trees` gives.
+    The split of a sentence does not depend on the seed: the splits "validation" and "test" have about 5 % of
+    the sentences each. The split "train" has the remaining sentences. A smaller `num_trees` gives the first
+    trees of the list that a larger `num_trees` gives.
     """
     generator = random.Random(seed)
     trees: dict[str, Tree] = {}
@@ -385,13 +387,13 @@ def tree_split(train_size: int, seed: int, split: str) -> list[Tree]:
 
 
 def _draw_tree(generator: random.Random) -> Tree | None:
-    """Draw a random tree. Return None if its sentence has more than `_MAX_WORDS` words."""
+    """Draw a random tree. Return None if the sentence of the tree has more than `_MAX_WORDS` words."""
     rules = _read_rules()
     lexicon = _read_lexicon()
     symbols: list[str] = []
     words: list[str] = []
     tags: list[str] = []
-    # A stack of symbols that are not expanded yet. The last symbol is expanded next.
+    # A stack of the symbols that are not expanded yet. The last symbol of the stack is expanded next.
     pending = [_draw(_STARTS, generator)]
     while pending:
         # Draw a value even if the symbol has no `~`, because published scores depend on the sequence of

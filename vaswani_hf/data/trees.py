@@ -1,11 +1,11 @@
-"""Constituency trees: their linearisation, and a reader for trees in bracket notation.
+"""Linearises constituency trees, and reads trees in bracket notation.
 
 A tree is stored as its linearisation (Vinyals et al. 2015, "Grammar as a Foreign Language", which Section 6.3
 follows): `(NP` opens a constituent, `)` closes the innermost open constituent, and `XX` stands for the next
 word. The words and their tags are stored separately.
 
-Differs from Vinyals et al.: closing brackets have no label, because the open constituent has the label. A
-model writes the tag of each word instead of `XX`, as in the code of the paper's authors.
+Differs from Vinyals et al.: closing brackets have no label, because the opening bracket already has the
+label. A model writes the tag of each word instead of `XX`, as in the code of the paper's authors.
 """
 
 import os
@@ -42,7 +42,7 @@ _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "["
 
 
 class Constituent(NamedTuple):
-    """A label and the words from `start` up to, but not including, `end`."""
+    """A constituent has a label and covers the words from `start` up to, but not including, `end`."""
 
     label: str
     start: int
@@ -74,7 +74,9 @@ class Tree:
 
     @property
     def sentence(self) -> str:
-        """The words with spaces between them. White space in a word becomes `_`, and `-LRB-` becomes `(`."""
+        """The words of the tree, separated by spaces. White space in a word becomes `_`, and `-LRB-` becomes
+        `(`.
+        """
         return " ".join(re.sub(r"\s", "_", unescaped(word)) for word in self.words)
 
     @property
@@ -144,7 +146,7 @@ def tree_from_text(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
-    """The trees of a treebank, without traces, function tags and wrappers.
+    """Yield the trees of a treebank, without traces, function tags and wrappers.
 
     A tree is on one line, or on several lines that are indented after the first line, as in Penn files. A
     tree that contains only traces becomes a tree without words. Error messages name the file (`place`) and
@@ -233,7 +235,9 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """The symbols of a tree without wrappers. Several constituents, or a single word, get the wrapper TOP."""
+    """Return the symbols of a tree without wrappers. Several constituents, or a single word, get the wrapper
+    TOP.
+    """
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
     while symbols and symbols[0].removeprefix(OPEN) in WRAPPERS and _is_constituent(symbols[1:-1]):
@@ -244,13 +248,14 @@ def _without_wrappers(symbols: list[str]) -> list[str]:
 
 
 def _cleaned_label(label: str) -> str:
-    """A label without function tags, indices and alternatives."""
+    """Return a label without function tags, indices and alternatives."""
     found = _LABEL.match(label)
     return found[0] if found else label
 
 
 def treebank_files(names: list[str]) -> list[str]:
-    """The files of a treebank. `names` has files, patterns, and folders with `.mrg` files at any depth.
+    """Return the files of a treebank. `names` has files, patterns, and folders with `.mrg` files at any
+    depth.
 
     The files of a pattern or of a folder are sorted.
     """
@@ -262,9 +267,9 @@ def treebank_files(names: list[str]) -> list[str]:
         if not found:
             if os.path.isdir(name):
                 raise FileNotFoundError(
-                    f"A treebank must be a folder with .mrg files, but {name} has no such file."
+                    f"`trees` must be a folder with .mrg files, but {name} has no such file."
                 )
-            raise FileNotFoundError(f"A treebank must be an existing file, but {name} does not exist.")
+            raise FileNotFoundError(f"`trees` must be an existing file, but {name} does not exist.")
         files += found
     return files
 
@@ -277,7 +282,7 @@ def _files_of(path: str) -> list[str]:
 
 
 def read_treebank(path: str) -> Iterator[Tree]:
-    """The trees of one file, plain or .gz."""
+    """Yield the trees of one file, which may be compressed (.gz)."""
     is_empty = True
     for tree in read_trees(read_lines(path), path):
         is_empty = False

@@ -1,4 +1,4 @@
-"""Weighted training corpora: the choice of pairs from each corpus for each epoch.
+"""Chooses the pairs of each epoch from several training corpora with weights.
 
 In shapes, N is the number of pairs of all corpora and P the number of places of an epoch.
 """
@@ -29,7 +29,7 @@ class WeightedPairs:
     ):
         """`corpora` [N] has the number of the corpus of each pair. `weights` has one weight per corpus."""
         self._seed = seed
-        # Pairs of equal lengths get a random order.
+        # Put pairs of equal lengths into a random order.
         mixed = np.random.default_rng(seed).permutation(len(corpora))
         order = mixed[order_by_length(source_lengths[mixed], target_lengths[mixed])]
         self._pairs = [order[corpora[order] == number] for number in range(len(weights))]
@@ -81,6 +81,6 @@ def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # `reduceat` stops before the first pair of the next place. Compare with the last pair of each place
+    # `reduceat` leaves out the first pair of the next place. Compare with the last pair of each place
     # separately, because two neighbouring places may share a pair.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

@@ -39,15 +39,17 @@ def split_compounds(text: str) -> str:
 
 
 class CompoundSplitBLEU(BLEU):
-    """BLEU in which compounds are split after tokenization. The signature ends in "split_compounds"."""
+    """Computes BLEU after splitting compounds at their hyphens in the tokenized text. The signature ends in
+    "split_compounds".
+    """
 
     def __init__(self, tokenize: str, lowercase: bool):
         # `force` turns off sacreBLEU's warning about tokenized text, because the input of this metric may be
         # tokenized.
         super().__init__(tokenize=tokenize, lowercase=lowercase, force=True)
         tokenizer = self.tokenizer
-        # Replace the attribute `tokenizer`, because sacreBLEU calls it for each hypothesis and each
-        # reference.
+        # Replace the attribute `tokenizer`, because sacreBLEU calls this attribute for each hypothesis and
+        # each reference.
         self.tokenizer: Any = lambda text: split_compounds(tokenizer(text))
         self.tokenizer_signature = f"{self.tokenizer_signature}+split_compounds"
 
@@ -73,8 +75,8 @@ def corpus_metrics(tokenize: str, lowercase: bool, split_compounds: bool) -> dic
     `score_translations`.
     """
     check_tokenizer(tokenize)
-    # With the tokenizer "none" the text is already tokenized. `force` turns off the warning about tokenized
-    # text.
+    # Turn off the warning about tokenized text (`force`) for the tokenizer "none", because the text is then
+    # already tokenized.
     bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     if split_compounds:
         bleu = CompoundSplitBLEU(tokenize, lowercase)
@@ -97,8 +99,8 @@ def score_translations(
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
-    # sacreBLEU needs one list with the first reference of every prediction, one list with the second
-    # reference, and so on. A missing reference is None.
+    # Make one list with the first reference of every prediction, one list with the second reference, and so
+    # on, because sacreBLEU needs these lists. A missing reference is None.
     references_by_number = list(itertools.zip_longest(*reference_lists))
     bleu_score = bleu.corpus_score(predictions, references_by_number)
     chrf_score = chrf.corpus_score(predictions, references_by_number)
@@ -119,7 +121,9 @@ def score_translations(
 
 
 def has_no_sequence(score: BLEUScore) -> bool:
-    """True if BLEU is 0 because all translations are shorter than the longest token sequences that BLEU counts."""
+    """Return True if BLEU is 0 because all translations are shorter than the longest token sequences that
+    BLEU counts.
+    """
     return score.score == 0 and score.totals[-1] == 0
 
 
@@ -170,7 +174,7 @@ class TranslationMetric(evaluate.Metric):
         """Score the given translations together with all translations that were added since the last call."""
         if self.writer is None and inputs.get("predictions") is None:
             raise ValueError(
-                "`predictions` must be given to `compute`, or added before it, but there are none."
+                "`predictions` must be given to `compute`, or added with `add` first, but there are none."
             )
         return super().compute(**inputs)
 

@@ -82,8 +82,8 @@ def _write(path: Path, texts: Sequence[str]) -> None:
 
 
 def _run(command: list[str], model: str, folder: Path) -> None:
-    # If stderr is a terminal, comet-score shows its progress bars there. Otherwise the progress bars go to a
-    # log file, and an error message quotes the last line of the log file.
+    # If stderr is a terminal, comet-score shows its progress bars on the terminal. Otherwise the progress
+    # bars go to a log file, and an error message quotes the last line of the log file.
     shows = sys.stderr is not None and sys.stderr.isatty()
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:

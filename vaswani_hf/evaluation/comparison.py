@@ -18,8 +18,8 @@ RESAMPLES = 1000
 TRIALS = 10_000
 # Report a p-value only if at least this number of translations differ between two systems. If m translations
 # differ, the randomization test cannot give a p-value below 2 / 2^m, because at least 2 of the 2^m exchanges
-# give a difference as large as the observed one. For m = 10 the limit is 0.002. sacreBLEU ignores exchanges
-# that give exactly the observed difference, so it would report p = 0.0001 for m = 1.
+# give a difference as large as the observed difference. For m = 10 the limit is 0.002. sacreBLEU ignores
+# exchanges that give exactly the observed difference, so sacreBLEU would report p = 0.0001 for m = 1.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes per sentence and trial, which is
 # 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -28,8 +28,8 @@ MOST_SENTENCES = 20_000
 # al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
-# The baseline is grey. The other colours are from Okabe and Ito, because colour-blind readers can distinguish
-# these colours.
+# The colours of the systems in the picture. The baseline is grey. All other colours are from Okabe and Ito,
+# because colour-blind readers can distinguish these colours.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 
 Systems = Mapping[str, Sequence[str]]
@@ -41,14 +41,14 @@ def check_comparable(num_sentences: int) -> None:
     """
     if num_sentences > MOST_SENTENCES:
         raise ValueError(
-            f"`--compare` takes at most {MOST_SENTENCES:,} sentences, because the significance tests would "
+            f"`--compare` accepts at most {MOST_SENTENCES:,} sentences, because the significance tests would "
             f"need gigabytes of memory for more, but `--source` has {num_sentences:,}; take a sample."
         )
     seed = os.environ.get("SACREBLEU_SEED", "12345")
     # Refuse the seed 0, because sacreBLEU treats 0 as no seed, and would draw different samples for each
     # system without a warning.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
-        raise ValueError(f"SACREBLEU_SEED must be a positive integer or none, but is {seed!r}.")
+        raise ValueError(f"`SACREBLEU_SEED` must be a positive integer or none, but is {seed!r}.")
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
@@ -96,7 +96,7 @@ def compare_systems(
         of_systems = [{"system": name} for name in systems]
         lengths.append({"words": words, "sentences": len(indices), "systems": of_systems})
     signatures: dict[str, str] = {}
-    # `disable=None` shows no bar if stderr is not a terminal.
+    # Pass `disable=None`, so that tqdm shows no progress bar if stderr is not a terminal.
     with tqdm(total=len(metrics) * (2 + len(buckets)), desc="comparing", disable=None, leave=False) as bar:
         for key, metric in metrics.items():
             bar.set_description(f"comparing {METRIC_NAMES[key]}")
@@ -166,7 +166,7 @@ def _add_p_values(
     randomization: list[Result],
 ) -> None:
     """Add the p-values to the rows of all systems except the baseline. The baseline is the first system in
-    both results.
+    the results of both tests.
     """
     by_name = {row["system"]: result for row, result in zip(testable, randomization[1:], strict=True)}
     for row, result in zip(rows[1:], bootstrap[1:], strict=True):

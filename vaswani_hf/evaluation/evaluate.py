@@ -149,7 +149,7 @@ def translate_and_measure(
 def translate_test_set(
     translator: Translator, sources: list[str], what: str = "", **options: Any
 ) -> list[str]:
-    """Translate a test set. On a terminal, a progress bar shows the name of the system, `what`."""
+    """Translate a test set. On a terminal, show a progress bar with the name of the system, `what`."""
     from tqdm.auto import tqdm
 
     translated = translator.translate(sources, **options)

@@ -1,1 +1,3 @@
-"""The models, the search and the translator. The files travel with checkpoints and need no other folder."""
+"""Contains the models, the search and the translator. Every saved checkpoint contains copies of the files in
+this folder. Therefore the files import nothing from the other folders of the package.
+"""

@@ -22,18 +22,21 @@ q and the key k of a head:
 
 Every attention kernel can compute "scaled_dot", "dot", "dot_mean" and "general": "scaled_dot", "dot" and
 "dot_mean" differ only in a factor, and "general" projects the query before the dot product. No fused kernel
-can compute "additive_linear" or "additive". `register_attention` adds classes of users. The parameters of a score function are initialised so that
-queries and keys whose features have variance 1 give scores with a variance of about 1.
+can compute "additive_linear" or "additive". `register_attention` adds score functions of users. The
+parameters of a score function are initialised so that queries and keys whose features have variance 1 give
+scores with a variance of about 1.
 
-This file travels with every checkpoint because the models compute attention with the code of this file.
+This file is saved with every checkpoint because the models compute attention with the code of this file.
 
 Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). In shapes, B is the batch
 size, S the source length (or the number of keys), T the target length (or the number of queries), H the
 number of heads, D the model width and K the key width of a head. In the search, N is the number of sentences
-and M the number of tokens in the tree of tokens.
+and M is the number of tokens in the tree of tokens, which contains the tokens of all beams of a sentence.
 """
 
-# transformers declares wider types for caches and masks than this file uses.
+# transformers declares wider types for caches and masks than this file uses, so turn off the errors about
+# these types.
+
 # mypy: disable-error-code="arg-type,union-attr"
 
 import copy
@@ -53,33 +56,40 @@ from transformers.cache_utils import (
     EncoderDecoderCache,
 )
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_tracing
 
 from .configuration_vaswani import VaswaniConfig
 from .extension_vaswani import ATTENTIONS
 
-# A function of query positions and key positions (broadcastable int64 tensors) that returns True where the
-# query may attend to the key.
+# A function that gets query positions and key positions (broadcastable int64 tensors), and returns True where
+# the query may attend to the key.
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-# The minimum number of queries in a block of restricted attention. With fewer queries per block, copying the
-# keys takes longer than computing the attention.
+# The minimum number of queries in a block of attention with a window. With fewer queries per block, copying
+# the keys takes longer than computing the attention.
 SMALLEST_BLOCK = 64
+
+# The name of the cache in the outputs of models and in the inputs that `generate` passes. transformers 5.24 renamed
+# `past_key_values` to `cache`.
+CACHE_NAME = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
 
 # Device types that execute operations asynchronously. Reading a value from such a device waits until all
 # queued operations are finished.
 QUEUING_DEVICES = ("cuda",)
 
 
-# The methods that a fast path may replace. A fast path is a fused kernel, a decoding step without module
-# calls, or a decoder without calls of `forward`.
+# The methods that a fast path may replace. A fast path is a fused kernel, a decoding step that calls no
+# modules, or a decoder that does not call `forward`.
 _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator. A fast path may replace `methods` unless a subclass overrides them."""
+    """Return a class decorator. A fast path may replace `methods` of the class unless a subclass overrides
+    these methods.
+    """
 
     def register(kind: type) -> type:
         _FAST_PATH_METHODS.update(getattr(kind, name) for name in methods)
@@ -105,13 +115,13 @@ def permits_fast_path(module: nn.Module, *methods: str) -> bool:
 
 
 def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
-    """Return True if each module is an instance of `kind` itself (not of a subclass) and has no hooks."""
+    """Return True if the class of each module is exactly `kind` (not a subclass) and no module has hooks."""
     return all(type(module) is kind and permits_fast_path(module, "forward") for module in modules)
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return True where the distance of key and query is at most `window` and the mask `own` permits the
-    pair.
+    """Return True where the distance between key and query is at most `window` tokens. If the mask `own`
+    exists, `own` must also be True.
     """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
@@ -125,18 +135,20 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @dataclass
 class Blocks:
-    """The mask of restricted attention for a sequence that is divided into N blocks of W queries.
+    """Describes attention with a window for a sequence that is divided into N blocks of W queries.
 
-    Each block attends only to the C keys in the windows of its queries. With blocks, the cost of attention is
-    therefore linear in the length of the sequence.
+    Each block attends only to the C keys in the windows of its queries. Therefore the cost of attention is
+    linear in the length of the sequence.
+
+    `mask` is [B * N, 1, W, C] bool. `num_before` is the number of keys before the first query of a block.
     """
 
-    mask: torch.Tensor  # [B * N, 1, W, C] bool
-    num_before: int  # the number of keys before the first query of a block
+    mask: torch.Tensor
+    num_before: int
 
     def to(self, *args, **kwargs) -> "Blocks":
-        """Copy the mask to another device. A model that is split between devices needs a copy of the mask on
-        each device.
+        """Copy the mask to another device. If the layers of a model are on several devices, each device needs
+        a copy.
         """
         return Blocks(self.mask.to(*args, **kwargs), self.num_before)
 
@@ -181,12 +193,12 @@ def window_mask(
     cache: Cache | None,
     is_recorded: bool,
 ) -> Any:
-    """Return the mask for attention with a window, as `Blocks`, as a bool tensor [B or 1, 1, T, S], or as [B,
-    S] for flash.
+    """Return the mask for attention with a window. The mask is an object `Blocks`, a bool tensor [B or 1, 1,
+    T, S], or a tensor [B, S] for flash kernels.
 
-    Attention computes the queries, and the keys that follow the cached keys, from `states` [B, T, D].
-    `attention_mask` [B, S] is nonzero for real tokens. Padding does not count as a neighbouring token. Flash
-    kernels need no mask if there is no padding. With `is_recorded` the mask is for eager attention.
+    The queries and the keys that are not in the cache are computed from `states` [B, T, D]. `attention_mask`
+    [B, S] is nonzero for real tokens. Padding does not count as a neighbouring token. Flash kernels need no
+    mask if there is no padding. If `is_recorded` is True, return a mask for eager attention.
     """
     length = states.shape[1]
     past = 0
@@ -221,12 +233,14 @@ def _width_of_block(attention: Any) -> int:
 
 
 def _num_near(attention: Any) -> int:
-    """Return the number of keys in the window of a query, without the query's own token."""
+    """Return the number of tokens in the window of a query, without the token of the query itself."""
     return attention.window if attention.is_causal else 2 * attention.window
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """Divide states [B, T, D] into blocks. There must be no padding between real tokens (`real` [B, T])."""
+    """Divide states [B, T, D] into blocks. `real` [B, T] is True for tokens and False for padding. There must
+    be no padding between tokens.
+    """
     batch = states.shape[0]
     length = states.shape[1]
     num_before = attention.window
@@ -236,7 +250,8 @@ def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | No
     num_blocks = -(-length // width)
     if real is None:
         real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
-    places = torch.arange(num_keys, device=states.device) - num_before  # [C], 0 is the first query of a block
+    # Number the keys of a block, so that the first query of the block has the number 0.
+    places = torch.arange(num_keys, device=states.device) - num_before  # [C]
     query_places = places[num_before : num_before + width, None]  # [W, 1]
     near = _visible_pairs(attention, query_places, places[None])  # [W, C]
     padded = nn.functional.pad(real, (num_before, num_blocks * width - length + num_after))
@@ -258,7 +273,7 @@ def needs_sync(tensor: torch.Tensor) -> bool:
 
 
 def has_gaps(real: torch.Tensor | None) -> bool:
-    """True if padding lies between real tokens."""
+    """Return True if padding lies between real tokens."""
     if real is None or real.device.type == "meta" or is_tracing(real):
         return False
     real = real.bool()
@@ -266,20 +281,20 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 
 
 def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
-    """An empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
+    """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
-    With `is_whole` all layers cache all tokens. All layers also cache all tokens if `prompt_mask` [B, P] has
-    padding after a real token, because the last r entries of a cache could then be padding. With flex
-    attention all layers cache all tokens, because the masks of flex attention need equally many keys in all
-    layers.
+    If `is_whole` is True, all layers cache all tokens. All layers also cache all tokens if `prompt_mask` [B,
+    P] has padding after a real token, because the last r entries of a cache could then be padding. If the
+    model uses flex attention, all layers cache all tokens, because flex attention needs the same number of
+    keys in all layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # For window 0 use a plain layer. A sliding layer with a size of one token would cache all tokens,
-            # as a plain layer does.
+            # For a window of 0 tokens use `DynamicLayer`. A `DynamicSlidingWindowLayer` with a size of one
+            # token would cache all tokens too.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]
@@ -325,13 +340,13 @@ def positions_of(
     past_length: torch.Tensor | int = 0,
     is_causal: bool = False,
 ) -> torch.Tensor:
-    """Compute positions [B or 1, T] of tokens; padding tokens are not counted. The first real token has
+    """Return the positions [B or 1, T] of tokens. Padding tokens are not counted. The first real token has
     position 0.
 
-    `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. With `is_causal`
-    the mask may also be a causal mask [B, 1, T, S], as for a static cache. If `attention_mask` is None, or is
-    [B, 1, T, S] without `is_causal`, padding counts like a real token, and the first position is
-    `past_length`.
+    `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. If `is_causal` is
+    True, the mask may also be a causal mask [B, 1, T, S], as for a static cache. If `attention_mask` is None,
+    or if it is [B, 1, T, S] and `is_causal` is False, padding counts like a real token, and the first
+    position is `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -355,9 +370,10 @@ def attention_masks(
 
     Each mask has the form that the attention implementation of the layer needs. Queries come from
     `inputs_embeds` [B, T, D]. `attention_mask` [B, S] includes the cached tokens and is nonzero for real
-    tokens. With `encoder_hidden_states` the masks are for cross-attention. `encoder_hidden_states` are [B, S,
-    D], or [B/K, S, D] if K beams share a source. An `attention_mask` [B, 1, T, S] is used unchanged. With
-    `is_recorded` the masks are for eager attention, because only eager attention returns its weights.
+    tokens. If `encoder_hidden_states` is given, return masks for cross-attention. `encoder_hidden_states` are
+    [B, S, D], or [B/K, S, D] if K beams share a source. An `attention_mask` [B, 1, T, S] is used unchanged.
+    If `is_recorded` is True, return masks for eager attention, because only eager attention returns its
+    weights.
     """
     own_cache = past_key_values
     if isinstance(past_key_values, EncoderDecoderCache):
@@ -384,7 +400,8 @@ def attention_masks(
     masks = []
     for attention, implementation in zip(attentions, implementations, strict=True):
         if implementation == "flex_attention" and shares_sources:
-            # Use sdpa, because flex attention does not support several beams that share a source.
+            # Use sdpa instead of flex attention, because flex attention does not support several beams that
+            # share a source.
             implementation = "sdpa"
         # Cross-attention has no window.
         allowed = None if is_cross else attention.local_mask
@@ -393,7 +410,7 @@ def attention_masks(
             has_window = attention.window is not None and not is_static
             is_flex = implementation == "flex_attention"
             # The masks of flex attention compare indices in the padded row instead of positions of tokens. If
-            # padding lies between tokens, indices and positions differ, so create an additive mask.
+            # padding lies between tokens, indices and positions differ. In this case create an additive mask.
             if has_window and is_flex and has_gaps(attention_mask):
                 mask = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
                 made[kind] = additive_mask(mask, inputs_embeds.dtype)
@@ -408,7 +425,9 @@ def attention_masks(
 
 
 def _mask_without_reading(mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Expand a mask [B, S] to [B, 1, 1 or T, S]. Read no values: reading synchronises with the device."""
+    """Expand a mask [B, S] to [B, 1, 1 or T, S]. Read no values of the mask, because reading a value forces a
+    synchronisation with the device.
+    """
     visible = mask.bool()[:, None, None]
     return visible & visible.new_ones(mask.shape[1], mask.shape[1]).tril() if is_causal else visible
 
@@ -421,7 +440,9 @@ def _transformers_mask(
     own_cache: Cache | None,
     encoder_hidden_states: torch.Tensor | None,
 ) -> Any:
-    """Return the mask that transformers creates for an attention implementation, restricted by `local_mask`."""
+    """Return the mask that transformers creates for an attention implementation, and additionally hide the
+    pairs for which `local_mask` is False.
+    """
     config = attention.config
     if implementation != config._attn_implementation:
         config = copy.copy(config)
@@ -446,7 +467,7 @@ def _transformers_mask(
         config=config,
         inputs_embeds=inputs_embeds,
         attention_mask=attention_mask,
-        past_key_values=own_cache,
+        **{CACHE_NAME: own_cache},
         and_mask_function=and_mask,
     )
 
@@ -457,8 +478,8 @@ def tree_masks(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    """Return for each self-attention layer of the decoder the additive mask [N, 1, T, M] over the tree of
-    tokens.
+    """Return an additive mask [N, 1, T, M] over the tree of tokens for each self-attention layer of the
+    decoder.
 
     `mask` [N, T, M] hides the tokens of other beams. `query_positions` are [N, T or 1], and `key_positions`
     are [N, M].
@@ -486,7 +507,9 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute softmax(scores(Q, K)) V (Equation 1), [B, T, H, d_v], and the weights [B, H, T, S]."""
+    """Return the attention output softmax(scores(Q, K)) V (Equation 1), [B, T, H, d_v], and the attention
+    weights [B, H, T, S].
+    """
     weights = module.weights(query, key, attention_mask).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
@@ -515,9 +538,9 @@ class VaswaniAttention(nn.Module):
     """
 
     # `local_mask` is None if only padding and the order of tokens restrict attention. A subclass may define a
-    # method `local_mask(query_positions, key_positions)` that restricts self-attention further. The positions
-    # are broadcastable int64 tensors. The result of `local_mask` may depend only on the difference between
-    # query position and key position, because padding shifts both positions.
+    # method `local_mask(query_positions, key_positions)` that restricts self-attention further. The two
+    # arguments of `local_mask` are broadcastable int64 tensors. The result of `local_mask` may depend only on
+    # the difference between query position and key position, because padding shifts both positions.
     local_mask: LocalMask | None = None
 
     def __init__(
@@ -549,23 +572,27 @@ class VaswaniAttention(nn.Module):
 
     @property
     def supports_fused_kernel(self) -> bool:
-        """True if a fused kernel may compute softmax(factor * QK^T) in place of `weights`."""
+        """True if a fused kernel may compute softmax(factor * QK^T) instead of the method `weights`."""
         return permits_fast_path(self, "scores", "weights")
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if a decoding step without module calls may replace `forward`."""
+        """True if a decoding step that calls no modules may replace `forward`."""
         return permits_fast_path(self, "forward", "attend", "keys_and_values") and are_plain(
             nn.Linear, self.q_proj, self.k_proj, self.v_proj, self.out_proj
         )
 
     @property
     def implementation(self) -> str:
-        """The attention implementation of the config; "eager" if no fused kernel can compute the scores."""
+        """The attention implementation of the config, or "eager" if no fused kernel can compute the
+        scores.
+        """
         return self.config._attn_implementation if self.supports_fused_kernel else "eager"
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """QK^T / sqrt(d_k) (Section 3.2.1): [B, H, T, S] for queries [B, H, T, K] and keys [B, H, S, K]."""
+        """Return QK^T / sqrt(d_k) (Section 3.2.1). The result is [B, H, T, S] for queries [B, H, T, K] and
+        keys [B, H, S, K].
+        """
         return torch.matmul(query, key.transpose(2, 3)) * self.scaling
 
     def weights(
@@ -576,6 +603,14 @@ class VaswaniAttention(nn.Module):
         The mask is boolean or additive. The shape of the mask is [B, S], or broadcasts to [B, H, T, S].
         """
         scores = self.scores(query, key)  # [B, H, T, S]
+        expected = (*query.shape[:3], key.shape[2])
+        if scores.shape != expected:
+            # A smaller shape would broadcast to wrong weights without an error.
+            raise ValueError(
+                f"`{type(self).__name__}.scores` must return the shape [B, H, T, S] = {list(expected)}, but returns "
+                f"the shape {list(scores.shape)}; queries have the shape {list(query.shape)}, and keys have the "
+                f"shape {list(key.shape)}."
+            )
         if attention_mask is not None:
             mask = attention_mask[:, None, None] if attention_mask.dim() == 2 else attention_mask
             if mask.is_floating_point():
@@ -617,13 +652,13 @@ class VaswaniAttention(nn.Module):
         output_attentions: bool | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The weighted values [B, T, H, d_v], and the weights [B, H, T, S] or None.
+        """Return the weighted values [B, T, H, d_v], and the weights [B, H, T, S] or None.
 
-        With `output_attentions` the attention is eager, because fused kernels return no weights. If beams
-        share a source, keys [B, H, S, K] and values [B, H, S, d_v] have one row for each source, and
-        queries [B, H, T, K] have one row for each beam.
+        If `output_attentions` is True, use eager attention, because fused kernels return no weights. If beams
+        share a source, keys [B, H, S, K] and values [B, H, S, d_v] have one row for each source, and queries
+        [B, H, T, K] have one row for each beam.
         """
-        # Use `shape`, because `len` would fix the batch size in an exported graph.
+        # Use `shape[0]` instead of `len`, because `len` would fix the batch size in an exported graph.
         num_rows = query.shape[0]
         length = query.shape[2]
         implementation = "eager" if output_attentions else self.implementation
@@ -657,7 +692,9 @@ class VaswaniAttention(nn.Module):
         attention_mask: Any,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Call an attention function of transformers. Returns values [B, T, H, d_v], and weights or None."""
+        """Call an attention function of transformers. Return the values [B, T, H, d_v], and the attention
+        weights or None.
+        """
         kernel: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         settings: dict[str, Any] = {
             "dropout": self.attention_dropout if self.training else 0.0,
@@ -672,7 +709,7 @@ class VaswaniAttention(nn.Module):
                 query = nn.functional.pad(query, (0, self.d_v - self.d_k))
                 key = nn.functional.pad(key, (0, self.d_v - self.d_k))
             if self.window is not None:
-                # Add 1, because transformers counts the query's own token as a part of the window.
+                # Add 1, because transformers counts the query's own token as a token of the window.
                 settings["sliding_window"] = self.window + 1
         is_in_slow_dtype = query.dtype == torch.bfloat16 and query.device.type == "cpu"
         if isinstance(attention_mask, Blocks):
@@ -695,8 +732,8 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """Compute the values of `attend` with PyTorch's fused kernel. Requires `supports_fused_kernel` and an
-        additive mask.
+        """Compute the values of `attend` with PyTorch's fused kernel. The method requires that
+        `supports_fused_kernel` is True and that the mask is additive.
         """
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
@@ -708,7 +745,9 @@ class VaswaniAttention(nn.Module):
         key_value_states: torch.Tensor | None,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys [B, H, S, K] and values [B, H, S, d_v] from the cache and the states. See `forward`."""
+        """Return the keys [B, H, S, K] and values [B, H, S, d_v] of the cached tokens and of the states. See
+        `forward`.
+        """
         is_cross = key_value_states is not None
         states = key_value_states if is_cross else hidden_states
         is_pair = isinstance(past_key_values, EncoderDecoderCache)
@@ -717,7 +756,7 @@ class VaswaniAttention(nn.Module):
             return layer.keys, layer.values
         key = self.k_proj(states).view(*states.shape[:-1], -1, self.d_k).transpose(1, 2)
         value = self.v_proj(states).view(*states.shape[:-1], -1, self.d_v).transpose(1, 2)
-        # A plain cache contains only the keys and values of self-attention.
+        # A cache that is no `EncoderDecoderCache` contains only the keys and values of self-attention.
         cache = None if is_cross else past_key_values
         if is_cross and is_pair:
             cache = past_key_values.cross_attention_cache
@@ -730,7 +769,9 @@ class VaswaniAttention(nn.Module):
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """Give each of the B beams its own row [B, H, T, S], if the beams of a sentence share one row."""
+    """Return attention weights with one row [B, H, T, S] for each of the B beams. Split the rows if each row
+    contains all beams of a sentence.
+    """
     if weights.shape[0] == num_rows:
         return weights
     return weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
@@ -745,7 +786,9 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return for each parameter the number of values per head and 1 / (variance of initial values)."""
+        """Return the number of values per head of each parameter, and the reciprocal of the variance of the
+        initial values.
+        """
         raise NotImplementedError
 
     def init_scores(self) -> None:
@@ -756,15 +799,17 @@ class LearnedScores(VaswaniAttention):
 
 @fast_path("attend")
 class GeneralAttention(LearnedScores):
-    """Computes the score q W k. `score_weight` [H, K * K] projects queries before their dot product with
-    keys.
+    """Computes the score q W k of a query q and a key k. `score_weight` [H, K * K] projects queries before
+    their dot product with keys.
     """
 
     def score_parameters(self):
         return {"score_weight": (self.d_k**2, self.d_k**2)}
 
     def projected(self, query: torch.Tensor) -> torch.Tensor:
-        """The projected queries [B, H, T, K]. A score is the dot product of a projected query and a key."""
+        """Return the projected queries [B, H, T, K]. A score is the dot product of a projected query and a
+        key.
+        """
         return torch.matmul(query, self.score_weight.view(-1, self.d_k, self.d_k))
 
     def attend(self, query, *args, **kwargs):
@@ -775,7 +820,7 @@ class GeneralAttention(LearnedScores):
 
 
 class AdditiveLinearAttention(LearnedScores):
-    """Computes the score w_q q + w_k k. `score_query` and `score_key` are [H, K]."""
+    """Computes the score w_q q + w_k k of a query q and a key k. `score_query` and `score_key` are [H, K]."""
 
     def score_parameters(self):
         return {"score_query": (self.d_k, 2 * self.d_k), "score_key": (self.d_k, 2 * self.d_k)}
@@ -787,7 +832,9 @@ class AdditiveLinearAttention(LearnedScores):
 
 
 class AdditiveAttention(LearnedScores):
-    """Computes v tanh(W q + U k). `score_query` and `score_key` are [H, K * K], and `score_vector` is [H, K]."""
+    """Computes the score v tanh(W q + U k) of a query q and a key k. `score_vector` is [H, K].
+    `score_query` and `score_key` are [H, K * K].
+    """
 
     def score_parameters(self):
         return {
@@ -817,20 +864,21 @@ _BUILT_IN = {
 
 
 def register_attention(name: str, attention_class: type[VaswaniAttention]) -> None:
-    """Add a score function of attention. The config fields `attention_score` and `cross_attention_score` then
-    accept its name.
+    """Add a score function of attention. After the call, the config fields `attention_score` and
+    `cross_attention_score` accept the new name.
 
-    Training, cached decoding, the search, scores and ensembles use the methods of the class. Checkpoints
-    contain the file that defines the class. A checkpoint is loaded after this function was called, or with
-    `trust_remote_code=True` in a Python process that has not imported the package.
+    Training, cached decoding, the search, the scoring of translations and ensembles use the methods of the
+    class. Checkpoints that use the score function contain the file that defines the class. To load such a
+    checkpoint, call `register_attention` first, or pass `trust_remote_code=True` in a Python process that has
+    not imported the package.
 
     Args:
         name (str): The name. The name must not be the name of a built-in score function.
         attention_class (type): A subclass of `VaswaniAttention`, defined at the top level of a Python file.
             The class may override `scores(query, key)`, which maps queries [B, H, T, K] and keys [B, H, S, K]
             to scores [B, H, T, S], and may define `local_mask`. `scores` may use `self.scaling`, which is 1 /
-            sqrt(d_k). Parameters are created in `__init__`. A method `init_scores()` sets their initial
-            values, if the values that `__init__` sets are not wanted.
+            sqrt(d_k). Create parameters of the class in `__init__`. Define a method `init_scores()` if the
+            parameters need other initial values than the values that `__init__` sets.
 
     Raises:
         ValueError: If the name is built in or registered for another class, or if the class is not a subclass

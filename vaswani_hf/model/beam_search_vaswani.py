@@ -7,20 +7,20 @@ parts:
    on the fast path).
 2. The candidate selection chooses the best continuations of the beams: at least twice as many continuations
    as beams.
-3. Candidates that end with `</s>` or reach their limit become finished translations, if they are among the K
-   best candidates. Of the candidates that have not ended, the best candidates become the beams of the next
+3. Candidates that end with `</s>` or reach their length limit become finished translations, if they are among
+the K best candidates. Of the candidates that have not ended, the best candidates become the beams of the next
    step.
 4. If the stopping rule ends the search for a sentence, the sentence is closed. Closed sentences are removed
    from the batch.
 
-The search follows the rules of transformers. This package adds the length penalty that the paper uses (Wu et
-al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al., a length limit for each sentence,
-and the removal of closed sentences.
+The search selects and ends beams by the rules of beam search in transformers. This package adds the length
+penalty that the paper uses (Wu et al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al.,
+a length limit for each sentence, and the removal of closed sentences.
 
 `generate(..., search=SearchStrategies(...))` replaces the candidate selection, the scorer or the stopping
 rule.
 
-This file travels with every checkpoint because `generate` searches with the code of this file.
+This file is saved with every checkpoint because `generate` searches with the code of this file.
 
 In shapes, B is the number of sentences at the start, N the number of sentences that are still searched, K the
 number of beams, C of candidates, R of results per sentence and T of tokens so far including the prompt. P is
@@ -47,7 +47,7 @@ from .attention_vaswani import needs_sync
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
 
 # The score of a missing candidate or translation, as in transformers. The scores of real candidates are far
-# above NEG_INF / 2.
+# above NEG_INF / 2. Therefore a comparison with NEG_INF / 2 finds missing candidates.
 NEG_INF = -1e9
 
 # The stopping criteria of transformers that the search replaces by its own checks.
@@ -56,32 +56,38 @@ OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
 @dataclass
 class Candidates:
-    """The chosen continuations of the beams, best first unless `do_sample` is set."""
+    """Contains the continuations of the beams that a candidate selection has chosen. The best continuation is
+    first unless `do_sample` is set. `scores` [N, C] float32 are summed log-probabilities, `parents` [N, C]
+    int64 are the indices of the extended beams, and `tokens` [N, C] int64 are the new tokens.
+    """
 
-    scores: torch.Tensor  # [N, C] float32, summed log-probabilities
-    parents: torch.Tensor  # [N, C] int64, the index of the extended beam
-    tokens: torch.Tensor  # [N, C] int64
+    scores: torch.Tensor
+    parents: torch.Tensor
+    tokens: torch.Tensor
 
 
 class Decoder(Protocol):
-    """The interface between the search and a model. Computes the logits of the next token of each beam."""
+    """Defines the interface between the search and a model. Computes the logits of the next token of each
+    beam.
+    """
 
-    # The tree of tokens, None for decoders without a tree.
+    # The tree of cached tokens; None for decoders without a tree.
     tree: TreeKVCache | None
-    # [N, K, S] the summed attention that each source token has received; None without a coverage penalty.
+    # The attention [N, K, S] that each source token has received from all target tokens; None if the search
+    # has no coverage penalty.
     coverage: Any
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P]. Returns logits [B, 1 or K, V]."""
+        """Read the prompts [B * K, P]. Return the logits [B, 1 or K, V] of the next token."""
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam [N, K, T]. Returns the logits [N, K, V] of the next token.
+        """Read the last token of each beam [N, K, T]. Return the logits [N, K, V] of the next token.
 
         `parents` [N, K] are the indices of the previous beams that the beams extend.
         """
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with these indices [N']."""
+        """Keep only the sentences with the indices `sentences` [N']."""
 
 
 class CandidateSelection(Protocol):
@@ -113,19 +119,22 @@ class StoppingRule(Protocol):
     """Decides whether the search of a sentence ends before the length limit of the sentence."""
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        """[N] bool: True if a longer translation could still change the results of a sentence.
+        """Return [N] bool, which is True if a longer translation could still change the results of a
+        sentence.
 
         `finished` [N, K] are the scores of the finished translations, best first, NEG_INF for missing
         translations. `best` [N] is the highest summed log-probability of the candidates that have not ended.
         """
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
-        """[N] bool: True if a sentence has enough translations, even if better translations could follow."""
+        """Return [N] bool, which is True if a sentence has enough translations, even if better translations
+        could follow.
+        """
 
 
 @dataclass(frozen=True)
 class SearchStrategies:
-    """The replaceable parts of a search, for `generate(..., search=SearchStrategies(...))`.
+    """Replaces parts of a search, for example with `generate(..., search=SearchStrategies(scorer=...))`.
 
     Args:
         ensemble (Sequence): Further models. The probabilities of all models are averaged.
@@ -148,13 +157,15 @@ class SearchStrategies:
 
     @property
     def replaced(self) -> list[str]:
-        """The names of the parts of the search that the caller replaces."""
+        """The names of the parts of the search that this object replaces."""
         return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
 
 
 @dataclass
 class SearchTask:
-    """A batch of sentences to search: the inputs that `generate` has prepared, and the strategies."""
+    """Describes a search: the inputs that `generate` has prepared for a batch of sentences, and the
+    strategies.
+    """
 
     # The model and the other models of the ensemble; `inputs` has the inputs of each model for B sentences.
     models: list[Any]
@@ -186,7 +197,9 @@ class SearchTask:
         sentences: torch.Tensor | None = None,
         rows_per_sentence: int | None = None,
     ) -> "BeamSearch":
-        """Search the sentences with these indices [N] (by default all). Returns the finished search."""
+        """Search the sentences with the indices `sentences` [N] (by default all sentences). Returns the
+        finished search.
+        """
         device = self.prompt.device
         if sentences is None:
             sentences = torch.arange(len(self.prompt), device=device)
@@ -194,7 +207,8 @@ class SearchTask:
             candidates = drawn_candidates if config.do_sample else best_candidates
         if stopping_rule is None:
             # A processor may raise scores above the bound that the stopping rule computes for longer
-            # translations. Therefore count `num_beams` results if there are processors, as transformers does.
+            # translations. Therefore, if there are processors, the stopping rule considers the `num_beams`
+            # best translations, as transformers does.
             is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
@@ -235,14 +249,14 @@ class SearchTask:
     def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
         """Return the fast decoder if the model and the settings permit it, else the general decoder."""
         in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
-        # Models of other classes lack the attribute `supports_fast_path`.
+        # Models of classes outside this package lack the attribute `supports_fast_path`.
         if in_rows or not getattr(model, "supports_fast_path", False):
             return RowDecoder(model, config, inputs)
         return TreeAttentionDecoder(model, config, inputs)
 
 
 class BeamSearch:
-    """The search for the translations of a batch of sentences, all beams of all sentences at once.
+    """Searches the translations of all sentences of a batch at the same time.
 
     Args:
         config: The settings. `num_beams` is K and `num_return_sequences` is R.
@@ -255,7 +269,7 @@ class BeamSearch:
         sentences: [N] int64, the indices of the sentences to search.
         source_mask: The attention mask [B, S] of the source. The coverage penalty needs the mask.
         processors: Functions that change log-probabilities.
-        criteria: Functions that end candidates, in addition to `</s>` and the limits.
+        criteria: Functions that decide whether a candidate ends, in addition to `</s>` and the limits.
         rows_per_sentence: The number of rows per sentence that processors and criteria receive in one call;
             by default all rows.
         excluded: The id of the padding token, because no translation contains padding; None if padding is
@@ -300,16 +314,15 @@ class BeamSearch:
         self.reader = reader
         self.transformers_compatible = transformers_compatible
         self.may_remove_sentences = not (transformers_compatible or has_custom_rules(processors, criteria))
-        # On a CPU without sampling, do not update finished translations until a candidate has ended.
+        # On a CPU the search can cheaply check whether a candidate has ended. Therefore, without sampling,
+        # the search does not update finished translations until a candidate has ended.
         self.checks_ends_first = not (config.do_sample or needs_sync(limits))
 
-        # Tokens and numbers of tokens.
         self.eos = config._eos_token_tensor
         self.fill = padding_token(config)
         self.pad = self.fill if config._pad_token_tensor is None else int(config._pad_token_tensor)
         self.first_limit, self.last_limit = torch.stack(limits.aminmax()).tolist()
 
-        # Numbers of beams and candidates.
         num_ends = 0 if self.eos is None else len(self.eos)
         self.num_beams = config.num_beams
         self.num_candidates = max(2, 1 + num_ends) * config.num_beams
@@ -319,19 +332,17 @@ class BeamSearch:
         num_searched = len(sentences)
         self.prompt_length = prompt.shape[1]
         self.num_new = 0
-        # [B, K, T, 1]: the tokens. With `transformers_compatible` [B, K, T, 2]: the tokens, and for each
-        # token the row of its beam.
+        # A path contains the tokens of a beam: [B, K, T, 1]. If `transformers_compatible` is True, a path
+        # also contains the row of the beam at the time of each token: [B, K, T, 2].
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
         self.paths = paths[sentences]  # [N, K, T, 1 or 2]
         self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
         self.scores[:, 0] = 0
-        # [N, K] int64: for each beam the index of the previous beam that the beam extends. The first step
-        # sets `parents`.
+        # The index of the previous beam that each beam extends, [N, K] int64. The first step sets `parents`.
         self.parents: torch.Tensor
 
-        # The state of the sentences.
         self.is_over = False
         self.is_open = torch.ones(num_searched, dtype=torch.bool, device=prompt.device)
         self.is_improvable = self.is_open
@@ -345,7 +356,7 @@ class BeamSearch:
         self.finished_paths = paths.clone()
         self.after_end = torch.tensor([self.fill, -1][: paths.shape[3]], device=prompt.device)
 
-        # Outputs of each step, recorded as transformers does.
+        # The scores and logits of each step, for the outputs that `generate` of transformers returns.
         self.step_scores: list[torch.Tensor] = []
         self.step_logits: list[torch.Tensor] = []
 
@@ -372,7 +383,9 @@ class BeamSearch:
                 self._use_step_numbers(last)
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
-        """Take one step with the logits of each decoder: steps 2 to 4 at the head of this file."""
+        """Take one step after the decoders have computed their logits (parts 2 to 4 of a step in the
+        docstring of this file).
+        """
         was_open = self.is_open
         log_probs, checked = self._log_probs(logits)
         candidates = self.candidates(self, log_probs)
@@ -410,8 +423,8 @@ class BeamSearch:
     ) -> tuple[bool, int]:
         """Read whether a candidate has ended, and the number of open sentences. Synchronises with the device.
 
-        No other method that belongs to a step waits for the device. With a `reader`, the two numbers of
-        `_read_step_numbers` are from the previous step.
+        All other methods that belong to a step do not wait for the device. With a `reader`, the two numbers
+        of `_read_step_numbers` are from the previous step.
         """
         trees = [
             decoder.tree
@@ -429,7 +442,9 @@ class BeamSearch:
         return self._use_step_numbers(numbers)
 
     def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
-        """Check for NaN, and update the trees. Returns the result of `_read_step_numbers`."""
+        """Raise an error if a log-probability is NaN, and update the trees. Returns the result of
+        `_read_step_numbers`.
+        """
         log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
         if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
             is_broken = numbers.log_probs.isnan().any(dim=1) & numbers.is_open
@@ -440,12 +455,12 @@ class BeamSearch:
         return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities after the logits processors [N, K or 1, V], and one unprocessed value
-        per row [N, K or 1] for the NaN check.
+        """Return the log-probabilities [N, K or 1, V] after the logits processors, and one unprocessed
+        log-probability per row [N, K or 1].
 
-        The values to check are the log-probabilities of a single class before processing. One token of the
-        vocabulary is enough, because all log-probabilities of a row are NaN if one logit is NaN or +inf, or if
-        all logits of the row are -inf.
+        The unprocessed log-probabilities are needed to find NaN, and belong to a single class of the
+        vocabulary. One class is enough, because all log-probabilities of a row are NaN if one logit is NaN or
+        +inf, or if all logits of the row are -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
@@ -468,7 +483,7 @@ class BeamSearch:
         return log_probs, checked
 
     def _to_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """The values [N, K, ...] as rows [B * K, ...]. The row index of a beam never changes."""
+        """Return the values [N, K, ...] as rows [B * K, ...]. The row index of a beam never changes."""
         full = values.new_zeros(len(self.limits), *values.shape[1:])
         return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
@@ -489,7 +504,7 @@ class BeamSearch:
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
     def _ended_by_criteria(self, sequences: torch.Tensor) -> torch.Tensor:
-        """[N, C] bool: True where a custom criterion ends a candidate [N, C, T + 1]."""
+        """Return [N, C] bool, which is True where a custom criterion ends a candidate [N, C, T + 1]."""
         scores = tuple(self.step_scores) or None
         size = self.rows_per_sentence or sequences.shape[1]
         parts = []
@@ -508,7 +523,9 @@ class BeamSearch:
         return torch.cat((paths, new.unsqueeze(2)), dim=2)
 
     def _has_ended(self, candidates: Candidates, paths: torch.Tensor) -> torch.Tensor:
-        """[N, C] bool: True where `</s>`, the limit or a custom criterion ends a candidate."""
+        """Return [N, C] bool, which is True where `</s>`, the limit or a custom criterion ends a
+        candidate.
+        """
         if self.eos is None:
             ended = torch.zeros_like(candidates.tokens, dtype=torch.bool)
         elif len(self.eos) > 1:
@@ -616,7 +633,9 @@ class BeamSearch:
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """Return True if processors or criteria run code of the user that may need the rows of closed sentences."""
+    """Return True if processors or criteria run code of the user that may need the rows of closed
+    sentences.
+    """
     kinds = {type(rule) for rule in (*processors, *criteria)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
     own = {"transformers", __name__.partition(".")[0]}
@@ -624,7 +643,7 @@ def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool
 
 
 def padding_token(config: GenerationConfig) -> int:
-    """Return the id of the token that fills finished rows, as in transformers."""
+    """Return the id of the token that fills a row after the end of its translation, as in transformers."""
     pad = config._pad_token_tensor
     eos = config._eos_token_tensor
     if pad is not None and (config.num_beams == 1 or (int(pad) != 0 and eos is not None)):
@@ -649,9 +668,10 @@ class StepNumbers:
 
 
 class DeferredReader:
-    """Delays reading from the GPU by one step. Meanwhile the GPU computes the next step.
+    """Reads the values of a step from the GPU while the GPU computes the next step.
 
-    With this reader the search takes one step more than necessary, and discards the results of the last step.
+    With a `DeferredReader` the search takes one step more than necessary, and discards the results of the
+    last step.
     """
 
     def __init__(self) -> None:
@@ -659,7 +679,9 @@ class DeferredReader:
         self.pending: StepNumbers | None = None
 
     def exchange(self, numbers: StepNumbers | None) -> StepNumbers | None:
-        """Store the values of this step (None at the end). Returns the values of the previous step."""
+        """Store the values of this step. Pass None after the last step. Return the values of the previous
+        step.
+        """
         before = self.pending
         event = self.event
         self.pending = None
@@ -681,8 +703,8 @@ def length_penalty(length: Any, config: GenerationConfig) -> Any:
 
 
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """The sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Equation 14), without a
-    weight.
+    """Return the sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Equation 14). The sum
+    is not multiplied by the weight of the coverage penalty.
 
     `coverage` [..., S] is the attention that each source token receives, summed over all target tokens.
     """
@@ -714,7 +736,7 @@ class EarlyStopping(StoppingRule):
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
         self.num_counted = num_counted
         self.num_full = config.num_beams
-        # [B] bool: True if the bound of the scores of longer translations considers all possible lengths.
+        # [B] bool: True if `may_improve` considers all possible lengths of a longer translation.
         self.is_exact = torch.full((num_sentences,), has_exact_bound(config), device=device)
         # [B] bool: True if the search of a sentence ends as soon as the sentence is full.
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
@@ -746,7 +768,7 @@ def has_exact_bound(config: GenerationConfig) -> bool:
 
 
 def best_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-    """The candidate selection of beam search: the continuations with the highest scores."""
+    """Select the continuations with the highest scores, as in beam search."""
     return top_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
@@ -778,7 +800,7 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
 
 
 def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """The best candidates among all classes, without chunks."""
+    """Return the best candidates among all classes, without dividing the classes into chunks."""
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)
     best, index = total.topk(min(number, total.shape[1]))
@@ -800,22 +822,25 @@ def chunk_size(num_classes: int) -> int:
 
 
 def drawn_candidates(search: "BeamSearch", log_probs: torch.Tensor) -> Candidates:
-    """The candidate selection of beam sampling: continuations that are drawn at random."""
+    """Select continuations at random, as in beam sampling."""
     return sample_candidates(log_probs, search.scores[:, : log_probs.shape[1]], search.num_candidates)
 
 
 def sample_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Candidates drawn without replacement in proportion to their probability, in the order of the draws."""
+    """Draw candidates at random, without replacement and in proportion to their probability. Return the
+    candidates in the order of the draws.
+    """
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)  # [N, K * V]
     probabilities = torch.softmax(total, dim=-1)
-    # Do not call `torch.multinomial`, because `torch.multinomial` synchronises to check the probabilities.
+    # Do not call `torch.multinomial`, because `torch.multinomial` synchronises with the device to check the
+    # probabilities.
     index = (probabilities / torch.empty_like(probabilities).exponential_()).topk(number).indices
     return Candidates(total.gather(1, index), index // num_classes, index % num_classes)
 
 
 class SentenceError(ValueError):
-    """The error for a sentence that cannot be translated.
+    """Raised if a sentence cannot be translated.
 
     `sentence` is the index of the sentence in the batch. `text` is the text of the sentence, or None if the
     text is unknown.
@@ -835,7 +860,7 @@ class SentenceError(ValueError):
 
 
 class NotFiniteError(SentenceError):
-    """The logits of a sentence are NaN or infinite."""
+    """Raised if logits of a sentence are NaN or infinite."""
 
     def __str__(self) -> str:
         return (
@@ -845,7 +870,9 @@ class NotFiniteError(SentenceError):
 
 
 class NoTranslationError(SentenceError):
-    """The settings forbid every translation of a sentence. `settings` is a text that names the settings."""
+    """Raised if the settings forbid every translation of a sentence. `settings` names the forbidding settings
+    in the error message.
+    """
 
     def __init__(self, sentence: int, settings: str, text: str | None = None):
         super().__init__(sentence, text)

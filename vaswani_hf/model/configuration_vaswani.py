@@ -1,7 +1,7 @@
-"""The configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
+"""Defines the configuration of the Transformer of Vaswani et al. 2017, "Attention Is All You Need".
 
-This file travels with every checkpoint because transformers reads config.json with this file, and finds the
-other code files of the checkpoint through its import statements.
+This file is saved with every checkpoint because transformers reads config.json with this file. transformers
+finds the other code files of the checkpoint through the import statements in this file.
 """
 
 import copy
@@ -21,7 +21,7 @@ from transformers.dynamic_module_utils import custom_object_save
 from transformers.utils import is_torch_available, logging
 
 from .extension_vaswani import ATTENTIONS, ENTRY, POSITION_ENCODINGS, Registry, save_user_code
-from .inputs_vaswani import is_int, is_number, nearest_name
+from .inputs_vaswani import PAPER_SYMBOLS, is_int, is_number, nearest_name
 
 logger = logging.get_logger(__name__)
 
@@ -37,7 +37,8 @@ STORED_BY_TRANSFORMERS = frozenset(
     """.split()
 )
 
-# Saved in config.json: the code that `trust_remote_code=True` loads if the package is not installed.
+# The classes that `trust_remote_code=True` loads if the package is not installed. `AUTO_MAP` is saved in
+# config.json.
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
     "AutoModel": "modeling_vaswani.VaswaniModel",
@@ -46,8 +47,9 @@ AUTO_MAP = {
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
-# The imports of the other files that travel with a checkpoint. transformers finds the imports, because it
-# searches the text of this file for import statements, also inside strings. Real imports would be circular.
+# The imports of the other files that are saved with a checkpoint. transformers finds the imports, because it
+# searches the text of this file for import statements, also inside strings. Real import statements would be
+# circular.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .pipeline_vaswani import TranslationPipeline
@@ -58,7 +60,9 @@ TARGET_FOLDER = "target_tokenizer"
 
 
 def eos_token_ids(config: Any) -> list[int]:
-    """Return the ids of `</s>` as a list; `eos_token_id` of any config may be one id, a list or None."""
+    """Return the ids of `</s>` as a list. The field `eos_token_id` of a config may be one id, a list or
+    None.
+    """
     eos = config.eos_token_id
     if eos is None:
         return []
@@ -66,7 +70,7 @@ def eos_token_ids(config: Any) -> list[int]:
 
 
 def decoder_start_token_id(config: Any) -> int | None:
-    """Return `decoder_start_token_id` of any config, or else `bos_token_id`."""
+    """Return `decoder_start_token_id` of a config, or `bos_token_id` if `decoder_start_token_id` is None."""
     start = config.decoder_start_token_id
     return config.bos_token_id if start is None else start
 
@@ -106,7 +110,7 @@ _A_SIZE_OR_NONE = (_is_none_or(partial(is_int, least=1)), "a positive integer or
 _A_RATE = (lambda value: is_number(value) and value < 1, "a number from 0 up to, but not including, 1")
 _A_SWITCH = (lambda value: isinstance(value, bool), "True or False")
 _A_TOKEN_OR_NONE = (_is_none_or(is_int), "a token id (an integer of 0 or more) or None")
-# For each field a test, and the words that follow "must be" in the error message.
+# Maps each field to a test of its value, and to the words that follow "must be" in the error message.
 FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "vocab_size": _A_SIZE,
     "decoder_vocab_size": _A_SIZE_OR_NONE,
@@ -174,12 +178,12 @@ _REGISTRIES = {
 
 
 class VaswaniConfig(PreTrainedConfig):
-    """The architecture of a [`VaswaniModel`]. The defaults are the paper's base model (Section 3, Table 3 row
-    "base").
+    """Describes the architecture of a [`VaswaniModel`]. The defaults are the paper's base model (Section 3,
+    Table 3 row "base").
 
     Fields have the names of MarianMT and BART. Fields that MarianMT and BART lack have the names of the
-    paper. Assigning a field checks its value. Creating a config or a model checks the combination of all
-    fields.
+    paper. Assigning a value to a field checks the value. Creating a config or a model checks the combination
+    of all fields.
 
     Args:
         vocab_size (int): Number of classes (tokens) of the source vocabulary, or of both vocabularies if
@@ -222,13 +226,13 @@ class VaswaniConfig(PreTrainedConfig):
             added names differ from the paper.
         position_timescales (str): The timescales of the sinusoids. "paper": 10000^(2i/d_model) for the feature
             pair i (Section 3.5). "tensor2tensor": 10000^(i/(d_model/2-1)); differs from the paper because
-            tensor2tensor, Marian and fairseq use these timescales. Without effect on other positions.
+            tensor2tensor, Marian and fairseq use these timescales. Other positions ignore this field.
         position_offset (int): Number (tokens) that is added to each sinusoidal position: the first token has
             the position `position_offset`. Differs from the paper if above 0, because fairseq counts from 2
-            and OpenNMT-tf counts from 1. Without effect on other positions.
-        max_position_embeddings (int): Number of learned positions (tokens); without effect on sinusoidal
-            positions.
-        scale_embedding (bool): Multiply embeddings by sqrt(d_model) (Section 3.4).
+            and OpenNMT-tf counts from 1. Other positions ignore this field.
+        max_position_embeddings (int): Number of learned positions (tokens). Sinusoidal positions ignore this
+            field.
+        scale_embedding (bool): True if embeddings are multiplied by sqrt(d_model) (Section 3.4).
         share_encoder_decoder_embeddings (bool): True if source embedding and target embedding are one matrix
             (Section 3.4).
         tie_word_embeddings (bool): True if output projection and target embedding are one matrix (Section
@@ -239,9 +243,9 @@ class VaswaniConfig(PreTrainedConfig):
             training does not change, and if `<pad>` has probability 0 also in the label-smoothed loss. Differs
             from the paper, because the decoders of Marian and tensor2tensor start from zeros. Requires equal
             `pad_token_id` and `decoder_start_token_id`.
-        attention_score (str): The score function of a query and a key. The paper has "scaled_dot"
-            (Equation 1). "dot", "dot_mean", "general", "additive_linear" and "additive" differ from the paper
-            (see attention_vaswani), and names that `register_attention` has added differ, too.
+        attention_score (str): The score function of a query and a key. The paper has "scaled_dot" (Equation
+            1). The functions "dot", "dot_mean", "general", "additive_linear" and "additive" (see
+            attention_vaswani) differ from the paper, and so do functions that `register_attention` has added.
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
         attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
@@ -259,7 +263,7 @@ class VaswaniConfig(PreTrainedConfig):
             (Section 5.4). The paper has 0.1. With the default 0 the loss is the plain cross-entropy.
         label_smoothing_form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in
             tensor2tensor. "torch": e/V for every class, plus 1-e for the reference, as in PyTorch.
-        use_cache (bool): Cache keys and values while decoding.
+        use_cache (bool): True to cache keys and values while decoding.
         bos_token_id (int, optional): The id of `<s>`.
         pad_token_id (int, optional): The id of `<pad>`.
         eos_token_id (int or list, optional): The id of `</s>`.
@@ -267,7 +271,8 @@ class VaswaniConfig(PreTrainedConfig):
             of `<s>`.
 
     Raises:
-        ValueError: If a field or a combination of fields is impossible, or a keyword argument is no field.
+        ValueError: If the value of a field or the combination of two fields is invalid, or if a keyword
+            argument is not the name of a field.
 
     Example:
         >>> from vaswani_hf import VaswaniConfig
@@ -277,7 +282,7 @@ class VaswaniConfig(PreTrainedConfig):
     """
 
     model_type = "vaswani"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     base_model_fsdp_plan = {}  # type: ignore[var-annotated]
     attribute_map = {
         "hidden_size": "d_model",
@@ -327,7 +332,7 @@ class VaswaniConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 0
 
-    # The fields that a subclass adds, and their types.
+    # Maps the names of the fields that a subclass adds to their types.
     added_fields = {}  # type: ignore[var-annotated]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -376,11 +381,13 @@ class VaswaniConfig(PreTrainedConfig):
 
     @output_attentions.setter
     def output_attentions(self, value: bool) -> None:
-        # transformers refuses True unless all calls use eager attention.
+        # Store the value outside the field of transformers, because transformers refuses True unless all
+        # calls use eager attention.
         self._output_attentions = value
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Each model checks its config again.
+        """Check the combination of all fields. Each model calls this method again, because fields may have
+        changed after the config was created.
 
         Raises:
             ValueError: If two fields contradict each other.
@@ -439,11 +446,13 @@ class VaswaniConfig(PreTrainedConfig):
         return self.final_norm
 
     def score_of(self, is_cross: bool) -> str:
-        """Return the score function of cross-attention if `is_cross`, else of self-attention."""
+        """Return the score function of cross-attention if `is_cross` is True, else of self-attention."""
         return (self.cross_attention_score if is_cross else None) or self.attention_score
 
     def windows_of(self, is_causal: bool) -> list[int | None]:
-        """Return the window of each layer of the decoder (`is_causal`) or of the encoder; None for no window."""
+        """Return the attention window (in tokens) of each layer of the decoder if `is_causal` is True, else
+        of the encoder. None means no window.
+        """
         depths = (self.encoder_layers, self.decoder_layers)
         windows = self.attention_window
         if not isinstance(windows, (list, tuple)):
@@ -467,11 +476,12 @@ class VaswaniConfig(PreTrainedConfig):
         found = config_dict.get("model_type", cls.model_type)
         if found != cls.model_type:
             raise ValueError(
-                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the config class of that model type."
+                f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the config class of that "
+                "model type, and a model class whose `config_class` is this config class."
             )
         # transformers silently drops unknown keywords, so refuse keywords that look like misspelled fields.
         if not kwargs.get("return_unused_kwargs", False):
-            names = _field_names(cls)
+            names = [*_field_names(cls), *PAPER_SYMBOLS]
             _refuse_unknown(
                 cls, [key for key in kwargs if difflib.get_close_matches(key, names, 1, cutoff=0.8)]
             )
@@ -480,7 +490,8 @@ class VaswaniConfig(PreTrainedConfig):
         ignored = (
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )
-        # A file written by transformers may contain entries of other versions and other tools.
+        # A file written by transformers may contain entries of other versions and other tools, so ignore
+        # unknown entries of such a file.
         saved_names = config_dict if "transformers_version" in config_dict else ()
         for name, message in _unknown(cls, saved_names).items():
             logger.warning_once(f"{message} The entry is ignored.")
@@ -494,8 +505,9 @@ class VaswaniConfig(PreTrainedConfig):
         If the config uses classes of users, the files that define these classes are saved, too.
         """
         saved = copy.copy(self)
-        # transformers refuses to save `output_attentions=True` with fused attention. The file does not
-        # contain the attention implementation.
+        # Remove the attention implementation from the copy, because transformers refuses to save
+        # `output_attentions=True` with fused attention. config.json never contains the attention
+        # implementation.
         saved._attn_implementation = None
         saved.auto_map = self.auto_classes()
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
@@ -510,16 +522,20 @@ class VaswaniConfig(PreTrainedConfig):
                 _save_user_code(saved, folder)
             except ValueError as error:
                 logger.warning(
-                    f"{error} Without this file, the checkpoint loads only where the class exists."
+                    f"{error} Without this file, only programs that define the class can load the checkpoint."
                 )
         super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
 
     def auto_classes(self) -> dict[str, str]:
-        """The classes of the package that transformers loads for this config: {Auto class: "module.class"}."""
+        """Return the classes of the package that transformers loads for this config. The result maps the name
+        of an Auto class to "module.class".
+        """
         return dict(AUTO_MAP)
 
     def user_classes(self) -> list[type]:
-        """The classes of users that the config needs: registered classes, and the config class itself."""
+        """Return the classes of users that the config needs: registered classes, and the config class
+        itself.
+        """
         classes = [registry.classes[name] for registry, name in _registered(self)]
         return classes if _base_of(self) is type(self) else [*classes, type(self)]
 
@@ -529,27 +545,30 @@ VaswaniConfig.register_for_auto_class()
 
 
 def _base_of(config: VaswaniConfig) -> type:
-    """The config class of the package from which the class of a config derives."""
+    """Return the class of the package from which the class of a config derives."""
     name = config.auto_classes()["AutoConfig"].partition(".")[2]
     return next(kind for kind in type(config).__mro__ if kind.__name__ == name)
 
 
 def _registered(config: VaswaniConfig) -> list[tuple[Registry, str]]:
-    """The registered names that a config uses."""
+    """Return the registered names that a config uses, each with the registry that contains the name."""
     names = {(field, getattr(config, field)) for field in _REGISTRIES}
     found = {(_REGISTRIES[field], name) for field, name in names if name in _REGISTRIES[field].classes}
     return sorted(found, key=lambda pair: (pair[0].function, pair[1]))
 
 
 def _save_user_code(saved: VaswaniConfig, folder: Path) -> None:
-    """Write the files of users and the entry module. `auto_map` then names the classes of the entry module."""
+    """Write the files of users, and the entry module that registers the classes in these files. Afterwards
+    `auto_map` names the classes of the entry module.
+    """
     base = _base_of(saved)
     kind = type(saved)
     references = dict(saved.auto_map)
     others: list[type] = []
     if kind is not base:
-        # transformers loads a model only with the config class of the model, so the models of the package
-        # are of no use. Look for the model class in the file of the config class.
+        # transformers loads a model only with the config class of the model, so no model class of the package
+        # can be loaded with the config class of a user. Look for the model class in the file of the config
+        # class.
         architecture = (saved.architectures or [""])[0]
         model_class = vars(sys.modules[kind.__module__]).get(architecture, base)
         bases = {parent.__name__ for parent in model_class.__mro__}
@@ -568,10 +587,10 @@ def _save_user_code(saved: VaswaniConfig, folder: Path) -> None:
 
 
 def _added_fields(cls: type) -> dict[str, Any]:
-    """The fields that a subclass adds to the configs of the package, and their types.
+    """Return the fields that a subclass adds to the configs of the package, and the types of these fields.
 
-    A subclass can add annotated fields, class attributes without annotation, and arguments of `__init__`. The
-    type of a field without annotation is Any.
+    A subclass can add annotated fields, class attributes without annotation, and arguments of `__init__`. A
+    field without annotation has the type Any.
     """
     known = _field_names(VaswaniConfig)
     added: dict[str, Any] = {}
@@ -579,7 +598,8 @@ def _added_fields(cls: type) -> dict[str, Any]:
         try:
             annotations = inspect.get_annotations(kind, eval_str=True)
         except NameError:
-            # An annotation names a type that exists only in a function or for type checkers.
+            # An annotation names a type that exists only in a function or for type checkers. Read the
+            # annotations as strings.
             annotations = inspect.get_annotations(kind)
         names = []
         for name, value in vars(kind).items():
@@ -604,7 +624,7 @@ def _checked(config: VaswaniConfig, name: str, value: Any) -> Any:
     if value is getattr(type(config), name, MISSING):
         return value
     errors = []
-    # Accept an integer as a float.
+    # Accept an integer for a field of the type float.
     for candidate in (value, _with_floats(value)):
         try:
             type_validator(name, candidate, expected)
@@ -618,14 +638,14 @@ def _checked(config: VaswaniConfig, name: str, value: Any) -> Any:
 
 
 def _with_floats(value: Any) -> Any:
-    """The value with each integer replaced by a float, also in lists and tuples."""
+    """Return the value with each integer replaced by a float, also in lists and tuples."""
     if isinstance(value, (list, tuple)):
         return type(value)(_with_floats(item) for item in value)
     return float(value) if is_int(value, least=-sys.maxsize) else value
 
 
 def _remedy(field: str, value: Any) -> str:
-    """The end of the message about a name that no class is registered for."""
+    """Return the end of the error message about a name that is not registered."""
     if field not in _REGISTRIES or not isinstance(value, str):
         return ""
     return (
@@ -642,11 +662,15 @@ def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
     """Return the names that are not fields of a config class, each with an error message."""
     known = _field_names(cls) | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     candidates = sorted([*FIELD_RULES, *cls.attribute_map, *cls.added_fields])
-    return {
-        name: f"`{name}` is no field of {cls.__name__}; the nearest field is `{nearest_name(name, candidates)}`."
-        for name in names
-        if name not in known and not name.startswith("_")
-    }
+    messages = {}
+    for name in names:
+        if name in known or name.startswith("_"):
+            continue
+        nearest = PAPER_SYMBOLS.get(name)
+        if nearest not in candidates:
+            nearest = nearest_name(name, candidates)
+        messages[name] = f"`{name}` is no field of {cls.__name__}; the nearest field is `{nearest}`."
+    return messages
 
 
 def _refuse_unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
-"""The decoders of the search. Each decoder computes a decoding step of the model for all beams at once.
+"""Defines the decoders of the search. Each decoder computes a decoding step of the model for all beams at
+once.
 
-Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses between them:
+Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses the decoder:
 
 - `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence as one
   sequence, the tree. The keys and values of the source are stored once per sentence, and the keys and values
@@ -8,7 +9,7 @@ Both decoders return the same logits. `SearchTask` of beam_search_vaswani choose
 - `RowDecoder` is general. `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder`
   supports every cache, every attention implementation and recorded outputs.
 
-This file travels with every checkpoint because `generate` decodes with the code of this file.
+This file is saved with every checkpoint because `generate` decodes with the code of this file.
 
 In shapes, B is the number of sentences at the start, N the number of sentences that are still searched, K the
 number of beams, P the prompt length, S the source length, M the number of tokens in the tree, H the number of
@@ -27,7 +28,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
+from .attention_vaswani import CACHE_NAME, AttentionRecorder, VaswaniAttention, additive_mask, tree_masks
 from .extension_vaswani import POSITION_ENCODINGS
 
 # The tree reserves memory for this number of steps at once. When the reserved memory is full, the tree
@@ -36,7 +37,7 @@ STEPS_PER_CAPACITY = 16
 
 
 class TreeKVCache:
-    """A cache of the keys and values of the target tokens of all beams, with a mask for each beam."""
+    """Caches the keys and values of the target tokens of all beams, and a mask for each beam."""
 
     def __init__(self, attentions: Sequence[Any], dtype: torch.dtype):
         self.attentions = attentions
@@ -44,7 +45,7 @@ class TreeKVCache:
         self.is_restricted = any(attention.local_mask is not None for attention in attentions)
         windows = [attention.window for attention in attentions]
         # The largest window (tokens) of all layers; None if a layer has no window. No layer attends to a
-        # token that is more than `reach` tokens back.
+        # token that is more than `reach` tokens before the query.
         self.reach: int | None = None if None in windows else max(windows)
         self.keys: list[Any] = [None] * len(attentions)
         self.values: list[Any] = [None] * len(attentions)
@@ -100,7 +101,7 @@ class TreeKVCache:
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add keys [N, H, beams, K] and values of new tokens. Returns keys and values of all tokens."""
+        """Add keys [N, H, beams, K] and values of new tokens. Return the keys and values of all tokens."""
         end = self.length + key.shape[2]
         for store, new in ((self.keys, key), (self.values, value)):
             if store[layer_idx] is None:
@@ -109,7 +110,7 @@ class TreeKVCache:
         return self.keys[layer_idx][:, :, :end], self.values[layer_idx][:, :, :end]
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with these indices [N']."""
+        """Keep only the sentences with the indices `sentences` [N']."""
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 store[layer_idx] = old.index_select(0, sentences)
@@ -125,18 +126,18 @@ class TreeKVCache:
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
     def living(self) -> torch.Tensor:
-        """[N, M] bool: True for tokens that belong to a beam."""
+        """Return [N, M] bool, which is True for tokens that belong to a beam."""
         return (self.visible[:, :, : self.length] == 0).any(dim=1)  # type: ignore[index]
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # The counted number of tokens that belong to a beam is from the previous step, so add one new token
-        # for each beam.
+        # `num_living` is the number of the previous step, so add one new token for each beam.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
         if length < self.length:
-            # All sentences keep equally many tokens. Kept tokens that belong to no beam stay invisible.
+            # Keep the same number of tokens for every sentence, because the tokens of all sentences are rows
+            # of one tensor. Kept tokens that belong to no beam stay invisible.
             kept = (
                 self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
             )  # [N, length]
@@ -167,17 +168,19 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """Return the chosen entries along a dimension, or the first `length` entries if none are chosen."""
+    """Return the values at the indices `entries` along a dimension, or the first `length` values if `entries`
+    is None.
+    """
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
 
 
 def _linear_step(module: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Compute a linear layer, without the overhead of calling a module."""
+    """Return a function that computes a linear layer without the overhead of calling a module."""
     return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
 
 
 def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Compute a layer normalization, without the overhead of calling a module."""
+    """Return a function that computes a layer normalization without the overhead of calling a module."""
     return partial(
         torch.layer_norm,
         normalized_shape=module.normalized_shape,
@@ -188,7 +191,7 @@ def _norm_step(module: nn.LayerNorm) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 class AttentionStep:
-    """A decoding step of a `VaswaniAttention`, without the overhead of calling modules.
+    """Computes a decoding step of a `VaswaniAttention` without the overhead of calling modules.
 
     `supports_fast_path` of the attention must be True. The result equals the result of
     `VaswaniAttention.forward`. The step calls `attend_fused` if PyTorch's fused kernel can compute the scores
@@ -217,7 +220,7 @@ class AttentionStep:
         mask: torch.Tensor | None,
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
-        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams)."""
+        """Return the output [N * beams, D] for the states [N * beams, D]. `shape` is (N, beams)."""
         query = self.q_proj(states).view(*shape, -1, self.d_k).transpose(1, 2)  # [N, H, beams, K]
         if self.is_cross:
             layer = self.source_layers[self.layer_idx]
@@ -235,7 +238,7 @@ class AttentionStep:
 
 
 class DecoderLayerStep:
-    """A decoding step of a `VaswaniDecoderLayer`, without the overhead of calling modules."""
+    """Computes a decoding step of a `VaswaniDecoderLayer` without the overhead of calling modules."""
 
     def __init__(self, layer: Any, cache: EncoderDecoderCache):
         self.pre_norm = layer.pre_norm
@@ -258,7 +261,7 @@ class DecoderLayerStep:
         source_mask: torch.Tensor | None,
         recorder: AttentionRecorder | None = None,
     ) -> torch.Tensor:
-        """The output [N * beams, D] for states [N * beams, D]; `shape` is (N, beams)."""
+        """Return the output [N * beams, D] for the states [N * beams, D]. `shape` is (N, beams)."""
         if self.pre_norm:
             states = self.self_attn(self.self_attn_layer_norm(states), shape, mask).add_(states)
             if self.encoder_attn is not None:
@@ -303,14 +306,16 @@ class TreeAttentionDecoder:
         # [N, K, S] the summed attention that each source token has received from each beam; None if unused.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
-        # True if all layers permit steps without calls of modules.
+        # True if all layers permit steps that call no modules.
         self.is_direct = not self.decoder.training and all(
             layer.supports_fast_path for layer in self.decoder.layers
         )
         self.steps: list[DecoderLayerStep] = []
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P], equal for all beams of a sentence. Returns logits [B, 1, V]."""
+        """Read the prompts [B * K, P]. The prompts of all beams of a sentence must be equal. Return the
+        logits [B, 1, V] of the next token.
+        """
         prompt = input_ids[:: self.num_beams]
         mask = torch.ones_like(input_ids) if self.prompt_mask is None else self.prompt_mask
         real = mask[:: self.num_beams].bool()
@@ -325,13 +330,13 @@ class TreeAttentionDecoder:
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # Steps without calls of modules are possible from here on, because the cache now contains the
-            # keys and values of the source.
+            # Create the steps that call no modules only now, because they need the keys and values of the
+            # source in the cache.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam [N, K, T]. Returns the logits [N, K, V] of the next token.
+        """Read the last token of each beam [N, K, T]. Return the logits [N, K, V] of the next token.
 
         `parents` [N, K] are the indices of the previous beams that the beams extend.
         """
@@ -344,7 +349,7 @@ class TreeAttentionDecoder:
         return self.model.logits(states).float()
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with these indices [N']."""
+        """Keep only the sentences with the indices `sentences` [N']."""
         self.tree.select(sentences)
         for layer in self.cache.cross_attention_cache.layers:
             layer.keys = layer.keys.index_select(0, sentences)
@@ -384,7 +389,7 @@ class TreeAttentionDecoder:
         return decoder.final_norm(states), None if recorder is None else recorder.weights[last]
 
     def _position_states(self, positions: torch.Tensor) -> torch.Tensor:
-        """The encodings [N, T, D] of positions [N, T]."""
+        """Return the encodings [N, T, D] of positions [N, T]."""
         if self.has_registered_positions:
             # The class of a user may limit the number of positions, so compute no encodings in advance.
             return self.decoder.position_states(positions)
@@ -431,9 +436,9 @@ class RowDecoder:
         # True if all beams of a sentence share one row of the source.
         self.shares_sources = False
         if self.is_pair:
-            # A cache that the caller passes contains the source once for each beam. Models of other classes
-            # also need the source once for each beam.
-            cache = model_kwargs.get("past_key_values")
+            # A cache that the caller passes contains the source once for each beam. Models of classes outside
+            # this package also need the source once for each beam.
+            cache = model_kwargs.get(CACHE_NAME)
             has_filled_cache = cache is not None and cache.get_seq_length() > 0
             self.shares_sources = getattr(model, "shares_sources", False) and not has_filled_cache
         if self.is_pair and not self.shares_sources:
@@ -448,7 +453,7 @@ class RowDecoder:
                 )  # [B * K, S]
 
     def start(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Read the prompts [B * K, P]. Returns logits [B, K, V]."""
+        """Read the prompts [B * K, P]. Return the logits [B, K, V] of the next token."""
         is_first = not self.config.is_assistant
         outputs = self.model._prefill(input_ids, self.config, self.model_kwargs, is_first_iteration=is_first)
         if self.recorder is not None:
@@ -456,7 +461,7 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def step(self, sequences: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-        """Read the last token of each beam [N, K, T]. Returns the logits [N, K, V] of the next token.
+        """Read the last token of each beam [N, K, T]. Return the logits [N, K, V] of the next token.
 
         `parents` [N, K] are the indices of the previous beams that the beams extend.
         """
@@ -474,7 +479,9 @@ class RowDecoder:
         return self._logits_of_call(outputs)
 
     def _attention_of_call(self) -> torch.Tensor:
-        """[N, K, S] the attention that each source token has received from the tokens of the latest call."""
+        """Return the attention [N, K, S] that each source token has received from the tokens of the latest
+        call.
+        """
         recorder: Any = self.recorder
         (weights,) = recorder.weights.values()  # [N * K, T, S]
         mask = self.model_kwargs.get("decoder_attention_mask")
@@ -483,7 +490,9 @@ class RowDecoder:
         return weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
 
     def _logits_of_call(self, outputs: Any) -> torch.Tensor:
-        """The logits [N, K, V] for the next token. Also record the attentions and hidden states of the call."""
+        """Return the logits [N, K, V] of the next token. Also record the attentions and hidden states of the
+        call.
+        """
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=self.is_pair
         )
@@ -500,7 +509,7 @@ class RowDecoder:
         return outputs.logits[:, -1].to(copy=True, dtype=torch.float32).unflatten(0, (-1, self.num_beams))
 
     def _reorder(self, parents: torch.Tensor) -> None:
-        cache = self.model_kwargs.get("past_key_values")
+        cache = self.model_kwargs.get(CACHE_NAME)
         if cache is None:
             return
         # Reorder only the keys and values of the target, because the beams of a sentence have the same
@@ -510,14 +519,16 @@ class RowDecoder:
         own_cache.reorder_cache((parents + first).flatten())
 
     def select(self, sentences: torch.Tensor) -> None:
-        """Keep only the sentences with these indices [N']. `select` requires a dynamic cache or no cache."""
+        """Keep only the sentences with the indices `sentences` [N']. `select` requires a dynamic cache or no
+        cache.
+        """
         kwargs = self.model_kwargs
         beams = torch.arange(self.num_beams, device=sentences.device)
         rows = (sentences.unsqueeze(1) * self.num_beams + beams).flatten()
         # The rows of the source: one row for each sentence if the beams share a source, else one row for each
         # beam.
         source_rows = sentences if self.shares_sources else rows
-        cache = kwargs.get("past_key_values")
+        cache = kwargs.get(CACHE_NAME)
         if cache is not None:
             own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
             own_cache.batch_select_indices(rows)
@@ -533,7 +544,7 @@ class RowDecoder:
     def returned_cache(self, parents: torch.Tensor) -> Any:
         """Return the cache that `generate` returns, reordered by `parents` [B, K]; None without a cache."""
         self._reorder(parents)
-        cache = self.model_kwargs.get("past_key_values")
+        cache = self.model_kwargs.get(CACHE_NAME)
         if isinstance(cache, EncoderDecoderCache):
             num_rows = len(cache.self_attention_cache.layers[0].keys)
             for layer in cache.cross_attention_cache.layers:

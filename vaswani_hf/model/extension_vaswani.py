@@ -1,13 +1,14 @@
-"""Classes that users add to the models by name, and copies of the users' files in checkpoints.
+"""Registers classes of users under a name, and saves the files that define these classes in checkpoints.
 
 `register_attention` and `register_position_encoding` add classes to the registries of this file. The config
-accepts the names of the registries. When a config is saved, `save_user_code` copies the files that define the
+accepts the names in the registries. When a config is saved, `save_user_code` copies the files that define the
 registered classes, so that `trust_remote_code=True` loads the checkpoint without the package.
 
-This file travels with every checkpoint because the config reads the registries of this file.
+This file is saved with every checkpoint because the config reads the registries of this file.
 """
 
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from transformers.dynamic_module_utils import get_relative_imports
+from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
 # The name under which users import this package.
 PACKAGE = "vaswani_hf"
@@ -26,21 +27,23 @@ _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 class Registry:
-    """The values that a config field accepts: built-in names, and names of classes that users have added."""
+    """Contains the values that a config field accepts: built-in names, and names of classes that users have
+    added.
+    """
 
     def __init__(self, function: str, home: str, *built_in: str):
-        # The function that adds a class, and the module that defines the function.
+        # The name of the function that adds a class, and the module that defines the function.
         self.function = function
         self.home = home
         self.built_in = built_in
         self.classes: dict[str, Any] = {}
 
     def accepts(self, name: Any) -> bool:
-        """True if a config field may have this value."""
+        """Return True if a config field may have the value `name`."""
         return isinstance(name, str) and (name in self.built_in or name in self.classes)
 
     def add(self, name: str, kind: type, base: type) -> None:
-        """Add a subclass of `base`. A class with the same name in its file may replace an earlier class."""
+        """Add a subclass of `base`. A new definition of a registered class replaces the registered class."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
                 f"`name` must be made of letters, digits, `_`, `-` and `.`, but is {name!r}; choose another name."
@@ -53,10 +56,10 @@ class Registry:
                 "itself, not an instance."
             )
         other = self.classes.get(name, kind)
-        # A notebook or a reloaded module defines the same class again.
-        if other.__qualname__ != kind.__qualname__:
+        if not _is_same_class(other, kind):
             raise ValueError(
-                f"`name` must be new, but {name!r} is registered for {other.__qualname__}; choose another name."
+                f"`name` must be new, but {name!r} is registered for {other.__qualname__} of the module "
+                f"{other.__module__}; choose another name."
             )
         self.classes[name] = kind
 
@@ -72,12 +75,12 @@ POSITION_ENCODINGS = Registry(
 
 
 def _travelling_modules() -> set[str]:
-    """The names of the modules that the package saves with a checkpoint."""
+    """Return the names of the modules that the package saves with a checkpoint."""
     return {path.stem for path in Path(__file__).parent.glob("*_vaswani.py")} | {ENTRY}
 
 
 def module_of(kind: type) -> str:
-    """The name of the module that defines a class in a saved checkpoint."""
+    """Return the name of the module that defines a class in a saved checkpoint."""
     home, _, name = kind.__module__.rpartition(".")
     if home == __name__.rpartition(".")[0] and name in _travelling_modules():
         return name
@@ -86,6 +89,22 @@ def module_of(kind: type) -> str:
     if is_safe and name not in _travelling_modules():
         return name
     return "user_" + re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def _is_same_class(first: type, second: type) -> bool:
+    """True if two classes have one name, and also one module or equal source code.
+
+    A notebook or a reloaded file defines a class again in one module. The copy of a user's file in a
+    checkpoint has another module and the same source code.
+    """
+    if first.__qualname__ != second.__qualname__:
+        return False
+    if first.__module__ == second.__module__:
+        return True
+    try:
+        return inspect.getsource(first) == inspect.getsource(second)
+    except (OSError, TypeError):
+        return False
 
 
 def _file_of(kind: type) -> str:
@@ -99,17 +118,19 @@ def _file_of(kind: type) -> str:
 
 
 def source_for_checkpoint(kind: type) -> str:
-    """The text of the file that defines a class, with imports that also work inside a checkpoint.
+    """Return the text of the file that defines a class, with imports that also work inside a checkpoint.
 
     `from vaswani_hf import NAME` first tries to import NAME from the files of the checkpoint. Raise a
-    ValueError if the file needs another file, because a checkpoint has only this file.
+    ValueError if the file imports another file of the user, because the checkpoint does not contain the other
+    file.
     """
     path = Path(_file_of(kind))
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    others = {name for name in get_relative_imports(path) if name not in _travelling_modules()}
+    others = [f".{name}" for name in get_relative_imports(path) if name not in _travelling_modules()]
+    others += [name for name in get_imports(path) if (path.parent / f"{name}.py").is_file()]
     if others:
         raise ValueError(
-            f"'{path}' cannot be saved with a checkpoint, because it imports .{min(others)}; put all code that "
+            f"'{path}' cannot be saved with a checkpoint, because it imports {min(others)}; put all code that "
             f"{kind.__name__} needs into one file."
         )
     for node in sorted(_imports(ast.parse("".join(lines))), key=lambda node: -node.lineno):
@@ -129,7 +150,9 @@ def source_for_checkpoint(kind: type) -> str:
 
 
 def _imports(node: ast.AST) -> Iterable[Any]:
-    """The import statements of this package. Statements inside `try` are left out, because they may fail."""
+    """Yield the statements that import this package. Skip statements inside `try`, because such statements
+    may fail.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
             continue
@@ -144,12 +167,15 @@ def _imports(node: ast.AST) -> Iterable[Any]:
 
 
 def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
-    """The same import from the files of a checkpoint: one statement for each file."""
+    """Return statements that import the same names from the files of a checkpoint, one statement for each
+    file.
+    """
     found: dict[str, list[ast.alias]] = {}
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # The statement names the package, so find the file that defines the name.
+            # The statement imports from the package instead of a file of the package, so find the file that
+            # defines the name.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():
@@ -164,7 +190,8 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
 def save_user_code(
     folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
 ) -> None:
-    """Write the files of users into the folder of a checkpoint, and the module that registers their classes.
+    """Write the files of users into the folder of a checkpoint. Also write the module that registers the
+    users' classes.
 
     `registered` are the registered names that the config uses, and `others` are other classes of users.
     `references` are the classes of the package that transformers loads, such as

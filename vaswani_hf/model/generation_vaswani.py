@@ -1,4 +1,4 @@
-"""`generate` of the models: settings, length limits, the choice of the search, ensembles.
+"""Defines `generate` of the models: its settings, length limits, search and ensembles.
 
 `VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence.
 This package runs beam search and plain greedy search: transformers calls `SearchMethod` in place of its own
@@ -15,8 +15,8 @@ argument of `generate` or a field of `generation_config`:
 - `max_length_a`, `max_length_b`: the translation of n source tokens has at most `max_length_a * n +
   max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only one of `max_length_a`
   and `max_length_b` is given, the missing number is 0. If no length limit is given, `max_length_a` is 1 and
-  `max_length_b` is 50 ("input length + 50" in Section 6.1). A given `max_length` or `max_new_tokens` applies
-  in addition.
+  `max_length_b` is 50 ("input length + 50" in Section 6.1). `max_length` and `max_new_tokens`, if they are
+  given, limit the translation in addition.
 - `coverage_penalty` is the weight of the coverage in beam search (Wu et al. 2016, Equation 14).
 
 Further arguments of `generate`:
@@ -30,7 +30,7 @@ Further arguments of `generate`:
 - `search`: a `SearchStrategies` of beam_search_vaswani with custom parts of the search: candidate selection,
   scorer and stopping rule.
 
-This file travels with every checkpoint because the models inherit `generate` from this file.
+This file is saved with every checkpoint because the models inherit `generate` from this file.
 
 In shapes, B is the number of sentences, K the number of beams, R the number of translations of a sentence, P
 the prompt length, S the source length, T the target length, N the number of decoder layers, D the model width
@@ -59,7 +59,12 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
-from .attention_vaswani import AttentionRecorder, attention_masks, decoding_cache
+from .attention_vaswani import (
+    CACHE_NAME,
+    AttentionRecorder,
+    attention_masks,
+    decoding_cache,
+)
 from .beam_search_vaswani import (
     OWN_CRITERIA,
     BeamSearch,
@@ -81,7 +86,7 @@ _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
     "encoder_outputs",
-    "past_key_values",
+    CACHE_NAME,
     "use_cache",
 }
 # The parameters of `GenerationMixin.generate` that are neither settings nor inputs of the model.
@@ -92,7 +97,7 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
     """Return the value of a setting from the call, else from the call's config, else from the checkpoint's
     config.
 
-    A None in the call counts as a value.
+    If the call passes None, the function returns None.
     """
     if name in settings:
         return settings[name]
@@ -104,7 +109,7 @@ def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -
 
 
 class VaswaniGeneration(GenerationMixin):
-    """The method `generate` of all models of this package.
+    """Provides the method `generate` of all models of this package.
 
     Differs from transformers: this package has its own search, each sentence has its own length limit, and
     source and target vocabulary may differ.
@@ -137,7 +142,7 @@ class VaswaniGeneration(GenerationMixin):
     ) -> Any:
         """Generate translations. Accepts all arguments of `GenerationMixin.generate`, and further arguments.
 
-        The head of this file describes the arguments and settings that `GenerationMixin.generate` lacks.
+        The docstring of this file describes the arguments and settings that `GenerationMixin.generate` lacks.
 
         Args:
             inputs (torch.Tensor, optional): The source [B, S] int64. The source may also be given as
@@ -145,21 +150,24 @@ class VaswaniGeneration(GenerationMixin):
             generation_config (GenerationConfig, optional): Settings; by default the settings of the model.
             logits_processor (LogitsProcessorList, optional): Functions that change the scores of each step.
             stopping_criteria (StoppingCriteriaList, optional): Functions that end translations.
-            **kwargs: `ensemble`, `must_contain`, `warn_of_unmet_phrases` and `search` (explained at the head
-                of the file), and all arguments and settings of transformers.
+            **kwargs: `ensemble`, `must_contain`, `warn_of_unmet_phrases` and `search` (explained in the
+                docstring of the file), and all arguments and settings of transformers.
 
         Returns:
             torch.Tensor or ModelOutput: Token ids [B * R, T] int64, or the outputs of transformers if
                 `return_dict_in_generate` is set.
 
         Raises:
-            ValueError: If a setting is impossible, settings contradict each other, or logits are not finite.
+            ValueError: If a setting is invalid, if settings contradict each other, or if logits are not
+                finite.
         """
         if hasattr(self, "unshard") and "generate" not in vars(self):
             # Register `generate`, because FSDP2 gathers the weights of the embeddings only for `forward` and
             # for registered methods.
             torch.distributed.fsdp.register_fsdp_forward_method(self, "generate")
             return self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
+        if "past_key_values" in kwargs:
+            kwargs[CACHE_NAME] = kwargs.pop("past_key_values")
         strategies = self._strategies(kwargs)
         arguments = {name: kwargs.pop(name) for name in _ARGUMENTS & kwargs.keys()}
         arguments["logits_processor"] = logits_processor
@@ -179,7 +187,9 @@ class VaswaniGeneration(GenerationMixin):
         return super().generate(source, config, **arguments, **model_kwargs)
 
     def _strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
-        """The search strategies that `kwargs` describe. Removes the arguments of the search from `kwargs`."""
+        """Return the search strategies that `kwargs` describe. Remove the arguments of the search from
+        `kwargs`.
+        """
         strategies = kwargs.pop("search", None) or SearchStrategies()
         if not isinstance(strategies, SearchStrategies):
             raise ValueError(f"`search` must be a SearchStrategies, but is a {type(strategies).__name__}.")
@@ -205,9 +215,10 @@ class VaswaniGeneration(GenerationMixin):
     def _uses_own_search(
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
-        """True if the search of this package runs, False if transformers samples.
+        """Return True if the search of this package decodes, False if a method of transformers decodes.
 
-        Raises an error if one argument needs the search and another argument excludes the search.
+        Raise an error if one argument needs the search of this package and another argument excludes the
+        search.
         """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
@@ -283,17 +294,19 @@ class VaswaniGeneration(GenerationMixin):
         is_sliding = config.use_cache and not is_assisted and config.cache_implementation in (None, "dynamic")
         if (
             is_sliding
-            and model_kwargs.get("past_key_values") is None
+            and model_kwargs.get(CACHE_NAME) is None
             and any(self.config.windows_of(is_causal=True))
         ):
-            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
+            model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
             config.cache_implementation = None
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
-        """Infer missing masks from `<pad>`. Put the decoder's start token before a prompt."""
+        """Infer missing masks from `<pad>`. If a prompt does not begin with the decoder's start token, put
+        the start token before the prompt.
+        """
         if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
-            # Infer the mask now: later steps of the decoder do not receive the source tokens.
+            # Infer the mask now, because later steps of the decoder do not receive the source tokens.
             source_mask = self._infer_source_mask(source)
             if source_mask is not None:
                 model_kwargs["attention_mask"] = source_mask.long()
@@ -309,7 +322,7 @@ class VaswaniGeneration(GenerationMixin):
                 if mask is not None:
                     mask = torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)
         if mask is None:
-            # Infer the mask now: later steps do not see the padding before a target prefix.
+            # Infer the mask now, because later steps do not see the padding before a target prefix.
             mask = self._infer_target_mask(prompt)
         model_kwargs["decoder_input_ids"] = prompt
         if mask is not None:
@@ -356,7 +369,7 @@ class VaswaniGeneration(GenerationMixin):
         return torch.tensor(limits, device=mask.device)
 
     def _source_length(self, source: torch.Tensor | None, model_kwargs: dict[str, Any]) -> int:
-        """The length S of the source, including padding."""
+        """Return the length S of the source, including padding."""
         if source is not None:
             return source.shape[1]
         if model_kwargs.get("inputs_embeds") is not None:
@@ -384,10 +397,10 @@ class VaswaniGeneration(GenerationMixin):
                 [*(arguments["stopping_criteria"] or ()), stop]
             )
             config.stop_strings = None
-        has_own_cache = model_kwargs.get("past_key_values") is not None
+        has_own_cache = model_kwargs.get(CACHE_NAME) is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
             # Create the cache here, because transformers would take more time to create an equal cache.
-            model_kwargs["past_key_values"] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
+            model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
         synced_gpus = arguments.get("synced_gpus")
@@ -397,7 +410,7 @@ class VaswaniGeneration(GenerationMixin):
             synced_gpus = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
-        # Tell `_prepare_generation_config` that the config needs no defaults.
+        # Mark the config as complete, so that `_prepare_generation_config` adds no defaults.
         config._is_complete = True
         arguments["custom_generate"] = SearchMethod(source, lengths, strategies, has_own_cache, synced_gpus)
         return super().generate(source, config, **arguments, **model_kwargs)
@@ -446,13 +459,14 @@ class VaswaniGeneration(GenerationMixin):
             model_kwargs["attention_mask"] = source_mask
         return input_ids, model_kwargs
 
-    def create_masks_for_generate(self, config, inputs_embeds, attention_mask, past_key_values, **kwargs):
-        """The mask that a static cache needs. If a layer has a `local_mask`, return `attention_mask`
-        unchanged."""
+    def create_masks_for_generate(self, config, inputs_embeds, attention_mask, **kwargs):
+        """Return the mask that a static cache needs. If a layer has a `local_mask`, return `attention_mask`
+        unchanged.
+        """
         attentions = [layer.self_attn for layer in self.get_decoder().layers]
         if any(attention.local_mask is not None for attention in attentions):
             return attention_mask
-        return attention_masks(attentions, inputs_embeds, attention_mask, past_key_values)[0]
+        return attention_masks(attentions, inputs_embeds, attention_mask, kwargs[CACHE_NAME])[0]
 
     def prepare_inputs_for_generation(self, *args, **kwargs):
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
@@ -476,7 +490,7 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Stands in for the model in `compute_transition_scores` of transformers.
+    """Replaces the model in `compute_transition_scores` of transformers.
 
     transformers only reads `config.get_text_config().vocab_size`. The `vocab_size` of a `VaswaniConfig` is
     the size of the source vocabulary, but the scores need the size of the target vocabulary.
@@ -487,12 +501,14 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """Return the object itself, because transformers asks here for the config of the text model."""
+        """Return the object itself, because `compute_transition_scores` asks for the config of the text
+        model.
+        """
         return self
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """The encoder's output [B, S, D]. All beams of a sentence share one row of the output.
+    """Contains the encoder's output [B, S, D]. All beams of a sentence share one row of the output.
 
     `_expand_inputs_for_generation` does not repeat an output of this class.
     """
@@ -500,7 +516,8 @@ class SharedEncoderOutput(BaseModelOutput):
 
 @dataclass
 class SearchMethod:
-    """The search, as a `custom_generate` method that transformers calls in place of its own search.
+    """Runs the search of this package. transformers calls an object of this class as `custom_generate`, in
+    place of its own search.
 
     Before the call, transformers repeats the prompts for all beams and creates processors and criteria.
     """
@@ -600,7 +617,7 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
     outputs = {
         "sequences": sequences,
         **decoder.recorded,
-        "past_key_values": decoder.returned_cache(search.parents),
+        CACHE_NAME: decoder.returned_cache(search.parents),
         "scores": tuple(search.step_scores) or None,
         "logits": tuple(search.step_logits) or None,
     }
@@ -621,12 +638,14 @@ def _generate_output(search: BeamSearch, encoder_outputs: SharedEncoderOutput | 
 
 
 def is_filled(value: Any) -> bool:
-    """True for a value that is neither None nor an empty list."""
+    """Return True for a value that is neither None nor an empty list."""
     return value is not None and not (isinstance(value, (list, tuple)) and len(value) == 0)
 
 
 def max_tokens_by_source(config: Any, source_length: int) -> int | None:
-    """Return the number of new tokens that `max_length_a` and `max_length_b` permit; None if both are None."""
+    """Return the number of new tokens that `max_length_a` and `max_length_b` permit; None if both are
+    None.
+    """
     a = getattr(config, "max_length_a", None)
     b = getattr(config, "max_length_b", None)
     if a is None and b is None:
@@ -636,7 +655,7 @@ def max_tokens_by_source(config: Any, source_length: int) -> int | None:
 
 
 def checked_models(ensemble: Any) -> list[Any]:
-    """The models of an ensemble as a list. Raises an error if an element is no model."""
+    """Return the models of an ensemble as a list. Raises an error if an element is no model."""
     if not isinstance(ensemble, (list, tuple)):
         raise ValueError(
             f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as `ensemble=[model]`."
@@ -677,7 +696,7 @@ def add_ensemble(
 
 
 def _check_member(model: Any, other: Any, name: str, config: GenerationConfig) -> None:
-    """Raise an error if a model cannot join the ensemble of `model`."""
+    """Raise an error if a model cannot be combined with `model` in an ensemble."""
     if not other.config.is_encoder_decoder:
         raise ValueError(
             f"`ensemble` must be encoder-decoder models, but {name} is a {type(other).__name__}."
@@ -790,10 +809,11 @@ class SentenceLimitCriteria(StoppingCriteria):
 
 
 class RowCheck(LogitsProcessor):
-    """Finds rows of sampling that have no possible next token, without synchronising at each step.
+    """Finds rows that have no possible next token during sampling, without synchronising with the device at
+    each step.
 
     A row that fails is marked and continues with an arbitrary token. `raise_for_marked_row` raises the error
-    after the last step. With `at_once` the failing step itself raises the error.
+    after the last step. If `at_once` is True, the failing step itself raises the error.
     """
 
     def __init__(self, at_once: bool = False):
@@ -804,11 +824,13 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two bool tensors [B * R], the rows that have no possible next token, and the rows to mark."""
+        """Return two bool tensors [B * R], the rows that have no possible next token, and the rows to
+        mark.
+        """
         raise NotImplementedError
 
     def error(self, sentence: int) -> Exception:
-        """The error for a sentence that has a marked row."""
+        """Return the error for a sentence that has a marked row."""
         raise NotImplementedError
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """Validates user input: option fields, texts, and lines of texts.
 
-The options of a call are the fields of two dataclasses. `TranslationOptions` has the options of a translation,
-and `SearchSettings` has the settings of `generate`. Each field has a type, a default and metadata:
+The options of a call are the fields of two dataclasses. `TranslationOptions` has the options of a
+translation, and `SearchSettings` has the settings of `generate`. Each field has a type, a default and
+metadata:
 
 - `help` is one sentence for the command line and the manual.
 - `least`, `above` and `most` are the limits of a number.
@@ -18,7 +19,7 @@ become a request.
 This file imports neither torch nor transformers, because the command `vaswani` reads its arguments with this
 file before it imports the two libraries.
 
-This file travels with every checkpoint because the search and the translator validate their input with the
+This file is saved with every checkpoint because the search and the translator validate their input with the
 code of this file.
 """
 
@@ -34,9 +35,18 @@ T = TypeVar("T")
 # The error types that reading, tokenizing or translating a bad line may raise.
 LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
+# The paper's symbols, each with the config field that has the value in the encoder.
+PAPER_SYMBOLS = {
+    "N": "encoder_layers",
+    "h": "encoder_attention_heads",
+    "d_ff": "encoder_ffn_dim",
+    "P_drop": "dropout",
+    "eps_ls": "label_smoothing",
+}
+
 
 def nearest_name(name: Any, known: Iterable[str]) -> str:
-    """Return the name in `known` (at least one) with the most similar spelling."""
+    """Return the name in `known` with the most similar spelling. `known` must not be empty."""
     return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
 
 
@@ -62,7 +72,7 @@ def option(
     command_line: bool = True,
     factory: Any = MISSING,
 ) -> Any:
-    """Declare a field of a dataclass of options. The head of the file explains the metadata."""
+    """Declare a field of a dataclass of options. The docstring of the file explains the metadata."""
     metadata = {
         "help": help,
         "least": least,
@@ -78,7 +88,7 @@ def option(
 
 
 def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[str, ...] = ()) -> None:
-    """Raise an error if a value is impossible for its field in the dataclass `kind`.
+    """Raise an error if a value is not valid for its field of the dataclass `kind`.
 
     A missing value and None are valid.
     """
@@ -90,15 +100,16 @@ def check_options(values: Mapping[str, Any] | Any, kind: type, ignored: tuple[st
             raise ValueError(f"`{declared.name}` must be {_permitted_values(declared)}, but is {value!r}.")
 
 
-# These settings of the search have no effect without `do_sample`.
+# The settings of the search that have no effect without `do_sample`.
 SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
 def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
     """Refuse a sampling setting in a call that does not ask for sampling.
 
-    transformers ignores a sampling setting without `do_sample`. A config may have sampling settings, because a
-    checkpoint may recommend settings to users who sample. `prefix` is written before the names of the settings, such as "--".
+    transformers ignores a sampling setting without `do_sample`. A config may have sampling settings, because
+    a checkpoint may recommend settings to users who sample. The error message writes `prefix`, such as "--",
+    before the names of the settings.
     """
     if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
         return
@@ -111,12 +122,14 @@ def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
 
 
 def value_of(settings: Any, name: str) -> Any:
-    """The value of a mapping's key or of an object's attribute; None if the key or attribute is missing."""
+    """Return the value of a mapping's key or of an object's attribute; None if the key or attribute is
+    missing.
+    """
     return settings.get(name) if isinstance(settings, Mapping) else getattr(settings, name, None)
 
 
 def type_of(declared: Field) -> type | None:
-    """The type of an option if it is int, float, str or bool; None for every other type."""
+    """Return the type of an option if it is int, float, str or bool; None for every other type."""
     kinds = [kind for kind in get_args(declared.type) or (declared.type,) if kind is not NoneType]
     return kinds[0] if len(kinds) == 1 and kinds[0] in (int, float, str, bool) else None
 
@@ -141,7 +154,7 @@ def _is_possible(value: Any, declared: Field) -> bool:
 
 
 def _permitted_values(declared: Field) -> str:
-    """The permitted values of a field as words that follow "must be"."""
+    """Return the permitted values of a field as words that follow "must be"."""
     limits = declared.metadata
     if limits["choices"]:
         choices = [f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in limits["choices"]]
@@ -193,8 +206,8 @@ class SearchSettings:
     )
     length_penalty_type: str | None = option(
         None,
-        "form of the length penalty: ((5 + length) / 6)^exponent for gnmt, length^exponent for power; by default the "
-        "form in the checkpoint",
+        "divisor of the scores: ((5 + length) / 6)^exponent for gnmt, length^exponent for power; by default the "
+        "divisor in the checkpoint",
         choices=("gnmt", "power"),
     )
     coverage_penalty: float | None = option(
@@ -233,7 +246,7 @@ class SearchSettings:
     )
 
 
-# The default of each setting by its name.
+# Maps the name of each setting to its default value.
 DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
 # The settings that this package adds to those of transformers.
 ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
@@ -242,7 +255,7 @@ SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
 
 
 def validate_search_fields(settings: Any) -> None:
-    """Check settings in a dict or a config. Sampling settings are checked only with `do_sample`."""
+    """Check settings in a dict or a config. Sampling settings are checked only if `do_sample` is set."""
     ignored = () if value_of(settings, "do_sample") else SAMPLING_SETTINGS
     check_options(settings, SearchSettings, ignored)
 
@@ -265,12 +278,18 @@ class TranslationOptions:
 
     window: int = option(
         1000,
-        "lines that are read before their translation begins (1000; 1 if the input is a terminal)",
+        "number of lines that are read before the translation of these lines begins (1000; 1 if the input is a "
+        "terminal)",
         least=1,
     )
-    tokens_per_batch: int = option(4096, "source positions per batch, padding included (4096)", least=1)
+    tokens_per_batch: int = option(
+        4096, "number of source tokens per batch, including padding (4096)", least=1
+    )
     batch_size: int | None = option(
-        None, "texts per batch; as many as `tokens_per_batch` allows by default", least=1, command_line=False
+        None,
+        "number of texts per batch; by default as many as `tokens_per_batch` allows",
+        least=1,
+        command_line=False,
     )
     split_sentences: bool = option(False, "translate long texts sentence by sentence (false)")
     repetition_guard: bool = option(
@@ -294,7 +313,7 @@ class TranslationOptions:
     )
     warn_of_limit: bool = option(
         False,
-        "warn if a source has more than 90 % as many tokens as its translation may have",
+        "warn if a source text has more than 90 % of the number of tokens that its translation may have",
         command_line=False,
     )
     tokenize: dict[str, Any] = option(
@@ -358,14 +377,15 @@ class Request:
 
 @dataclass(frozen=True)
 class InvalidInput:
-    """A line that cannot become a `Request`, with the error. Takes the place of a `Request` in the list of
-    inputs."""
+    """Contains a line that cannot become a `Request`, and the error of the line. An `InvalidInput` replaces
+    the `Request` of the line in the list of inputs.
+    """
 
     error: Exception
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """The result of `read(*args)`, or an `InvalidInput` if `read` raises one of `LINE_ERRORS`."""
+    """Return the result of `read(*args)`, or an `InvalidInput` if `read` raises one of `LINE_ERRORS`."""
     try:
         return read(*args)
     except LINE_ERRORS as error:
@@ -380,7 +400,7 @@ def unwrap(line: T | InvalidInput) -> T:
 
 
 def has_text(request: Any) -> bool:
-    """True for a request whose text is not blank; False for an `InvalidInput`."""
+    """Return True for a request whose text is not blank; False for an `InvalidInput`."""
     return isinstance(request, Request) and not request.text.isspace() and request.text != ""
 
 
@@ -412,7 +432,7 @@ def make_requests(
 
 
 def _make_request(number: int, line: Any, prefix: Any, phrases: Any) -> Request:
-    """The request of line `number`. A `prefix` or `phrases` of None means no constraint."""
+    """Return the request of line `number`. A `prefix` or `phrases` of None means no constraint."""
     phrases = () if phrases is None else phrases
     if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
         raise TypeError(
@@ -438,7 +458,9 @@ def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[
 
 
 def check_iterable_of_texts(name: str, texts: Any) -> None:
-    """Raise an error if `texts` is a single text or not iterable. `name` is the name of the argument."""
+    """Raise an error if `texts` is a single text or not iterable. `name` is the name of the argument in the
+    error message.
+    """
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise TypeError(
             f"`{name}` must be a list or another iterable of texts, but is of type {type(texts).__name__}."

@@ -6,7 +6,7 @@ attention and the loss of the encoder-decoder. `VaswaniForCausalLM` also uses th
 encoder-decoder.
 Differs from the paper, because the paper describes no model with a single stack.
 
-This file travels with every checkpoint of a language model because it defines the model.
+This file is saved with every checkpoint of a language model because it defines the model.
 
 In shapes, B is the batch size, T the number of tokens of a text, P the prompt length, D the model width and V
 the size of the vocabulary.
@@ -27,7 +27,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from .attention_vaswani import fast_path
+from .attention_vaswani import CACHE_NAME, fast_path
 from .configuration_vaswani import VaswaniConfig
 from .generation_vaswani import VaswaniGeneration, max_tokens_by_source
 from .loss_vaswani import IGNORED_LABEL
@@ -36,14 +36,14 @@ from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, 
 _FILE = "language_models_vaswani"
 # The default maximum number of new tokens, as in transformers.
 _NEW_TOKENS = 20
-# The endings of field names such as `encoder_layers`. A config of one stack sets the encoder's field and the
-# decoder's field with such an ending to the same value.
+# The endings of field names; for example, `encoder_layers` and `decoder_layers` end with `layers`. A config
+# of one stack sets the encoder's field and the decoder's field with the same ending to the same value.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
 
 class VaswaniStackConfig(VaswaniConfig):
-    """The architecture of a model with one stack. The config has all fields of [`VaswaniConfig`].
+    """Describes the architecture of a model with one stack. The config has all fields of [`VaswaniConfig`].
 
     Fields of the encoder equal the corresponding fields of the decoder. There is one vocabulary and no
     cross-attention.
@@ -133,7 +133,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
-    """The architecture of a decoder-only model. Each field of the encoder equals the field of the decoder.
+    """Describes the architecture of a decoder-only model. Each field of the encoder equals the field of the
+    decoder.
 
     Example:
         >>> from vaswani_hf import VaswaniDecoderConfig
@@ -156,7 +157,8 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
 
 class VaswaniEncoderConfig(VaswaniStackConfig):
-    """The architecture of an encoder alone. Each field of the decoder equals the field of the encoder.
+    """Describes the architecture of an encoder-only model. Each field of the decoder equals the field of the
+    encoder.
 
     Example:
         >>> from vaswani_hf import VaswaniEncoderConfig
@@ -189,7 +191,9 @@ class VaswaniEncoderModel(VaswaniEncoder):
 
 
 class _LanguageModel(VaswaniHeadModel):
-    """Base of language models: one stack and an output projection tied to the embedding (Section 3.4)."""
+    """Base class of language models, which consist of one stack and an output projection that is tied to the
+    embedding (Section 3.4).
+    """
 
     _stack_class: Any
 
@@ -252,6 +256,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """Compute the logits of the next token at each position, and the loss if labels are given.
@@ -266,15 +271,15 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             labels (torch.Tensor, optional): [B, T] int64, the same tokens as `input_ids`. The model predicts
                 each token from the tokens before this token. -100 and `<pad>` are ignored. The loss is
                 computed as in `VaswaniForSeq2SeqLM.forward`.
-            use_cache (bool, optional): True to return a cache; by default `config.use_cache`. With labels no
-                cache is returned.
-            logits_to_keep (int or torch.Tensor): If an int, return the logits of this number of last
-                positions (0 for all positions). If a tensor, return the logits of the positions in the
-                tensor.
-            num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
-                accumulated batches).
-            skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
-                with labels.
+            use_cache (bool, optional): True to return a cache; by default `config.use_cache`. If labels are
+                given, no cache is returned.
+            logits_to_keep (int or torch.Tensor): If an int n, return the logits of the last n positions (0
+                for all positions). If a tensor, return the logits of the positions in the tensor.
+            num_items_in_batch (torch.Tensor or int, optional): The summed loss is divided by this number,
+                which is the number of tokens of all accumulated batches.
+            skip_logits (bool, optional): True to compute the loss without storing logits; by default True in
+                training with labels.
+            cache (Cache, optional): The name of `past_key_values` in transformers 5.24 and later.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
                 attention. A call with `output_attentions=True` uses eager attention, because fused kernels
                 return no weights.
@@ -286,6 +291,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         Raises:
             ValueError: If an argument, such as `encoder_outputs`, describes a source.
         """
+        past_key_values = past_key_values if cache is None else cache
         for name in ("encoder_hidden_states", "decoder_input_ids", "encoder_outputs"):
             if kwargs.get(name) is not None:
                 raise ValueError(
@@ -311,7 +317,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            **{CACHE_NAME: outputs.get(CACHE_NAME)},
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -437,10 +443,10 @@ class VaswaniForMaskedLM(_LanguageModel):
                 `input_ids`.
             labels (torch.Tensor, optional): [B, T] int64, the original tokens. -100 and `<pad>` are ignored.
                 The loss is computed as in `VaswaniForSeq2SeqLM.forward`.
-            num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
-                accumulated batches).
-            skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
-                with labels.
+            num_items_in_batch (torch.Tensor or int, optional): The summed loss is divided by this number,
+                which is the number of tokens of all accumulated batches.
+            skip_logits (bool, optional): True to compute the loss without storing logits; by default True in
+                training with labels.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
                 attention. A call with `output_attentions=True` uses eager attention, because fused kernels
                 return no weights.

@@ -5,7 +5,8 @@ loss of a token with either form of label smoothing is logsumexp(z) - (gold - ot
 sum(z). `gold` is the target probability of the reference token, and `other` is the target probability of each
 other class.
 
-This file travels with every checkpoint because `forward` uses the functions in this file to compute the loss.
+This file is saved with every checkpoint because `forward` uses the functions in this file to compute the
+loss.
 
 In shapes, N is the number of tokens (batch times length), D the model width and V the size of the target
 vocabulary.
@@ -25,9 +26,9 @@ IGNORED_LABEL = -100
 # evaluation loss.
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in memory at once. 2**24 float32 numbers are 64 MiB. On a GPU use larger
-# chunks, because each chunk costs time. On a CPU also limit the number of rows (tokens) of a chunk, because a
-# small chunk stays in the processor's cache. With 10,000 classes the loss takes 0.56 s if a chunk has 384
-# rows, and 0.70 s if a chunk has 1,677 rows.
+# chunks, because each chunk costs a fixed time. On a CPU also limit the number of rows (tokens) of a chunk,
+# because a small chunk stays in the processor's cache. With 10,000 classes the loss takes 0.56 s if a chunk
+# has 384 rows, and 0.70 s if a chunk has 1,677 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
@@ -58,8 +59,8 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
     """Return the target probabilities of the reference token and of each other class (Section 5.4). In the
     formulas e is `smoothing`, and V is `num_classes`.
 
-    The form "t2t" has the probabilities 1-e and e/(V-1), as in tensor2tensor. The form "torch" has 1-e+e/V
-    and e/V, as in PyTorch.
+    The form "t2t" has the probabilities 1-e and e/(V-1), as in tensor2tensor. The form "torch" has the
+    probabilities 1-e+e/V and e/V, as in PyTorch.
     """
     if form == "torch":
         return 1 - smoothing + smoothing / num_classes, smoothing / num_classes
@@ -106,7 +107,8 @@ def smoothed_cross_entropy(
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """The summed loss of states [N, D]. The forward pass also computes the gradients, chunk by chunk.
+    """Computes the sum of the losses of states [N, D]. The forward pass also computes the gradients, chunk by
+    chunk.
 
     `valid` [N, 1] is False at ignored positions. The states at ignored positions must be 0.
     """
@@ -116,7 +118,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         """Sum losses and gradients over chunks. `gold` and `other` are target probabilities."""
         with_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         # The sum of all logits of all tokens is the dot product of the summed states and the summed weights.
-        # Compute the term `-other * (sum of all logits)` from these two sums.
+        # Therefore compute the term `-other * (sum of all logits)` without computing the logits.
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:
@@ -187,10 +189,10 @@ def chunked_cross_entropy(
     """Compute the loss (float32 scalar, nats per token) of decoder states, with few logits in memory at a
     time.
 
-    States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64; -100 is
-    ignored. The sum over the tokens is divided by `num_items`, by default the number of labels that are not
-    ignored. `excluded` is a class whose probability is 0, or None. Only first derivatives of the result can
-    be computed.
+    States are [..., D] float, the output projection is [V, D] float, and labels are [...] int64. Positions
+    with the label -100 are ignored. The sum over the tokens is divided by `num_items`, by default the number
+    of labels that are not ignored. `excluded` is a class whose probability is 0, or None. Only first
+    derivatives of the result can be computed.
     """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype

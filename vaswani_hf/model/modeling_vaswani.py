@@ -1,15 +1,15 @@
-"""The Transformer of Vaswani et al. 2017, "Attention Is All You Need", as models of transformers.
+"""Implements the Transformer of Vaswani et al. 2017, "Attention Is All You Need", as models of transformers.
 
 `VaswaniForSeq2SeqLM` contains the whole computation from token ids to logits and loss. Attention (Section
 3.2) is in attention_vaswani. Dropout and the label-smoothed loss (Section 5.4) are in loss_vaswani.
 `generate` is in generation_vaswani.
 
-With the defaults of `VaswaniConfig` the models compute what the paper describes.
-Differs from the paper: the padding class has probability 0 because no translation contains padding.
-Differs from the paper: some options of `VaswaniConfig` change the computation. The description of each such
-option names the difference. All options that differ from the paper are off by default.
+With the defaults of `VaswaniConfig` the models compute what the paper describes. Differs from the paper: the
+padding class has probability 0 because no translation contains padding. Differs from the paper: some options
+of `VaswaniConfig` change the computation. The docstring of `VaswaniConfig` describes how each of these
+options differs from the paper. All options that differ from the paper are off by default.
 
-This file travels with every checkpoint because it defines the models.
+This file is saved with every checkpoint because it defines the models.
 
 Sections and equations are those of the paper (arXiv 1706.03762). In shapes, B is the batch size, S the source
 length, T the target length, D the model width, F the inner width and V the size of the target vocabulary.
@@ -40,6 +40,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vaswani import (
+    CACHE_NAME,
     VaswaniAttention,
     are_plain,
     attention_class,
@@ -68,14 +69,15 @@ _WITH_WINDOW = ("eager", "sdpa", "flex_attention")
 
 
 def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper") -> torch.Tensor:
-    """PE(pos, 2i) = sin(x) and PE(pos, 2i+1) = cos(x) with x = pos / 10000^(2i/d_model), Section 3.5.
+    """Return the encodings PE(pos, 2i) = sin(x) and PE(pos, 2i+1) = cos(x) with x = pos / 10000^(2i/d_model),
+    Section 3.5.
 
     Positions [...] are int64, counted from 0. The encodings [..., D] are float32.
     Differs from the paper: the timescales "tensor2tensor" have x = pos / 10000^(i/(d_model/2-1)), because
     tensor2tensor, Marian and fairseq use them.
     """
-    # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Apple's GPUs do not support
-    # float64.
+    # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Use float32 on Apple's GPUs,
+    # because they do not support float64.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model  # [D / 2]
     if timescales == "tensor2tensor":
@@ -85,7 +87,7 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
 
 
 class VaswaniSinusoidalPositions(nn.Module):
-    """The encodings of `sinusoids` (Section 3.5), without parameters."""
+    """Computes position encodings with `sinusoids` (Section 3.5), without parameters."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__()
@@ -94,30 +96,30 @@ class VaswaniSinusoidalPositions(nn.Module):
         self.offset = config.position_offset
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The encodings [B or 1, T, D] of positions [B or 1, T]."""
+        """Return the encodings [B or 1, T, D] of positions [B or 1, T]."""
         return sinusoids(position_ids + self.offset, self.d_model, self.timescales)
 
 
 class VaswaniNoPositions(VaswaniSinusoidalPositions):
-    """No position information: all encodings are 0.
+    """Returns 0 for all encodings, so that the model has no position information.
 
-    Differs from the paper: for ablations that measure the use of positions.
+    Differs from the paper: the model ignores positions, because an ablation measures the effect of positions.
     """
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """Zeros [B or 1, T, D] for positions [B or 1, T]."""
+        """Return zeros [B or 1, T, D] for positions [B or 1, T]."""
         return torch.zeros(*position_ids.shape, self.d_model, device=position_ids.device)
 
 
 class VaswaniLearnedPositions(nn.Embedding):
-    """Learned position embeddings (Table 3, row E)."""
+    """Looks up learned position embeddings in a table (Table 3, row E)."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config.max_position_embeddings, config.d_model)
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """The embeddings [B or 1, T, D] of positions [B or 1, T]. Raises a ValueError for positions beyond
-        the table.
+        """Return the embeddings [B or 1, T, D] of positions [B or 1, T]. Raise a ValueError if a position is
+        beyond the end of the table.
         """
         if self._reads_positions(position_ids):
             last = int(position_ids.max()) if position_ids.numel() else 0
@@ -132,7 +134,7 @@ class VaswaniLearnedPositions(nn.Embedding):
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
         # Training steps must not synchronise, so do not read positions in training. Training steps have no
-        # cache, so the length of the input limits the positions.
+        # cache, so each position is smaller than the length of the input.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
 
@@ -145,19 +147,21 @@ _BUILT_IN_POSITIONS = {
 
 
 def register_position_encoding(name: str, encoding_class: type[nn.Module]) -> None:
-    """Add a position encoding. The config field `position_embedding` then accepts its name.
+    """Add a position encoding. After the call, the config field `position_embedding` accepts the new
+    name.
 
-    Training, cached decoding, the search and language models use the class. Checkpoints contain the file that
-    defines the class. A checkpoint is loaded after this function was called, or with `trust_remote_code=True`
-    in a Python process that has not imported the package.
+    Training, cached decoding, the search and language models use the class. Checkpoints that use the position
+    encoding contain the file that defines the class. To load such a checkpoint, call
+    `register_position_encoding` first, or pass `trust_remote_code=True` in a Python process that has not
+    imported the package.
 
     Args:
         name (str): The name. The name must not be the name of a built-in position encoding.
         encoding_class (type): A subclass of `torch.nn.Module`, defined at the top level of a Python file. The
             model calls the class with its config. `forward(position_ids)` maps int64 positions [B or 1, T],
             counted from 0 without padding, to encodings [B or 1, T, D] that the model adds to the embeddings.
-            A position must have the same encoding in each call. Tables must be parameters or persistent
-            buffers.
+            A position must have the same encoding in each call. The tensors of the class must be parameters
+            or persistent buffers.
 
     Raises:
         ValueError: If the name is built in or registered for another class, or if the class is not a subclass
@@ -187,7 +191,9 @@ def _position_encoding(config: VaswaniConfig) -> nn.Module:
 
 @fast_path("_sublayer_input", "_add_and_norm", "_feed_forward")
 class VaswaniLayer(GradientCheckpointingLayer):
-    """Base of encoder and decoder layers: residual connections, LayerNorm, feed-forward network."""
+    """Base class of encoder and decoder layers, with residual connections, LayerNorm and the feed-forward
+    network.
+    """
 
     _checkpoints_gradients = False
 
@@ -274,7 +280,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
 
     @property
     def supports_fast_path(self) -> bool:
-        """True if a decoding step without module calls may replace `forward`."""
+        """True if a decoding step that calls no modules may replace `forward`."""
         norms = [self.self_attn_layer_norm, self.final_layer_norm]
         attentions = [self.self_attn]
         if self.encoder_attn is not None:
@@ -298,7 +304,7 @@ class VaswaniDecoderLayer(VaswaniLayer):
     ) -> torch.Tensor:
         """Apply the sub-layers to states [B, T, D]. The masks are results of `attention_masks`.
 
-        Without `encoder_hidden_states` [B, S, D] there is no cross-attention.
+        If `encoder_hidden_states` [B, S, D] is None, the layer skips cross-attention.
         """
         states = self._sublayer_input(hidden_states, self.self_attn_layer_norm)
         attended, _ = self.self_attn(
@@ -368,14 +374,14 @@ class FromRepository:
 
 
 class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
-    """Base class of all models: initialisation, tied weights, inference of masks from `<pad>`."""
+    """Base class of all models. Initialises weights, ties weights, and infers masks from `<pad>`."""
 
     config: VaswaniConfig
     config_class = VaswaniConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["VaswaniEncoderLayer", "VaswaniDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True
@@ -488,7 +494,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         if not is_fsdp_managed_module(model_to_save):
             return state_dict
         # transformers gathers only weights that transformers itself has sharded, and detects tied weights by
-        # their shared memory. Gathered copies do not share memory, so remove the second names here.
+        # their shared memory. Gathered copies do not share memory, so keep only one name of each tied weight
+        # here.
         gathered = {}
         for name, tensor in state_dict.items():
             if name not in self.all_tied_weights_keys:
@@ -546,8 +553,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         mask = infer_mask(
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
-        # If the values of the mask cannot be read, or reading the values would synchronise, return the mask
-        # unread.
+        # If the values of the mask cannot be read, or if reading the values would synchronise, return the
+        # mask without a check of its values.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
@@ -563,7 +570,7 @@ def _embedding(config: VaswaniConfig, vocab_size: int, has_start_token: bool) ->
 
 
 class VaswaniStack(VaswaniPreTrainedModel):
-    """Base of encoder and decoder: embedding (Section 3.4), positions (3.5) and N layers (3.1)."""
+    """Base class of encoder and decoder: embedding (Section 3.4), positions (3.5) and N layers (3.1)."""
 
     def __init__(
         self,
@@ -590,11 +597,27 @@ class VaswaniStack(VaswaniPreTrainedModel):
                 f"The buffer `{name}` of a registered class must be persistent, because `from_pretrained` does not "
                 "restore other buffers; register the buffer without `persistent=False`."
             )
+        for name, module in self.named_modules():
+            for attribute, value in vars(module).items():
+                if isinstance(value, torch.Tensor):
+                    raise ValueError(
+                        f"The tensor `{name}.{attribute}` of a registered class must be a parameter or a persistent "
+                        "buffer, because checkpoints do not contain other tensors; use `nn.Parameter` or "
+                        "`register_buffer`."
+                    )
         self.post_init()
 
     def position_states(self, position_ids: torch.Tensor) -> torch.Tensor:
         """Return the encodings or embeddings [B or 1, T, D] of positions [B or 1, T] (Section 3.5)."""
-        return self.embed_positions(position_ids)
+        states = self.embed_positions(position_ids)
+        expected = (*position_ids.shape, self.config.d_model)
+        if states.shape != expected:
+            # A smaller shape would broadcast to wrong encodings without an error.
+            raise ValueError(
+                f"`{type(self.embed_positions).__name__}.forward` must return the shape [B or 1, T, D] = "
+                f"{list(expected)}, but returns the shape {list(states.shape)}."
+            )
+        return states
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_states: torch.Tensor) -> torch.Tensor:
         """Compute the input of the first layer [B, T, D], Dropout(embedding * sqrt(d_model) + positions)."""
@@ -602,18 +625,23 @@ class VaswaniStack(VaswaniPreTrainedModel):
         return dropout(hidden_states, self.config.dropout, self.training)
 
     def final_norm(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The output [B, T, D] of the stack. With pre-norm the stack ends with a LayerNorm."""
+        """Return the output [B, T, D] of the stack. With pre-norm the stack ends with a LayerNorm."""
         return hidden_states if self.layer_norm is None else self.layer_norm(hidden_states)
 
     def _embed(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str
     ) -> torch.Tensor:
-        """The embedded tokens [B, T, D] before scaling. `prefix` is for error messages."""
+        """Return the embedded tokens [B, T, D] before scaling. `prefix` is the prefix of the argument names
+        in error messages.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             given = "both" if input_ids is not None else "neither"
-            raise ValueError(
-                f"Exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds` must be given, not {given}."
+            message = (
+                f"Exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds` must be given, not {given}"
             )
+            if prefix and given == "neither":
+                message += "; VaswaniForSeq2SeqLM makes `decoder_input_ids` from `labels`"
+            raise ValueError(f"{message}.")
         return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
 
@@ -638,7 +666,9 @@ class VaswaniEncoder(VaswaniStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode the source to `last_hidden_state` [B, S, D]; arguments as in `VaswaniForSeq2SeqLM`."""
+        """Encode the source to `last_hidden_state` [B, S, D]. `VaswaniForSeq2SeqLM.forward` explains the
+        arguments.
+        """
         inputs_embeds = self._embed(input_ids, inputs_embeds, "")  # [B, S, D]
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)  # [B, S]
@@ -684,6 +714,7 @@ class VaswaniDecoder(VaswaniStack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
         """Decode target tokens to `last_hidden_state` [B, T, D]. The output also contains the cache and
@@ -693,6 +724,7 @@ class VaswaniDecoder(VaswaniStack):
         the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, padding
         before the first token is inferred from `<pad>`.
         """
+        past_key_values = past_key_values if cache is None else cache
         inputs_embeds = self._embed(input_ids, inputs_embeds, "decoder_")  # [B, T, D]
         if use_cache and past_key_values is None:
             past_key_values = decoding_cache(self.config, attention_mask, is_whole=is_tracing(inputs_embeds))
@@ -793,11 +825,13 @@ class VaswaniModel(VaswaniPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode the source and decode the target to states [B, T, D]; arguments as in
-        `VaswaniForSeq2SeqLM.forward`.
+        """Encode the source and decode the target to states [B, T, D]. `VaswaniForSeq2SeqLM.forward` explains
+        the arguments.
         """
+        past_key_values = past_key_values if cache is None else cache
         if attention_mask is None:
             attention_mask = self._infer_source_mask(input_ids)
         if encoder_outputs is None:
@@ -818,18 +852,20 @@ class VaswaniModel(VaswaniPreTrainedModel):
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,  # [B, T, D]
-            past_key_values=decoder_outputs.past_key_values,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
+            **{CACHE_NAME: decoder_outputs.get(CACHE_NAME)},
         )
 
 
 class VaswaniHeadModel(VaswaniPreTrainedModel):
-    """Base of models with an output projection `lm_head`: logits (Section 3.4) and loss (Section 5.4)."""
+    """Base class of models with an output projection `lm_head`. Computes logits (Section 3.4) and loss
+    (Section 5.4).
+    """
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
@@ -854,8 +890,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         num_items: torch.Tensor | int | None,
         skip_logits: bool | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Compute the loss of states [B, T, D] if labels are given, and the logits [B, T, V] unless they are
-        skipped.
+        """Compute the loss of states [B, T, D] if labels are given, and the logits [B, T, V] unless the
+        caller skips the logits.
 
         The loss is the cross-entropy with label smoothing (Section 5.4): the loss of a token with logits z is
         `logsumexp(z) - (gold - other) * z[label] - other * sum(z)`. `gold` is the target probability of the
@@ -871,7 +907,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         form = self.config.label_smoothing_form
         excluded = self.excluded_class(smoothing, labels)
         skip_logits = self.training if skip_logits is None else skip_logits
-        # The chunked loss needs plain weights: no adapter, quantization, sharding or hook.
+        # The chunked loss supports no adapter, quantization, sharding or hook of the output projection.
         is_plain = are_plain(nn.Linear, self.lm_head) and self._tp_size in (None, 1)
         if skip_logits and is_plain:
             states, weight = self.output_product(hidden_states)
@@ -892,8 +928,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """Return the id of the padding token, or None if padding may have a probability above 0."""
-        # Label smoothing gives the padding class a probability above 0, also if the training loop instead of
-        # the model computes the smoothed loss.
+        # Label smoothing gives the padding class a probability above 0, even if the training loop computes
+        # the smoothed loss instead of the model.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         if self.config.zero_start_embedding and not self._padding_is_end():
             # Exclude the padding class also from label smoothing, so that its embedding stays zero.
@@ -996,6 +1032,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Compute the logits of the next target token at each position, and the loss if labels are given.
@@ -1016,12 +1053,13 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             labels (torch.Tensor, optional): [B, T] int64; -100 and `<pad>` are ignored. In training mode the
                 loss is label-smoothed according to the config (Section 5.4). In eval mode the loss is the
                 negative log-likelihood (nats per token).
-            use_cache (bool, optional): True to return a cache; by default `config.use_cache`. With labels no
-                cache is returned.
-            num_items_in_batch (torch.Tensor or int, optional): The divisor of the summed loss (tokens of all
-                accumulated batches).
-            skip_logits (bool, optional): Compute the loss without storing logits; by default True in training
-                with labels.
+            use_cache (bool, optional): True to return a cache; by default `config.use_cache`. If labels are
+                given, no cache is returned.
+            num_items_in_batch (torch.Tensor or int, optional): The summed loss is divided by this number,
+                which is the number of tokens of all accumulated batches.
+            skip_logits (bool, optional): True to compute the loss without storing logits; by default True in
+                training with labels.
+            cache (Cache, optional): The name of `past_key_values` in transformers 5.24 and later.
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict`, and arguments of the
                 attention. A call with `output_attentions=True` uses eager attention, because fused kernels
                 return no weights.
@@ -1031,6 +1069,7 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
                 each layer, `encoder_attentions` has weights [B, H, S, S], `decoder_attentions` has weights
                 [B, H, T, T + cached tokens], and `cross_attentions` has weights [B, H, T, S].
         """
+        past_key_values = past_key_values if cache is None else cache
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:

@@ -2,15 +2,16 @@
 
 A beam competes only with beams that contain the same number of phrase tokens. For each number of phrase
 tokens the search keeps as many beams as a search without phrases. A beam ends only if the beam contains all
-phrases of its sentence. If a beam has room only for the missing phrases, the beam must continue with these
-phrases. `PhraseCandidates` implements these rules as a candidate selection of `BeamSearch`.
+phrases of its sentence. If the remaining length of a beam is just enough for the missing phrases, the beam
+must continue with the missing phrases. `PhraseCandidates` implements the rules of grid beam search as a
+candidate selection of `BeamSearch`.
 
 Other settings may forbid a translation with all phrases of a sentence. If a contradiction between phrases and
 settings is known before the search, an error is raised. If the contradiction appears only during the search,
 the search returns the best translation with as many phrases as possible and reports the missing phrases as
 unmet.
 
-This file travels with every checkpoint because `generate(must_contain=...)` uses the search in this file.
+This file is saved with every checkpoint because `generate(must_contain=...)` uses the search in this file.
 
 In shapes, F is the number of phrases per sentence, L the number of tokens of the longest phrase and O the
 number of options per beam; beam_search_vaswani explains all other letters.
@@ -28,6 +29,7 @@ from transformers import GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
+from .attention_vaswani import CACHE_NAME
 from .beam_search_vaswani import (
     NEG_INF,
     BeamSearch,
@@ -45,7 +47,7 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """The error for phrases of a sentence (lists of token ids) that contradict a setting. `reason` ends the
+    """Raised if phrases of a sentence (lists of token ids) contradict a setting. `reason` ends the
     message.
     """
 
@@ -54,7 +56,7 @@ class PhraseError(SentenceError):
         self.args = (sentence, phrases, reason, text)
         self.phrases = phrases
         self.reason = reason
-        # The texts of the phrases, if the caller knows the texts.
+        # The texts of the phrases. The list is empty if the caller passes only token ids.
         self.phrase_texts: list[str] = []
 
     def __str__(self) -> str:
@@ -63,7 +65,9 @@ class PhraseError(SentenceError):
 
 
 def forbidden_tokens(token_ids: Sequence[int], config: GenerationConfig) -> str | None:
-    """Return a message about a setting that forbids some of the tokens; None if no setting forbids a token."""
+    """Return a message about a setting that forbids some of the tokens; None if no setting forbids a
+    token.
+    """
     for bad in config.bad_words_ids or ():
         if bad and contains(token_ids, bad):
             return f"`bad_words_ids` forbids the tokens {[*bad]}"
@@ -89,7 +93,7 @@ def repeated_ngram(token_ids: Sequence[int], size: int | None) -> list[int] | No
 
 
 def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
-    """True if the tokens contain the phrase."""
+    """Return True if the tokens contain the phrase."""
     starts = range(len(tokens) - len(phrase) + 1)
     return any([*tokens[start : start + len(phrase)]] == [*phrase] for start in starts)
 
@@ -108,11 +112,12 @@ def _longest_matching_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]
 
 
 class PhraseTables:
-    """The phrases of a batch as tensors, so that search steps need no CUDA synchronisation.
+    """Contains the phrases of a batch as tensors on the device, so that search steps need no CUDA
+    synchronisation.
 
-    The state of a translation is its matches [..., F, L + 1] bool. Entry l of a phrase is True if the
-    translation ends with the first l tokens of the phrase. Once the translation contains a phrase, the entry
-    for the whole phrase stays True.
+    The state of a translation is the tensor of its matches [..., F, L + 1] bool. Entry l of a phrase is True
+    if the translation ends with the first l tokens of the phrase. Once the translation contains a phrase, the
+    entry for the whole phrase stays True.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -124,13 +129,14 @@ class PhraseTables:
             padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
             lengths.append([len(phrase) for phrase in padded])
             tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
-        self.lengths = torch.tensor(lengths, device=device)  # [B, F], 0 where a sentence has fewer phrases
-        self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1], -1 after the end of a phrase
+        # `lengths` is 0 if a sentence has fewer phrases. `tokens` is -1 after the end of a phrase.
+        self.lengths = torch.tensor(lengths, device=device)  # [B, F]
+        self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1]
         self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]
         self.is_whole = self.numbers == self.lengths.unsqueeze(2)  # [B, F, L + 1]
 
     def match_prompts(self, prompts: torch.Tensor) -> torch.Tensor:
-        """The matches [B, 1, F, L + 1] of the prompts [B, P]."""
+        """Return the matches [B, 1, F, L + 1] of the prompts [B, P]."""
         sentences = torch.arange(len(prompts), device=prompts.device)
         matches = torch.zeros_like(self.is_whole).unsqueeze(1)
         matches[..., 0] = True
@@ -140,7 +146,7 @@ class PhraseTables:
 
     def advance(self, sentences: torch.Tensor, matches: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the matches [N, K, O, F, L + 1] after each of the tokens [N, K, O]. `matches` are the
-        matches before these tokens.
+        matches before the tokens.
         """
         is_next = tokens[..., None, None] == self.tokens[sentences][:, None, None, :, :-1]  # [N, K, O, F, L]
         longer = matches[:, :, None, :, :-1] & is_next
@@ -149,7 +155,9 @@ class PhraseTables:
         return matches_after | is_there.unsqueeze(2)
 
     def num_matched(self, matches: torch.Tensor) -> torch.Tensor:
-        """Return [..., F] int64: the number of matched tokens of each phrase, up to the length of the phrase."""
+        """Return [..., F] int64: the number of matched tokens of each phrase, up to the length of the
+        phrase.
+        """
         return (matches * self.numbers).amax(dim=-1)
 
     def num_missing(self, sentences: torch.Tensor, matches: torch.Tensor) -> torch.Tensor:
@@ -166,8 +174,8 @@ class PhraseTables:
 
 
 class PhraseCandidates(CandidateSelection):
-    """The candidate selection for phrases. `PhraseCandidates` keeps `num_kept` beams for each number of
-    missing tokens.
+    """Selects the candidates of a search for translations with phrases. For each number of missing phrase
+    tokens, `PhraseCandidates` keeps `num_kept` beams.
 
     `config.num_beams` is the total number K of beams.
     """
@@ -182,8 +190,8 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable tokens that the selection considers for each beam. The number leaves
-        # room for tokens that end a beam and for tokens that start a phrase again.
+        # The number of most probable tokens that the selection considers for each beam. The number includes
+        # additional tokens, because some of the tokens end a beam or start a phrase again.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -246,7 +254,8 @@ class PhraseCandidates(CandidateSelection):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the options of each beam: scores, tokens and numbers of missing tokens [N, K or 1, O].
 
-        Options that leave too little room for the missing phrases get the score 2 * NEG_INF.
+        An option gets the score 2 * NEG_INF if the missing phrases would not fit into the translation after
+        the option.
         """
         sentences = search.sentences
         num_beams = log_probs.shape[1]
@@ -279,7 +288,7 @@ def check_phrases(
     num_classes: int,
     has_own_cache: bool,
 ) -> None:
-    """Raise an error if phrases are not lists of token ids, or if another setting forbids them."""
+    """Raise an error if phrases are not lists of token ids, or if another setting forbids a phrase."""
     lists = [must_contain, *must_contain] if isinstance(must_contain, (list, tuple)) else [must_contain]
     for one in lists:
         if one is not None and not isinstance(one, (list, tuple)):
@@ -317,7 +326,7 @@ def check_phrases(
         )
     if has_own_cache:
         raise ValueError(
-            "`must_contain` cannot be combined with `past_key_values`; remove one of the two arguments."
+            f"`must_contain` cannot be combined with `{CACHE_NAME}`; remove one of the two arguments."
         )
 
 
@@ -340,7 +349,7 @@ def search_again(
             f"{len(task.prompt)} sentences."
         )
     found = search.results()[0].view(len(must_contain), config.num_return_sequences, -1).tolist()
-    # The phrases of each sentence that is searched again.
+    # Maps each sentence that is searched again to the phrases of the sentence.
     wanted: dict[int, list[Sequence[int]]] = {}
     for sentence, phrases in enumerate(must_contain):
         results = found[sentence]
@@ -364,7 +373,9 @@ def search_again(
 def _grid_search(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]], search: BeamSearch
 ) -> BeamSearch:
-    """Search the sentences in `wanted` with their phrases. All other sentences keep the results in `search`."""
+    """Search the sentences in `wanted` with their phrases. All other sentences keep the results in
+    `search`.
+    """
     num_sentences = len(task.prompt)
     device = task.prompt.device
     phrases = _fit_phrases_of_batch(task, config, wanted)
@@ -417,8 +428,8 @@ def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """Return the wanted phrases of each sentence. Merge phrases if they are too long together, and raise an
-    error if the merged phrases still do not fit.
+    """Return the phrases of each sentence in `wanted`. If the phrases of a sentence are too long together,
+    merge overlapping phrases. Raise an error if the merged phrases are still too long.
     """
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
@@ -448,8 +459,8 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """Return the phrases if they fit, otherwise one sequence in which the phrases overlap. Return None if the
-    sequence does not fit either.
+    """Return the phrases if at most `capacity` of their tokens are missing in the prompt, otherwise a single
+    sequence in which the phrases overlap. Return None if the single sequence is also too long.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:
@@ -459,15 +470,15 @@ def _fit_phrases(
 
 
 def _num_missing_tokens(missing: list[tuple[int, ...]], prompt: list[int]) -> int:
-    """The number of tokens that the prompt still needs to contain all missing phrases."""
+    """Return the number of tokens that the prompt still needs to contain all missing phrases."""
     return num_tokens(missing) - max(
         (_longest_matching_beginning(phrase, tuple(prompt)) for phrase in missing), default=0
     )
 
 
 def _shortest_sequence(phrases: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shortest sequence with all phrases. If there are more than six phrases, try only the given order of
-    the phrases.
+    """Return the shortest sequence that contains all phrases. If there are more than six phrases, try only
+    the given order of the phrases.
     """
     orders = itertools.permutations(phrases) if len(phrases) <= 6 else [tuple(phrases)]
     rows = []
@@ -508,7 +519,7 @@ def _select_inputs(
     inputs: dict[str, Any], kept: torch.Tensor, prompt: torch.Tensor, config: GenerationConfig
 ) -> dict[str, Any]:
     """Return the inputs of a model for the sentences `kept` [N], repeated for `config.num_beams` beams."""
-    selected = {name: value for name, value in inputs.items() if name != "past_key_values"}
+    selected = {name: value for name, value in inputs.items() if name != CACHE_NAME}
     selected["encoder_outputs"] = BaseModelOutput(inputs["encoder_outputs"][0][kept])
     if "attention_mask" in inputs:
         selected["attention_mask"] = inputs["attention_mask"][kept]

@@ -1,4 +1,5 @@
-"""The pipeline of `pipeline("translation", model=...)`. transformers 5 removed the task "translation".
+"""Defines the pipeline of `pipeline("translation", model=...)`, because transformers 5 removed the task
+"translation".
 
 `TranslationPipeline.__call__` passes texts to `BaseTranslator.translations` of translator_vaswani and
 converts the results to dicts. `TranslationPipeline` behaves like the translation pipeline of transformers 4.
@@ -8,7 +9,7 @@ a list by length before the search. Texts that are too long for a Vaswani model 
 model for this pipeline may have a second tokenizer for the target language. All options of the translator are
 available.
 
-This file travels with every checkpoint so that the pipeline works without the package.
+This file is saved with every checkpoint so that the pipeline works without the package.
 
 In shapes, T is the target length and R the number of translations of one text (`num_return_sequences`).
 """
@@ -43,9 +44,10 @@ class TranslationPipeline(Pipeline):
     """Translates texts with any encoder-decoder model that has `generate`.
 
     The value of a setting of `generate` comes from the first of these places that sets it: the call, the
-    constructor, the `task_specific_params` and the `generation_config` of the checkpoint. If none of these
-    places sets the number of beams, the search has 4 beams. If no place limits the length, a translation has
-    at most 256 tokens, or with a Vaswani model at most 50 tokens more than its text.
+    constructor, the `task_specific_params` and the `generation_config` of the checkpoint. If neither the
+    call, the constructor nor the checkpoint sets the number of beams, the search has 4 beams. If neither the
+    call, the constructor nor the checkpoint limits the length, a translation has at most 256 tokens, or with
+    a Vaswani model at most 50 tokens more than its text.
 
     Example:
         >>> from vaswani_hf import TranslationPipeline, VaswaniConfig, VaswaniForSeq2SeqLM
@@ -105,18 +107,18 @@ class TranslationPipeline(Pipeline):
             *others: Not supported. Pass several texts as one list.
             **kwargs: The fields of `TranslationOptions`, such as `split_sentences`, `repetition_guard`,
                 `return_scores` and `return_alignments`. By default a batch has 4096 tokens with a Vaswani
-                model, and one text with any other model. In addition:
-                `target_prefix`: the text that each translation must begin with, or a list with one text per
-                input. `must_contain`: a list of phrases that each translation must contain, or a list with
-                one such list per input.
-                `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`.
-                `src_lang` and `tgt_lang`: the languages, for multilingual models. If the tokenizer has tags of
-                target languages, such as ">>deu<<", `tgt_lang="deu"` adds the tag to each text without a tag.
+                model, and one text with any other model. In addition: `target_prefix`: the text that each
+                translation must begin with, or a list with one text per input. `must_contain`: a list of
+                phrases that each translation must contain, or a list with one such list per input.
+                `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`. `src_lang`
+                and `tgt_lang`: the languages, for multilingual models. If the tokenizer has tags of target
+                languages, such as ">>deu<<", `tgt_lang="deu"` adds the tag to each text without a tag.
                 `return_tensors`: True to return token ids instead of texts. With `return_text=True` results
-                contain token ids and texts. `return_type` is "tensors" or "text".
+                contain token ids and texts. `return_type="tensors"` also selects token ids, and
+                `return_type="text"` selects texts.
                 `stop_sequence`: a text whose first token ends a translation, like `</s>`.
-                `clean_up_tokenization_spaces`: an argument of the target tokenizer's `decode`.
-                All other arguments, such as `num_beams` and `ensemble`, are passed to `generate`.
+                `clean_up_tokenization_spaces`: an argument of the target tokenizer's `decode`. All other
+                arguments, such as `num_beams` and `ensemble`, are passed to `generate`.
 
         Returns:
             list or Iterator: If `inputs` is a text, a list of its R translations. If `inputs` is a sequence,
@@ -162,7 +164,7 @@ class TranslationPipeline(Pipeline):
     def _run(
         self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
     ) -> Iterator[Any]:
-        """Translate windows of texts, and yield for each text the list of its results."""
+        """Translate a window of texts at a time, and yield for each text the list of its results."""
         texts = iter(texts)
         done = 0
         while read := list(islice(texts, forward.get("window", TranslationOptions.window))):
@@ -174,15 +176,16 @@ class TranslationPipeline(Pipeline):
 
     def _sanitize_parameters(self, **kwargs):
         if (kind := kwargs.pop("return_type", None)) is not None:
-            # The value may be an enumeration, as in transformers 4, or "NEW_TEXT" or "FULL_TEXT", as in
-            # transformers 5.
+            # The value of `return_type` may be an enumeration, as in transformers 4, or "NEW_TEXT" or
+            # "FULL_TEXT", as in transformers 5.
             kind = str(getattr(kind, "name", kind)).upper()
             if kind not in ("TENSORS", "TEXT", "NEW_TEXT", "FULL_TEXT"):
                 raise ValueError(f'`return_type` must be "tensors" or "text", but is {kind.lower()!r}.')
             kwargs |= {"return_tensors": kind == "TENSORS", "return_text": kind != "TENSORS"}
         if kwargs.get("split_sentences") and kwargs.get("return_tensors"):
             raise ValueError(
-                "`return_tensors` must be left out with `split_sentences`, because it joins texts."
+                "`return_tensors` must be left out with `split_sentences`, because `split_sentences` joins "
+                "texts."
             )
         kwargs.pop("num_workers", None)
         postprocess = {name: kwargs[name] for name in _POSTPROCESS if kwargs.get(name) is not None}
@@ -218,7 +221,7 @@ class TranslationPipeline(Pipeline):
             end_ids = eos_token_ids(self.model.generation_config)
             settings["eos_token_id"] = [*self._stop_token_ids(stop_sequence), *end_ids]
         # Drop options that are None, because None means the default of the option. Keep settings of
-        # `generate` that are None.
+        # `generate` that are None, because None overrides the setting of the checkpoint.
         names = {field.name for field in fields(TranslationOptions)}
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
         options = TranslationOptions.of(**settings, warn_of_limit=True, tokenize=tokenize, decode=decode)
@@ -274,8 +277,8 @@ def _is_one_text(inputs: Any) -> bool:
 
 
 def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: Any = None) -> Any:
-    """Combine inputs with their constraints. Return a `Request` for a text, a list for a sequence, and an
-    iterator for any other iterable.
+    """Combine texts with the constraints of their translations. Return a `Request` for a text, a list for a
+    sequence, and an iterator for any other iterable.
     """
     if not isinstance(must_contain, (list, tuple, set, frozenset, type(None))):
         raise TypeError(f"`must_contain` must be a list of phrases, but is a {type(must_contain).__name__}.")
@@ -290,7 +293,7 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
     num_texts = len(inputs) if isinstance(inputs, Sequence) else None
     prefixes = _one_constraint_per_text("target_prefix", target_prefix, str, "", num_texts)
     phrases = _one_constraint_per_text("must_contain", must_contain, (list, tuple), (), num_texts)
-    # Use `map`, because an iterable of texts may be endless.
+    # Use `map` instead of a list, because an iterable of texts may be endless.
     requests = map(Request, inputs, prefixes, phrases)
     return requests if num_texts is None else list(requests)
 
@@ -298,8 +301,8 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """One constraint per text. `value` is one constraint for all texts, or a list with one constraint for
-    each text.
+    """Return one constraint for each text. `value` is one constraint for all texts, or a list with one
+    constraint for each text.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)

@@ -1,4 +1,4 @@
-"""Rules for texts, without a model: sentences, alignment of words, and loops.
+"""Splits texts into sentences, aligns words and detects loops, without a model.
 
 Sentences. The rules consider the abbreviations, initials, ordinals and quotation marks of European languages,
 and the full stops of Chinese and Japanese. An ambiguous full stop is not a boundary, because a missed
@@ -7,10 +7,10 @@ boundary only makes a sentence longer, but a wrong boundary divides a sentence.
 Words. White space separates words. A word of a translation is aligned with the source word that receives most
 attention from the tokens of the word.
 
-Loops. Models repeat a word or a phrase endlessly on some short or unusual inputs. `is_loop` detects
+Loops. Some models repeat a word or a phrase endlessly on short or unusual inputs. `is_loop` detects
 translations with loops.
 
-This file travels with every checkpoint because the translator splits and aligns texts and detects loops.
+This file is saved with every checkpoint because the translator splits and aligns texts and detects loops.
 
 In shapes, S is the source length and T the target length, both in tokens.
 """
@@ -36,13 +36,13 @@ _ABBREVIATIONS = frozenset(
     "mme mlle mgr p.ex ex sr sra srta dra ud uds ee sig dott avv dhr mevr".split()
 )
 
-# Abbreviations that do not end a sentence if a number follows, as in "No. 5", but not "No. I do not."
+# Abbreviations that do not end a sentence if a number follows, as in "No. 5".
 _BEFORE_NUMBERS = frozenset(
     "no nos nr art abs abb bd kap tab fig figs eq vol ch sec pp p s pt tel anm ziff pos pág pag núm num n "
     "jan feb mar apr jun jul aug sep sept oct nov dec mär okt dez".split()
 )
 
-# Abbreviations that may contain spaces, such as "z. B."
+# Abbreviations that may contain spaces, such as "i. e."
 _SPACED_ABBREVIATION = re.compile(
     r"\b(?:z\.\s?B|d\.\s?h|u\.\s?a|u\.\s?U|z\.\s?T|s\.\s?[ou]|v\.\s?a|m\.\s?E|i\.\s?d\.\s?R|e\.\s?g|i\.\s?e|p\.\s?ex)$",
     re.IGNORECASE,
@@ -57,11 +57,12 @@ _SENTENCE_STARTERS = frozenset(
     "nach vor was wer wie warum il elle".split()
 )
 
-# Words before and after German ordinals: "am 3. Mai", "im 19. Jahrhundert", "der 2. Platz".
+# In German, a number with a full stop is an ordinal number if one of these words precedes the number.
 _BEFORE_ORDINALS = frozenset(
     "am im vom zum zur beim der die das dem den des ab bis seit nach vor und oder jeder jede jedes jeden".split()
 )
 
+# In German, a number with a full stop is an ordinal number if one of these words follows the number.
 _AFTER_ORDINALS = frozenset(
     "januar jänner februar märz april mai juni juli august september oktober november dezember jahrhundert jahrhunderts "
     "jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag mal geburtstag".split()
@@ -74,7 +75,7 @@ _LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
 
 # A possible boundary: full stops, then closing quotation marks and brackets, then white space. Chinese and
-# Japanese full stops need no white space. In French a space precedes ».
+# Japanese full stops need no white space. In French a space precedes the closing quotation mark ».
 _CANDIDATE = re.compile(
     rf"(?<![.!?…؟۔।])(?P<stop>[.!?…؟۔।]+)(?P<close>[{_CLOSING}]*(?:[ \u00a0\u202f]»(?=\s))?)(?P<space>\s+)"
     r"|[。！？｡]+[」』”’）)】》〉\"']*(?P<wide>\s*)"
@@ -86,7 +87,8 @@ _OPENING = "\"'“„‘‚«»‹›([{¿¡–—-*•#"
 
 
 def split_sentences(text: str) -> tuple[list[str], list[str]]:
-    """The N sentences of a text and the N + 1 separators around them. A line break ends a sentence.
+    """Return the N sentences of a text and the N + 1 separators around the sentences. A line break ends a
+    sentence.
 
     `separators[0] + sentences[0] + separators[1] + … + separators[N]` equals the text. The separators are
     white space. Sentences are not empty and have no surrounding white space.
@@ -145,7 +147,9 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """True if a sentence ends at `candidate`. `before` is the text since the beginning of the sentence."""
+    """Return True if a sentence ends at `candidate`. `before` is the text since the beginning of the
+    sentence.
+    """
     following = after.lstrip(_OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
         return False
@@ -188,16 +192,17 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
 def target_word_indices(
     token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[int]]:
-    """Return the words of a translation, and [T] for each token the index of its word, -1 for special tokens.
+    """Return the words of a translation, and for each of its T tokens the index of the word, or -1 for a
+    special token.
 
     White space separates words. A token may contain only a part of a character.
     """
     special = set(tokenizer.all_special_ids)
     text = _decode(token_ids, tokenizer)
     starts: list[int] = []
-    # Decode few tokens at a time, so that the time grows linearly with the length. The tokens before `read`
-    # produce the first `known` characters of the text. `before` is the text of the tokens from `window` to
-    # `read`.
+    # Decode only a few tokens at a time, so that the time grows linearly with the length. The tokens before
+    # `read` produce the first `known` characters of the text. `before` is the text of the tokens from
+    # `window` to `read`.
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
@@ -210,8 +215,8 @@ def target_word_indices(
     return text.split(), words_at(text, starts)
 
 
-# A byte-level vocabulary writes each byte as one visible character: a visible Latin-1 character stands for its own
-# code, and the characters from U+0100 stand for all other bytes (GPT-2).
+# A byte-level vocabulary writes each byte as one visible character: a visible Latin-1 character stands for
+# its own code, and the characters from U+0100 stand for all other bytes (GPT-2).
 _VISIBLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHER_BYTES = sorted({*range(256)} - {*_VISIBLE_BYTES})
 _BYTE_OF_CHARACTER = {chr(byte): byte for byte in _VISIBLE_BYTES}
@@ -219,7 +224,8 @@ _BYTE_OF_CHARACTER |= {chr(256 + number): byte for number, byte in enumerate(_OT
 
 
 def token_texts(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    r"""The text of each token. For a byte-level tokenizer, the entry "ĠlÃ¤uft" of the vocabulary becomes " läuft".
+    r"""Return the text of each token. For a byte-level tokenizer, the entry "ĠlÃ¤uft" of the vocabulary
+    becomes " läuft".
 
     If a token contains only a part of a character, each byte of this part becomes an escape such as "\xc3".
     """
@@ -251,9 +257,9 @@ def align_words(
     word).
 
     Row t of the attention [T, S] belongs to the position that predicts target token t. `source_words` [S] and
-    `target_words` [T] are the word indices of tokens, -1 for none. The attention to a source word is the
-    maximum over the tokens of the word. The attention from a target word is the sum over the tokens of the
-    word. If there are no source words, the result is empty.
+    `target_words` [T] contain the word index of each token, or -1 for a token without a word. The attention
+    to a source word is the maximum over the tokens of the word. The attention from a target word is the sum
+    over the tokens of the word. If there are no source words, the result is empty.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1
@@ -278,12 +284,14 @@ def _tokens_with_words(words: Sequence[int], device: torch.device) -> tuple[torc
 
 
 def to_pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """Write an alignment in Pharaoh format, such as "0-0 1-2". Each pair is source word - target word."""
+    """Write an alignment in Pharaoh format, such as "0-0 1-2". Each pair contains the index of a source word
+    and the index of a target word.
+    """
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 
 def shift_alignment(alignment: str, num_target: int) -> str:
-    """Add `num_target` to each target word of an alignment in Pharaoh format."""
+    """Add `num_target` to the index of each target word of an alignment in Pharaoh format."""
     pairs = [pair.split("-") for pair in alignment.split()]
     return to_pharaoh([(int(source), int(target) + num_target) for source, target in pairs])
 
@@ -297,8 +305,8 @@ _PHRASE_REPEATS = 3
 # The minimum length (characters) of a loop without white space, as in Chinese or inside a word.
 _CHARACTERS_OF_LOOP = 20
 
-# The maximum length (words or characters) of a repeated unit. With this maximum the time of `is_loop` is
-# linear in the length of the text.
+# The maximum length (words or characters) of a repeated unit. Because the length has a maximum, the time of
+# `is_loop` is linear in the length of the text.
 _LONGEST_UNIT = 100
 
 # The maximum length (words) of a short input.
@@ -309,8 +317,9 @@ def is_loop(translation: str, source: str) -> bool:
     """Return True if a translation repeats a word or phrase in a row much more often than its source.
 
     A loop repeats a word at least four times or a phrase at least three times. A repeated part of a word is a
-    loop if the part occurs at least four times and the repeats have at least twenty characters in total. To
-    count as a loop, a translation must have more than twice as many repeats as the source has at most.
+    loop if the part occurs at least four times and the repeats have at least twenty characters in total. The
+    translation is a loop only if its number of repeats is more than twice the largest number of repeats in
+    the source.
     """
     words = [word.casefold().strip(".,;:!?…'\"()„“”«»") or word for word in translation.split()]
     repeats = max((count for length, count in _repeats(words) if count >= _least_repeats(length)), default=0)
@@ -326,9 +335,9 @@ def ngram_size_without_loops(source: str) -> int:
     loop.
 
     For long texts the size is 3, because a long sentence may need to repeat two tokens. For short texts the
-    size is 2, because size 3 is not enough: a small Multi30k model gave loops for 20 of 950 short inputs.
-    With size 3, 19 of 20 new translations still repeated a word or phrase three times in a row. With
-    size 2, only 2 of the 20 second translations still repeated a word or phrase three times in a row.
+    size is 2, because size 3 is not enough: a small Multi30k model produced loops for 20 of 950 short inputs.
+    With size 3, 19 of 20 new translations still repeated a word or phrase three times in a row. With size 2,
+    only 2 of the 20 second translations still repeated a word or phrase three times in a row.
     """
     return 2 if len(source.split()) <= _SHORT else 3
 
@@ -352,7 +361,9 @@ def _most_repeats(source: str) -> int:
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each length of a unit (symbols), yield the largest number of equal units in a row."""
+    """For each length of a repeated unit (in symbols), yield the length and the largest number of equal units
+    in a row.
+    """
     for length in range(1, min(len(symbols) // 2, _LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))
         yield length, 1 + max(map(len, is_same.split(b"\0"))) // length

@@ -13,14 +13,14 @@
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
 7. Join the translations of the segments of each text.
 
-The methods of `BaseTranslator` stand in the order of these steps. `PyTorchBackend` follows below. The
+The methods of `BaseTranslator` are in the order of the seven steps. `PyTorchBackend` follows below. The
 translator works for all encoder-decoder models that have `generate`.
 
 The file inputs_vaswani checks options and texts, and combines each text with its
 constraints in a `Request`. The file text_rules_vaswani splits sentences, aligns words and detects loops.
 
-This file travels with every checkpoint because the pipeline for translation calls the translator. The package
-adds `Translator.from_pretrained` and the backend for CTranslate2.
+This file is saved with every checkpoint because the pipeline for translation calls the translator. The
+package adds `Translator.from_pretrained` and the backend for CTranslate2.
 
 In shapes, B is the number of segments of a batch, S the source length, T the target length (both in tokens),
 R the number of translations of a segment and N the number of decoder layers.
@@ -85,8 +85,8 @@ TOKENIZING = threading.RLock()
 DEFAULT_MAX_LENGTH = 1024
 # Tokenizers without a limit have a `model_max_length` of 10^30.
 _NO_LIMIT = 10**6
-# The default settings of the search, for settings that neither the call nor the checkpoint sets. These values
-# are the defaults of the pipeline of transformers 4. For a Vaswani model this default of `max_new_tokens` is
+# The default settings of the search, for settings that neither the call nor the checkpoint sets. The values
+# are the defaults of the pipeline of transformers 4. For a Vaswani model the default of `max_new_tokens` is
 # not used, because the model limits the length of each sentence itself.
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
@@ -106,13 +106,13 @@ ALIGNMENT_LAYERS = 2
 
 @dataclass(slots=True)
 class Segment:
-    """The unit of the search: a sentence, or a part of a sentence that is too long for the model."""
+    """A sentence, or a part of a sentence that is too long for the model. The search translates segments."""
 
     text: str
-    # [S], the last token is `</s>`.
+    # The token ids [S] of the source. The last token is `</s>`.
     token_ids: list[int]
-    # [S] for each token the index of its word in the whole text, or -1 if the token belongs to no word. The
-    # list is empty if no later step of the translation needs the word indices.
+    # For each of the S tokens the index of its word in the whole text, or -1 if the token belongs to no word.
+    # The list is empty if no later step of the translation needs the word indices.
     words: list[int] = field(default_factory=list)
     # Arguments of `generate` that the tokenizer returns, such as the language of the translation.
     generate: dict[str, Any] = field(default_factory=dict)
@@ -129,19 +129,20 @@ class Segment:
 class Hypothesis:
     """A translation of a segment, as the search returns it."""
 
-    # [T] without the start token. Forced tokens come first. The last token is `</s>` if the search ended the
-    # translation by `</s>`.
+    # The token ids [T] without the start token. Forced tokens come first. The last token is `</s>` if the
+    # search ended the translation by `</s>`.
     token_ids: list[int]
-    # The number of tokens at the beginning that were forced, not searched: language token and target prefix.
+    # The number of tokens at the beginning that the search did not choose: the forced language token and the
+    # target prefix.
     num_forced: int = 0
     # The number of forced tokens at the beginning that the length penalty counts: 1 for a forced language
     # token.
     num_counted: int = 0
-    # The number of tokens at the end that were forced, not searched: `</s>` at the length limit.
+    # The number of tokens at the end that the search did not choose (a forced `</s>` at the length limit).
     num_ending: int = 0
     # The text of the translation. The translator sets this field.
     text: str = ""
-    # The score of the search. Only the CTranslate2 backend sets this field.
+    # The score that the search has computed. Only the CTranslate2 backend sets this field.
     score: float = 0.0
     # [T][S] the cross-attention. Only a backend whose `score` cannot compute the attention sets this field.
     attention: list[list[float]] | None = None
@@ -149,7 +150,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a translation.
+    """Contains a word of a translation and its confidence.
 
     Attributes:
         word (str): The word.
@@ -164,8 +165,8 @@ class Word:
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation of a text. The fields with scores and alignments are None if the options do not request
-    them.
+    """Contains the translation of a text. The fields with scores and alignments are None if the options do
+    not request scores or alignments.
 
     Attributes:
         text (str): The translation.
@@ -175,9 +176,9 @@ class Translation:
         log_prob (float): The summed log-probability (nats).
         confidence (float): The geometric mean of the probabilities of the tokens.
         tokens (list): The tokens as text (str), including `</s>`, without forced tokens. For a byte-level
-            tokenizer, `tokens` are not the entries of the vocabulary: " läuft" stands for the entry "ĠlÃ¤uft",
-            and a byte of a character that is divided between tokens is an escape such as "\\xc3". For the
-            entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
+            tokenizer, `tokens` are not the entries of the vocabulary: " läuft" stands for the entry
+            "ĠlÃ¤uft", and a byte of a character that is divided between tokens is an escape such as "\\xc3".
+            For the entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
         alignment (str): For each word the source word with the highest attention, in Pharaoh format,
@@ -249,7 +250,7 @@ class BaseTranslator:
         self.backend: Backend = self.make_backend(model, ensemble) if is_model else model
 
     def make_backend(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel]) -> "Backend":
-        """The backend for a model and its ensemble."""
+        """Return the backend for a model and its ensemble."""
         return PyTorchBackend(model, ensemble)
 
     @property
@@ -284,13 +285,13 @@ class BaseTranslator:
         pieces are joined by spaces. A warning names each line that is cut.
 
         Args:
-            lines (Iterable): Texts. One window of texts is read at a time.
+            lines (Iterable): Texts. `translate` reads `window` texts at a time.
             target_prefixes (Iterable, optional): For each line the text that the translation must begin with,
                 or None.
             must_contain (Iterable, optional): For each line a list of phrases that the translation must
                 contain, or None. If the search finds no translation with all phrases, the translation
                 contains as many phrases as possible. A warning names the line and the missing phrases, and
-                the field `unmet_phrases` of a `Translation` contains them.
+                the field `unmet_phrases` of a `Translation` contains the missing phrases.
             **options: The fields of `TranslationOptions`. All other options are passed to `generate`.
 
         Returns:
@@ -335,6 +336,7 @@ class BaseTranslator:
     ) -> Iterator[list[Translation]]:
         """Yield for each request at most `num_return_sequences` translations, best first."""
         completed = replace(options, generate=self._with_defaults(options.generate))
+        self._check_number_of_translations(completed.generate)
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
@@ -348,14 +350,26 @@ class BaseTranslator:
                 yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
 
+    def _check_number_of_translations(self, settings: dict[str, Any]) -> None:
+        """Raise a ValueError before the first line if the search finds too few translations of a line."""
+        names = ("num_return_sequences", "num_beams", "do_sample")
+        number, num_beams, do_sample = (
+            setting_of(name, settings, self.backend.generation_config) for name in names
+        )
+        num_beams = num_beams or 1
+        if (number or 1) > num_beams and not (do_sample and num_beams == 1):
+            raise ValueError(
+                f"`num_return_sequences` must be at most `num_beams`, which is {num_beams}, but is {number}."
+            )
+
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Called before each window. A subclass may override `prepare` to choose a dtype."""
+        """Do nothing. A subclass may override `prepare`, for example to choose a dtype before each window."""
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Steps 1 to 7: return the translations of each request, best first. `lines` are line numbers and
-        requests.
+        """Steps 1 to 7: return the translations of each request, best first. `lines` contains line numbers
+        and requests.
         """
         requests = [request for _, request in lines]
         # Steps 1 to 3: split, tokenize, cut, and attach constraints.
@@ -463,8 +477,8 @@ class BaseTranslator:
         return tag[0] if tag and tag[0] in self._tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
-        """Step 2: convert texts to segments. The field `words` is set only if the alignment or the cutting
-        needs it.
+        """Step 2: convert texts to segments. Set the field `words` only if the alignment or the cutting of
+        long segments needs the words.
         """
         if not texts:
             return []
@@ -499,8 +513,8 @@ class BaseTranslator:
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
     def _count_words_of_text(self, segments: list[Segment]) -> None:
-        """Change the word indices of the sentences of a text, so that they count from the beginning of the
-        text.
+        """Change the word indices of the sentences of a text, so that the indices count from the beginning of
+        the text.
         """
         num_words = 0
         for number, segment in enumerate(segments):
@@ -512,7 +526,9 @@ class BaseTranslator:
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. Each piece begins with its tag."""
+        """Divide a segment into pieces of at most `max_length` tokens. If the segment begins with a tag, each
+        piece begins with the tag.
+        """
         if len(segment.token_ids) <= max_length:
             return [segment]
         *ids, end_id = segment.token_ids
@@ -569,7 +585,7 @@ class BaseTranslator:
         return hypotheses
 
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
-        """The text of a hypothesis."""
+        """Return the text of a hypothesis."""
         text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
         # Remove line breaks, because the translation of one line must be one line.
         return text if "\n" in segment.text else text.replace("\n", " ")
@@ -577,7 +593,7 @@ class BaseTranslator:
     def _search_loops_again(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> None:
-        """Step 5: search again, without repetition, for segments whose translations loop. Replace a
+        """Step 5: search again, without repetition, for segments whose translations contain a loop. Replace a
         translation only if the new translation has no loop and lacks no phrase.
         """
         rows_of_size: dict[int, list[int]] = {}
@@ -626,7 +642,9 @@ class BaseTranslator:
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """Return the translations of a text without words: the target prefix, or the white space of the text."""
+        """Return the translations of a text without words: the target prefix, or the white space of the
+        text.
+        """
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
         if prefix or request.must_contain:
@@ -646,12 +664,12 @@ class BaseTranslator:
         into the same tokens and the search ended the translation by `</s>`.
 
         Args:
-            sources (Iterable): Texts. One window of texts is read at a time.
+            sources (Iterable): Texts. `score` reads `window` texts at a time.
             targets (Iterable): The translations of the texts.
             **options: `return_alignments`, `window`, `tokens_per_batch` and `on_error` of
                 `TranslationOptions`, and `length_penalty`, `length_penalty_type`, `coverage_penalty` and
-                `generation_config` of `generate`. A batch has at most twice `tokens_per_batch` positions,
-                source and target together.
+                `generation_config` of `generate`. A batch has at most twice `tokens_per_batch` tokens, source
+                and target together.
 
         Returns:
             Iterator: A `Translation` for each pair.
@@ -711,7 +729,7 @@ class BaseTranslator:
             )
 
     def _with_defaults(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Settings of `generate`, completed by `task_settings` and by `DEFAULT_SEARCH`."""
+        """Return the settings of `generate`, completed by `task_settings` and by `DEFAULT_SEARCH`."""
         if settings.get("generation_config") is not None:
             return settings
         defaults = _without_set_names(
@@ -723,7 +741,7 @@ class BaseTranslator:
 
 
 def _gives_records(options: TranslationOptions) -> bool:
-    """True if the result for a text is a `Translation`, False if it is a str."""
+    """Return True if the result for a text is a `Translation`, False if it is a str."""
     config = options.generate.get("generation_config")
     number = (
         options.generate.get("num_return_sequences") or getattr(config, "num_return_sequences", None) or 1
@@ -773,7 +791,9 @@ def results_of_lines(
 def _find_or_bisect(
     lines: list[tuple[int, Any]], find: Callable[[list[Any]], Sequence[Any]], on_error: str
 ) -> Iterator[Any]:
-    """The results of lines. If `find` raises an error, try each half of the lines to isolate the bad line."""
+    """Yield the results of lines. If `find` raises an error, try each half of the lines to isolate the bad
+    line.
+    """
     try:
         found = find([line for _, line in lines]) if lines else []
     except LINE_ERRORS as error:
@@ -796,7 +816,7 @@ def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults without the settings in `settings`. If `settings` contains `max_length` or
-    `max_new_tokens`, return no default for either.
+    `max_new_tokens`, omit the defaults of both names.
     """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
@@ -805,8 +825,8 @@ def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any])
 def batches_by_length(
     pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
-    """Yield batches of indices, longest pieces first. A batch has at most `tokens_per_batch` tokens with
-    padding, except for a single longer piece.
+    """Yield batches of the indices of pieces, longest pieces first. A batch has at most `tokens_per_batch`
+    tokens with padding, except for a single longer piece.
     """
     longest_first = iter(sorted(range(len(pieces)), key=lambda i: -len(pieces[i])))
     for i in longest_first:
@@ -815,7 +835,7 @@ def batches_by_length(
 
 
 def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Translation]:
-    """The translations of a segment, without scores."""
+    """Return the translations of a segment, without scores."""
     translations = []
     for hypothesis in hypotheses:
         unmet = _unmet_phrases(segment, hypothesis) if segment.phrases else None
@@ -824,7 +844,9 @@ def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Tran
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """Return the phrases of a segment that a hypothesis lacks; None if it contains all phrases."""
+    """Return the phrases of a segment that a hypothesis lacks; None if the hypothesis contains all
+    phrases.
+    """
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
         if not contains(hypothesis.token_ids, token_ids) and text.strip() not in hypothesis.text:
@@ -946,7 +968,7 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
 
 
 def with_alternatives(translations: Sequence[Translation]) -> Translation:
-    """The first translation, with the other translations as its `alternatives`."""
+    """Return the first translation, with the other translations as its `alternatives`."""
     first, *others = translations
     return replace(first, alternatives=others) if others else first
 
@@ -957,7 +979,7 @@ def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
 
 def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token ids of a phrase inside a sentence, after a space.
+    """Return the token ids that a phrase has after a space, inside a sentence.
 
     Many tokenizers produce different tokens after a space and at the beginning of a text.
     """
@@ -978,7 +1000,7 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
     """Return for each part of a text the phrases that the translation of the part must contain.
 
     If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
-    first such part. Otherwise the phrase is assigned to the longest part.
+    first part that contains the phrase. Otherwise the phrase is assigned to the longest part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))
@@ -1023,11 +1045,13 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
             if not fault and ids and token_id is not None and token_id not in ids:
                 fault = f"its `{token}` has the id {token_id}, but the model has the id {ids[0]}"
         if fault:
-            raise ValueError(f"The {side} tokenizer {fitting}, but {fault}; take both from one checkpoint.")
+            raise ValueError(
+                f"The {side} tokenizer {fitting}, but {fault}; take the tokenizer and the model from one checkpoint."
+            )
 
 
 class Backend(Protocol):
-    """The interface between the translator and a model: search and scores for batches of segments.
+    """Defines the interface between the translator and a model: search and scores for batches of segments.
 
     The implementations are `PyTorchBackend` in this file, and `CTranslate2Backend` of the package.
     """
@@ -1073,7 +1097,8 @@ class Backend(Protocol):
 
 
 class PyTorchBackend:
-    """Search and scores with a PyTorch model, or with an ensemble whose probabilities are averaged.
+    """Searches and computes scores with a PyTorch model, or with an ensemble of models whose probabilities
+    are averaged.
 
     Args:
         model (PreTrainedModel): An encoder-decoder model that has `generate`.
@@ -1182,14 +1207,16 @@ class PyTorchBackend:
         return {**arguments, **settings, "return_dict_in_generate": False}
 
     def _inputs(self, segments: list[Segment]) -> dict[str, torch.Tensor]:
-        """`input_ids` and `attention_mask` [B, S] int64, on the model's device."""
+        """Return `input_ids` and `attention_mask` [B, S] int64, on the model's device."""
         ids, mask = _pad_rows(
             [segment.token_ids for segment in segments], self.model.config.pad_token_id or 0
         )
         return {"input_ids": ids.to(self.model.device), "attention_mask": mask.to(self.model.device)}
 
     def _prompt_arguments(self, prompts: list[list[int]]) -> dict[str, torch.Tensor]:
-        """`decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and their mask."""
+        """Return `decoder_input_ids` [B, 1 + longest prompt] int64, padded on the left, and the mask of these
+        ids.
+        """
         start: Any = decoder_start_token_id(self.generation_config)
         rows = [[start, *prompt] for prompt in prompts]
         ids, mask = _pad_rows(rows, self.model.config.pad_token_id or 0, on_the_left=True)
@@ -1279,7 +1306,9 @@ class PyTorchBackend:
 
 
 def _prompts_of(segments: list[Segment]) -> list[list[int]]:
-    """Return for each segment the tokens that its translation begins with: language token and target prefix."""
+    """Return for each segment the tokens that its translation begins with: language token and target
+    prefix.
+    """
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
     language = segments[0].generate.get("forced_bos_token_id")
@@ -1306,7 +1335,9 @@ def _pad_rows(
 
 
 def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: int | None) -> list[int]:
-    """The tokens up to and including the first `</s>`. Without `</s>`, all tokens except final padding."""
+    """Return the tokens up to and including the first `</s>`. If there is no `</s>`, return all tokens except
+    final padding.
+    """
     ends = [token_ids.index(end_id) for end_id in end_ids if end_id in token_ids]
     if ends:
         return token_ids[: min(ends) + 1]
@@ -1317,7 +1348,8 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 
 
 def _name_text(error: Any, segments: list[Segment]) -> None:
-    """Add the text of the sentence, and the texts of its contradicting phrases, to a `SentenceError`.
+    """Add the text of the sentence to a `SentenceError`, and the texts of the phrases that contradict a
+    setting.
 
     Test for attributes instead of the class, because transformers may load an error class twice: for the
     model and for the pipeline.

@@ -1,4 +1,4 @@
-"""The tables of optimizers, learning rate schedules and regularisers.
+"""Defines the tables of optimizers, learning rate schedules and regularisers.
 
 Each entry of a table declares the recipe keys that the entry needs. The section `training` of a recipe
 (section.py) has the keys of all entries.

@@ -1,4 +1,4 @@
-"""The classes of the entries in the tables OPTIMIZERS, SCHEDULES and REGULARIZERS.
+"""Defines the classes of the entries in the tables OPTIMIZERS, SCHEDULES and REGULARIZERS.
 
 An entry declares its keys as the fields of a settings class. The section `training` of a recipe has the keys
 of all entries (see section.py). If two entries share a key, their settings classes inherit the key from a
@@ -48,7 +48,7 @@ class Optimizer:
 
 
 class Rate(Protocol):
-    """A function that computes the learning rate of a step. The number of the first step is 1."""
+    """A function that computes the learning rate of a step. Steps are counted from 1."""
 
     def __call__(
         self, step: int, settings: Any, *, warmup_steps: int, max_steps: int, d_model: int
@@ -120,8 +120,8 @@ class Regularizer:
         needs_encoder_decoder (bool): True if only tasks with an encoder and a decoder have the keys of the
             regulariser.
         check (Callable): A function that is called with the sections `training` and `model` of a recipe if
-            the recipe turns the regulariser on. Raises a ValueError if the regulariser has no effect with
-            these settings.
+            the recipe turns the regulariser on. Raises a ValueError if the regulariser has no effect with the
+            settings of the recipe.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The learning rate schedules, and the scheduler that applies a schedule to an optimizer.
+"""Defines the learning rate schedules, and the scheduler that applies a schedule to an optimizer.
 
 The learning rate of a step depends only on the recipe and the number of the step. All schedules are in this
-file, because each schedule is short. A new schedule is a function and an entry of `SCHEDULES`.
+file, because each schedule is short. To add a schedule, add a function and an entry of `SCHEDULES`.
 """
 
 import math
@@ -17,7 +17,7 @@ from .entries import Schedule
 
 
 class PaperSettings(Settings):
-    """The key of the paper's schedule (Section 5.3)."""
+    """Contains the recipe key of the paper's schedule (Section 5.3)."""
 
     learning_rate_factor: float = Field(1.0, ge=0)
     """A factor that multiplies all learning rates of the schedule "paper". Apart from this factor, the
@@ -25,14 +25,18 @@ class PaperSettings(Settings):
 
 
 class HighestRateSettings(Settings):
-    """The key of the schedules whose learning rate rises to a given value during the warm-up."""
+    """Contains the recipe key of the schedules whose learning rate rises to `learning_rate` during the
+    warm-up.
+    """
 
     learning_rate: float = Field(gt=0)
     """The highest learning rate. The schedule reaches this rate at the last step of the warm-up."""
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """Equation 3 (Section 5.3): factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5)."""
+    """Return the learning rate of Equation 3 (Section 5.3): factor · d_model^-0.5 · min(step^-0.5, step ·
+    warmup_steps^-1.5).
+    """
     for name, value in (("step", step), ("warmup_steps", warmup_steps)):
         if value < 1:
             raise ValueError(f"`{name}` must be a positive integer, but is {value}.")
@@ -83,7 +87,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def scheduled_rate(step: int, training: Any, d_model: int, max_steps: int) -> float:
-    """Return the learning rate of a step of a run. The number of the first step is 1."""
+    """Return the learning rate of a step of a run. Steps are counted from 1."""
     schedule = SCHEDULES[training.lr_scheduler_type]
     return schedule.rate(
         step, training, warmup_steps=training.warmup_steps, max_steps=max_steps, d_model=d_model

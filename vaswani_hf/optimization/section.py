@@ -1,4 +1,4 @@
-"""The section `training` of a recipe, with the keys of all optimizers, schedules and regularisers."""
+"""Defines the section `training` of a recipe, with the keys of all optimizers, schedules and regularisers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -38,11 +38,12 @@ _EncoderDecoderKeys: Any = _keys_of("_EncoderDecoderKeys", REGULARIZERS.values()
 
 
 class TrainingSettings(_EntryKeys):
-    """The settings of the training.
+    """The section `training` of a recipe, with the keys that all tasks share.
 
-    If a setting also exists in `TrainingArguments` of transformers, its key has the same name as there.
+    A setting that `TrainingArguments` of transformers also has uses the name from `TrainingArguments`.
 
-    Only the code of an entry may read the keys of the entry, because a recipe may select another entry.
+    Only the code of an optimizer, schedule or regulariser may read its keys, because a recipe may select
+    another optimizer, schedule or regulariser.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -68,7 +69,7 @@ class TrainingSettings(_EntryKeys):
     the scaling off."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999. The validations and the final
-    checkpoint use the moving average. With null, the run computes no moving average."""
+    checkpoint use the moving average. If the value is null, the run computes no moving average."""
     frozen: list[str] = []
     """The parts of the model that are not trained, such as `encoder` or `decoder.layers.0`."""
     bf16: bool | Literal["auto"] = "auto"
@@ -90,17 +91,19 @@ class TrainingSettings(_EntryKeys):
     save_total_limit: int = Field(5, gt=0, json_schema_extra={"unit": "checkpoints"})
     """The number of checkpoints that are kept. Older checkpoints are deleted."""
     average_checkpoints: int = Field(0, ge=0, json_schema_extra={"unit": "checkpoints"})
-    """The final weights are the average of this number of last checkpoints (Section 6.1). With 0, no
-    checkpoints are averaged."""
+    """The final weights are the average of this number of last checkpoints (Section 6.1). If the value is 0,
+    no checkpoints are averaged."""
     early_stopping_patience: int | None = Field(None, gt=0, json_schema_extra={"unit": "validations"})
     """Stop after this number of validations without an improvement. The final weights are those of the best
-    checkpoint. Null turns early stopping off."""
+    checkpoint. If the value is null, training does not stop early."""
     metric_for_best_model: str = "loss"
-    """The score that decides which checkpoint is the best, for early stopping: `loss`, or another score of
-    the validation, such as `bleu` with `evaluation.validation_bleu: true`."""
+    """The score that decides which checkpoint is the best, for early stopping. `loss` is always available.
+    Other scores must be computed by the validation, such as `bleu` with `evaluation.validation_bleu:
+    true`."""
     dataloader_num_workers: int | None = Field(None, ge=0, json_schema_extra={"unit": "processes"})
-    """The number of data workers: processes that prepare batches. With null, a run on an accelerator starts 2
-    data workers, but a run on a CPU or with `data.streaming: true` starts no data workers."""
+    """The number of data workers: processes that prepare batches. If the value is null, a run on an
+    accelerator starts 2 data workers, but a run on a CPU or with `data.streaming: true` starts no data
+    workers."""
     report_to: list[str] = []
     """The tools that also receive the log, such as `tensorboard`."""
     resume: bool = False
@@ -111,7 +114,7 @@ class TrainingSettings(_EntryKeys):
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise ValueError(
                 "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
-                f"they are {self.max_steps} and {self.num_train_epochs}."
+                f"they are {self.max_steps} and {self.num_train_epochs}; set the other key to null."
             )
 
     @model_validator(mode="after")
@@ -142,7 +145,9 @@ class TrainingSettings(_EntryKeys):
         return self
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
-        """Refuse unknown optimizers and schedules, and keys of optimizers and schedules that are not selected."""
+        """Refuse unknown optimizers and schedules, and keys of optimizers and schedules that are not
+        selected.
+        """
         selected = getattr(self, key)
         if selected not in table:
             names = " or ".join(repr(name) for name in table)
@@ -189,7 +194,7 @@ class TrainingSettings(_EntryKeys):
 
 
 class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
-    """The training of an encoder and a decoder."""
+    """The section `training` for models with an encoder and a decoder."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -202,7 +207,7 @@ class EncoderDecoderTraining(TrainingSettings, _EncoderDecoderKeys):
 
 
 class TextTraining(TrainingSettings):
-    """The training of a language model.
+    """The section `training` for language models.
 
     Each training example of a language model is one text.
     """
@@ -232,7 +237,7 @@ AnyTraining = EncoderDecoderTraining | TextTraining
 
 
 def training_settings(stacks: tuple[str, ...]) -> type[TrainingSettings]:
-    """Return the class of the section `training` for a model with these stacks ("encoder", "decoder" or
-    both).
+    """Return the class of the section `training` for a model with the stacks `stacks` ("encoder", "decoder"
+    or both).
     """
     return EncoderDecoderTraining if len(stacks) == 2 else TextTraining

@@ -26,7 +26,7 @@ _SAME_LABEL = {"PRT": "ADVP"}
 
 
 def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[str, Any]:
-    """Score predicted trees against gold trees. The two sequences must have the trees of the same sentences
+    """Score predicted trees against gold trees. `gold` and `predicted` must have trees of the same sentences
     in the same order.
 
     `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the share of sentences
@@ -117,9 +117,10 @@ def evaluate_parser(parser: Parser, gold: Sequence[Tree], **options: Any) -> dic
 
 
 def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
-    """The gold trees that have words.
+    """Return the gold trees that have words.
 
-    A tree that has only traces has no words and cannot be scored. A warning gives the number of such trees.
+    A tree that has only traces has no words and cannot be scored. If trees have no words, log a warning with
+    the number of these trees.
     """
     found = [tree for tree in gold if tree.words]
     if len(found) < len(gold):

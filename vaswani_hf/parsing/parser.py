@@ -80,7 +80,7 @@ class WellFormedTrees(LogitsProcessor):
                 tag_ids.append(token_id)
         self.eos_token_id = tokenizer.eos_token_id
         self.opening_ids = torch.tensor(opening_ids, device=device)
-        # The model writes a tag in place of each word of the sentence.
+        # The ids of the tags. The model writes a tag in place of each word of the sentence.
         self.tag_ids = torch.tensor(tag_ids, device=device)
         self.num_words = torch.tensor(num_words, device=device)
         self.limits = torch.tensor(limits, device=device)
@@ -102,8 +102,8 @@ class WellFormedTrees(LogitsProcessor):
         has_words_left = num_words_left > 0
         is_begun = num_opening > 0
         is_inside = depth > 0
-        # True if the last symbol is an opening bracket, because this bracket is still empty. At the first
-        # step there is no symbol.
+        # True if the last symbol is an opening bracket, because an empty bracket must not be closed. `any`
+        # returns False at the first step, because there is no symbol yet.
         is_empty = is_opening[:, -1:].any(dim=1)
         # If another bracket is opened, the tree still needs the remaining words, a closing bracket for each
         # open bracket, and `</s>`.
@@ -167,8 +167,8 @@ class TreeBackend(PyTorchBackend):
             # Subtract 1, because `max_length` includes the start token of the decoder.
             fixed.append(lengths["max_length"] - 1)
         if self.max_positions != math.inf:
-            # The limit is the number of positions: the start token needs a position, but the last symbol does
-            # not, because the decoder does not read the last symbol.
+            # A tree can have as many symbols as the model has positions. The start token needs a position,
+            # but the last symbol needs none, because the decoder does not read the last symbol.
             fixed.append(self.max_positions)
         by_source = GenerationConfig(
             max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]

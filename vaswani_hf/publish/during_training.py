@@ -51,8 +51,8 @@ class PushCheckpointsCallback(TrainerCallback):
     """Pushes each saved checkpoint to the Hub in a background thread.
 
     If a checkpoint is saved during the push of an earlier checkpoint, the strategy "all_checkpoints" waits
-    for the push. The other strategies do not push the new checkpoint, unless it is the last checkpoint of the
-    run.
+    until the earlier push ends. The other strategies do not push the new checkpoint, unless it is the last
+    checkpoint of the run.
     """
 
     def __init__(self, folder: str | Path, publishing: PublishingSettings):
@@ -163,8 +163,8 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
             os.replace(staging / name, checkpoint)
     shutil.rmtree(staging)
     print(f"continuing from '{newest}' of {repo_id}, step {steps[newest]:,}", flush=True)
-    # Early stopping needs the checkpoint with the best validation score, and averaging needs the last
-    # checkpoints.
+    # Print a note if checkpoints are missing. Early stopping needs the checkpoint with the best validation
+    # score, and averaging needs the last checkpoints.
     best = _best_step(snapshot / newest, training)
     is_best_missing = training.early_stopping_patience is not None and best not in steps.values()
     if is_best_missing or len(set(steps.values())) < training.average_checkpoints:
@@ -226,7 +226,7 @@ def _best_step(newest: Path, training: AnyTraining, among: list[str] | None = No
 
 
 def _step_of_whole(checkpoint: Path) -> int:
-    """The step of a downloaded checkpoint. Raise a ValueError if the checkpoint is incomplete."""
+    """Return the step of a downloaded checkpoint. Raise a ValueError if the checkpoint is incomplete."""
     fault = verify_manifest(checkpoint)
     state = {} if fault else read_state(checkpoint)
     step = state.get("global_step")

@@ -43,8 +43,8 @@ def model_card(
     """Create the model card of a checkpoint. The metadata of the card has the scores. Facts that no file
     records are written as "not known".
 
-    The code examples in the card load `repo_id`. `license` and `base_model` replace the values that the run
-    has recorded.
+    The code examples in the card load `repo_id`. `license` and `base_model` replace the values in the files
+    of the run.
     """
     folder = Path(folder)
     if base_model is not None:
@@ -126,8 +126,8 @@ def check_card(path: Path) -> None:
 
 
 def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The recorded recipe, the results and the facts about the data. A missing recipe is None, and missing
-    results are empty.
+    """Return the saved recipe, the results and the facts about the data. A missing recipe is None, and
+    missing results are empty.
     """
     recipe = recorded_recipe(folder)
     results = read_record(folder / RESULTS_FILE)
@@ -136,8 +136,8 @@ def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 
 def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
-    """The task of a model. If there is no recipe, the model type and the names of the scores determine the
-    task.
+    """Return the task of a model. If there is no recipe, the model type and the names of the scores determine
+    the task.
     """
     if recipe is not None:
         return TASKS[recipe.task]

@@ -24,7 +24,7 @@ from huggingface_hub import (
     snapshot_download,
 )
 from huggingface_hub.errors import RepositoryNotFoundError
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 from transformers import GenerationConfig
 
 from ..checkpoint.files import (
@@ -51,10 +51,11 @@ from ..model.modeling_vaswani import FromRepository
 from ..model.translator_vaswani import check_tokenizers
 from ..recipe.published import published_yaml
 from ..translation.translator import Translator
-from .model_card import check_card, model_card
+from .model_card import check_card, model_card, read_record
 
-# A push deletes these files of the repository if the new checkpoint does not have them. The patterns are
-# narrow, because a star also matches a slash, and a pattern must not match files that the user has added.
+# File patterns. A push deletes a matching file of the repository if the new checkpoint does not have the
+# file. The patterns are narrow, because a star also matches a slash, and a pattern must not match files that
+# the user has added.
 REPLACED_FILES = (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -104,7 +105,8 @@ def push(
     commit_message: str = "Push a checkpoint of vaswani_hf",
     token: str | bool | None = None,
 ) -> str:
-    """Push a checkpoint in one commit. Download the commit again, and compare it with the checkpoint.
+    """Push a checkpoint in one commit. Download the commit again, and compare the downloaded files with the
+    checkpoint.
 
     The repository is created if it does not exist. Before the push, the checkpoint and the permissions of the
     user are checked. huggingface_hub validates the metadata of the card before the upload. If a push fails,
@@ -117,7 +119,7 @@ def push(
     Args:
         checkpoint (str or Path): A folder that `vaswani train` or `save_pretrained` has written, with
             tokenizers. If the folder has a README.md, this file is the model card. Otherwise the card is
-            written from the record of the run.
+            written from the files of the run, such as recipe.yaml and results.json.
         repository (str): user/name.
         private (bool): Make a new repository private. If the repository exists and is public, an error is
             raised.
@@ -141,8 +143,10 @@ def push(
             refused or fails, or if the downloaded files differ from the pushed files.
     """
     with _only_hub_errors(), TemporaryDirectory() as name:
+        check_config(Path(checkpoint), checkpoint, tuple(KINDS))
+        validate_repo_id(repository)
         to = Destination(repository, private, revision, create_pr, tag, token)
-        # Check the token first, because the model takes minutes to load.
+        # Check the token before the model is loaded, because the model takes minutes to load.
         _check_token(to)
         expected = fingerprint(Path(checkpoint))
         to = check_destination(to)
@@ -173,7 +177,8 @@ def _only_hub_errors(remark: str = "") -> Iterator[None]:
 
 
 def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
-    """Push a translation pipeline with `push`, together with the record of the run that trained the model.
+    """Push a translation pipeline with `push`, together with the recipe and the results of the run that
+    trained the model.
 
     `kwargs` are `max_shard_size` and the arguments of `push`.
     """
@@ -191,8 +196,8 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
 def _copy_record(
     model: FromRepository, folder: Path, repo_id: str, *, keeps_card: bool, token: str | bool | None
 ) -> None:
-    """Copy the record of a run from the folder that the model was loaded from. If the weights have changed,
-    copy the recipe but no other file of the record.
+    """Copy the files of a run, such as recipe.yaml and results.json, from the folder that the model was
+    loaded from. If the weights have changed, copy only the recipe, and write the change into results.json.
     """
     origin = model.origin
     if origin is None:
@@ -275,7 +280,7 @@ def _stage_tokenizer(folder: Path, staged: Path) -> None:
 
 def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -> None:
     path = folder / CARD_FILE
-    if not path.is_file():
+    if not path.is_file() or _is_card_of_import(folder):
         (staged / CARD_FILE).write_text(str(model_card(folder, repo_id, **facts)), encoding="utf-8")
         return
     for name, value in facts.items():
@@ -289,11 +294,21 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
     print("the model card is the README.md of the checkpoint, without changes", flush=True)
 
 
+def _is_card_of_import(folder: Path) -> bool:
+    """Return True if README.md is the card that `vaswani import` wrote.
+
+    The code examples of this card load the folder. Therefore a push writes a card for the repository.
+    """
+    origin = read_record(folder / RESULTS_FILE).get("origin") or {}
+    text = (folder / CARD_FILE).read_text(encoding="utf-8")
+    return bool(origin) and text == str(model_card(folder, origin["imported_as"]))
+
+
 def _link(path: Path, link: Path) -> None:
     try:
         link.symlink_to(path.absolute())
     except OSError:
-        # Copy the file, because Windows allows only administrators to create links.
+        # If the link cannot be created, copy the file. On Windows only administrators can create links.
         shutil.copyfile(path, link)
 
 
@@ -320,8 +335,7 @@ def _check_token(destination: Destination) -> None:
 
 
 def check_destination(destination: Destination) -> Destination:
-    """Complete the destination with the user name if `repo_id` has none. Raise a `HubError` if a push is not
-    possible.
+    """If `repo_id` has no user name, add the name of the user. Raise a `HubError` if a push is not possible.
 
     The check creates nothing, so that a run can check the destination before the training.
     """

@@ -1,4 +1,4 @@
-"""Recipes: all settings of one run, in one YAML file."""
+"""Defines recipes. A recipe is a YAML file with all settings of one run."""
 
 from .loading import load_recipe
 from .recipe import Recipe, make_recipe

@@ -1,4 +1,4 @@
-"""The licence of the training data, and a check of the licence of the model."""
+"""Determines the licence of the training data, and checks the licence of the model."""
 
 import re
 
@@ -11,22 +11,24 @@ RESEARCH_ONLY = "research-only"
 # Identifiers of the Hub for licences that exclude commercial use, such as cc-by-nc-4.0,
 # fair-noncommercial-research-license and intel-research.
 _NON_COMMERCIAL = re.compile(r"-nc\b|noncommercial|research")
-# These identifiers of the Hub do not say whether the licence excludes commercial use.
+# Identifiers of the Hub that do not say whether the licence excludes commercial use.
 _UNDECIDED = ("other", "unknown")
 
 
 def data_license(data: DataSettings) -> str | None:
-    """Return the licence of the training data: an identifier of the Hub, "research-only", or None if unknown."""
+    """Return the licence of the training data: an identifier of the Hub, "research-only", or None if
+    unknown.
+    """
     # The corpora of `data.corpus` have the licence of the package, because the package generates them.
     return data.license or ("apache-2.0" if data.corpus else None)
 
 
 def check_license(license: str | None, of_data: str | None, key: str = "publishing.license") -> None:
-    """Refuse a licence of the model that permits more than the licence of the training data.
+    """Raise a ValueError if the licence of the model permits more than the licence of the training data.
 
     Share-alike and no-derivatives licences of the data are accepted, because the law does not settle whether
-    they apply to a model. `license` is the licence of the model. `key` is the name of the key or option that
-    the message shows.
+    such licences apply to a model. `license` is the licence of the model. The error message shows `key`, the
+    name of the key or option that sets the licence.
     """
     if license is None or of_data is None:
         return

@@ -1,7 +1,7 @@
-"""Loading a recipe from YAML files and from the command line.
+"""Loads a recipe from YAML files and from the command line.
 
-A recipe can extend another recipe. The keys of the file replace the keys of the extended recipe. The keys of
-the command line replace the keys of all files.
+A recipe can extend another recipe. The keys of a recipe replace the keys of the recipe that it extends. Keys
+that are given on the command line replace the keys of all files.
 """
 
 import os
@@ -21,9 +21,12 @@ from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML 1.1 with two differences: 7e-4 is a number instead of text, and repeated keys are refused."""
+    """Reads YAML 1.1 with two changes: 7e-4 is read as a number instead of text, and a repeated key raises an
+    error.
+    """
 
-    # The words that name the file in the error about a repeated key; empty for the first file.
+    # The words that name the file in the error about a repeated key. The words are empty for the file that
+    # the user names.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -54,22 +57,23 @@ def load_recipe(
 
     Args:
         path (str or Path): A YAML file, or the name of a recipe of the package, such as "numbers". The key
-            `extends` of the file can name another recipe, by a path relative to the file with the key `extends`,
-            or by the name of a recipe of the package.
-        overrides (list, optional): Keys and values that replace those of the file: `["--key", "value", …]`. A
-            key is `section.key`, or `key` if only one section has the key.
-        needs_data (bool): Require training data. `vaswani plan` passes False, because an estimate of the cost
+            `extends` of the file can name another recipe, by a path relative to the file, or by the name of a
+            recipe of the package.
+        overrides (list, optional): Keys and values such as `["--key", "value"]` that replace values of the
+            file. A key is `section.key`, or `key` if only one section has the key.
+        needs_data (bool): True if the recipe must name training data. `vaswani plan` passes False, because an
+            estimate of the cost
             reads no data.
-        is_record (bool): True if the file is the record of a run. In a record, keys of other tasks are
-            ignored, and the tokenizer of BLEU may be missing on this machine.
+        is_record (bool): True if the file is the recipe.yaml that a run has written. In such a file, keys of
+            other tasks are ignored, and the tokenizer of BLEU may be missing on this machine.
 
-    The function executes the Python file that `model.code` names, unless the file is a record.
+    The function executes the Python file that `model.code` names, unless `is_record` is True.
 
     Returns:
-        Recipe: The recipe. The class of the recipe depends on its task.
+        Recipe: The recipe. The class of the recipe depends on the task of the recipe.
 
     Raises:
-        ValueError: If the file cannot be read, if a key is unknown, or if a value is impossible. The error
+        ValueError: If the file cannot be read, if a key is unknown, or if a value is not permitted. The error
         message is one sentence.
     """
     content = _extended(find_recipe(path), ())
@@ -89,7 +93,7 @@ def load_recipe(
 
 
 def _run_code(model: Any) -> None:
-    """Execute the file of the key `model.code`, because the file registers the names of other keys."""
+    """Execute the file of the key `model.code`, because the file registers names that other keys use."""
     if not isinstance(model, dict) or not isinstance(model.get("code"), str):
         return
     # A path on the command line is relative to the current folder.
@@ -98,9 +102,9 @@ def _run_code(model: Any) -> None:
 
 
 def readable_record(path: Path | None) -> Recipe | None:
-    """Read the recipe that a run recorded.
+    """Read the recipe.yaml that a run has written.
 
-    Return None without a file, or if this version of the package cannot read the file.
+    Return None if there is no file, or if this version of the package cannot read the file.
     """
     try:
         return load_recipe(path, needs_data=False, is_record=True) if path else None
@@ -109,9 +113,10 @@ def readable_record(path: Path | None) -> Recipe | None:
 
 
 def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
-    """Return the keys of a file, merged with the keys of the file that it extends.
+    """Return the keys of a recipe file. If the file extends another file, merge the keys of both files.
 
-    `extending` is the chain of files that led to this file. Each file in the chain extends the next file.
+    `extending` lists the files that directly or indirectly extend the file `path`. Each file in `extending`
+    extends the next file in `extending`.
     """
     content = read_mapping(path, extending[-1] if extending else None)
     model = content.get("model")
@@ -155,8 +160,8 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """The content of one YAML file. Errors name similar recipes, and `extending`, the file that extends this
-    file.
+    """Return the content of a YAML file. Error messages name similar recipes, and `extending`, the file that
+    extends this file.
     """
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
@@ -214,9 +219,10 @@ def _places_of_all_tasks() -> dict[str, Any]:
 
 
 def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool) -> None:
-    """Refuse unknown keys and keys of other tasks.
+    """Raise a ValueError for unknown keys and for keys of other tasks.
 
-    Keys of other tasks are deleted if their value is null or empty, or if the recipe is the record of a run.
+    Keys of other tasks are deleted if their value is null or empty, or if the recipe is the recipe.yaml that
+    a run has written.
     """
     of_tasks = _places_of_tasks()
     places = of_tasks[task]
@@ -243,16 +249,17 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
 def _unknown_key(
     place: str, value: Any, places: typing.Iterable[str], candidates: typing.Iterable[str]
 ) -> str:
-    """The error for an unknown key.
+    """Return the error message for an unknown key.
 
-    The error names the sections that have a key of this name, or a similar key.
+    The message names the sections that have a key of this name, or a similar key.
     """
     key = place.split(".")[-1]
     hint = " or ".join(f"`{found}`" for found in _named(key, places))
     if hint:
         hint = f"; write {hint}"
     else:
-        # A key of another toolkit, such as `training.lr`, has no similar spelling. Look it up first.
+        # The keys of other toolkits, such as `training.lr`, are not spelled like the keys of this package, so
+        # look up a synonym first.
         section = place.rpartition(".")[0]
         in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
         similar = None if key in SYNONYMS else _similar_key(key, in_section)
@@ -269,7 +276,7 @@ def _similar_key(key: str, places: typing.Iterable[str]) -> str | None:
 
 
 def _named(key: str, places: typing.Iterable[str]) -> list[str]:
-    """All keys with this name, as `section.key`."""
+    """Return all keys with this name, as `section.key`."""
     return [place for place in places if place.split(".")[-1] == key]
 
 
@@ -288,7 +295,8 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
 
 
 def _place_of(key: str) -> str:
-    """Return the full name `section.key` of a key that the command line gives with or without its section."""
+    """Return the full name `section.key` of a key, which the command line gives with or without the
+    section."""
     places = _places_of_all_tasks()
     found = [key] if key in places else _named(key, places)
     if not found:
@@ -324,7 +332,7 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
     lists = [option for option in options if typing.get_origin(option) is list]
     is_list = bool(lists) and ("," in text or (text.startswith("[") and text.endswith("]")))
     if str in options and not text.startswith("{") and (not is_list or os.path.exists(text)):
-        # `text` is the name of a file: do not split the name at a comma.
+        # `text` is the name of a file, so do not split the name at a comma.
         return text
     if lists and not text.startswith("[") and (is_list or len(options) == 1):
         parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -337,7 +345,7 @@ def _yaml_value(key: str, text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except ValueError as error:
-        # Pass on our loader's error about a repeated key, because the error is clear. Replace PyYAML's error
+        # Keep the error of `_Loader` about a repeated key, because the error is clear. Replace PyYAML's error
         # about an impossible date, because the error is not clear.
         if str(error).startswith("`"):
             raise

@@ -1,8 +1,8 @@
-"""The recipe that a run recorded, and its published form.
+"""Reads the recipe that a run has written, and converts a recipe to its published form.
 
 The published form names files without their folders, and does not name the repository to push to. The model
 card and the repository contain the published form. A resumed run compares the published forms of its recipe
-and of the recorded recipe, because the run may continue on another machine.
+and of the recipe of the earlier run, because the run may continue on another machine.
 """
 
 import os
@@ -19,8 +19,8 @@ from .recipe import Recipe
 
 
 def is_folder_of_base(recorded: str) -> bool:
-    """Return True if a recorded `model.init_from` is a folder: an absolute path, or only the name of the
-    folder.
+    """Return True if the `model.init_from` that a run has written names a folder: an absolute path, or only
+    the name of the folder.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 
@@ -34,7 +34,9 @@ def _published_base(name: str) -> str:
 
 
 def published_recipe(recipe: Recipe) -> Recipe:
-    """Return the published form of a recipe: names of files and folders only, and no repository to push to."""
+    """Return the published form of a recipe, which has only the names of files and folders, and no repository
+    to push to.
+    """
     data = recipe.data
     places: dict[str, Any] = {}
     for key in data.file_keys:
@@ -60,7 +62,7 @@ def published_recipe(recipe: Recipe) -> Recipe:
 
 
 def recorded_recipe(folder: Path) -> Recipe | None:
-    """Return the recipe that the run of a checkpoint recorded; None without a recorded recipe."""
+    """Return the recipe that the run of a checkpoint has written; None if there is no such recipe."""
     path = recipe_file(folder)
     if path is None:
         return None
@@ -71,9 +73,9 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 
 
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
-    """Return the published form of the recorded recipe as YAML; None without a recorded recipe.
+    """Return the published form of the recipe of a checkpoint as YAML; None if the checkpoint has no recipe.
 
-    If `license` is given, it replaces the recorded licence of the model.
+    If `license` is given, it replaces the licence of the model in the recipe.
     """
     recorded = recorded_recipe(folder)
     if recorded is None:

@@ -1,4 +1,4 @@
-"""`Recipe`: all settings of one run.
+"""Defines `Recipe`, which contains all settings of one run.
 
 Each task has its own subclass of `Recipe`, because the keys of the sections depend on the task.
 """
@@ -18,7 +18,7 @@ from .licenses import check_license, data_license
 
 
 class Recipe(Settings):
-    """All settings of one run, from the corpus to the scored checkpoint."""
+    """Contains all settings of one run, from the corpus to the scored checkpoint."""
 
     output_dir: str
     """The folder for the checkpoints, the log and the scores of the run."""
@@ -52,7 +52,7 @@ class Recipe(Settings):
         return flat(self._content())
 
     def check_training(self) -> list[str]:
-        """Refuse a recipe that needs a validation split and has none.
+        """Raise a ValueError if the recipe needs a validation split but has none.
 
         Return warnings about possible mistakes.
 
@@ -72,7 +72,7 @@ class Recipe(Settings):
     def _content(self) -> dict[str, Any]:
         content = self.model_dump()
         content["model"] = self.model.model_dump(exclude_unset=True)
-        # Leave out a section that has no keys in this task.
+        # Leave out a section that has no keys in the task of the recipe.
         return {name: value for name, value in content.items() if value != {} or name == "model"}
 
     @model_validator(mode="after")
@@ -107,7 +107,7 @@ class Recipe(Settings):
 
 
 def check_warmup(training: AnyTraining, max_steps: int | None) -> list[str]:
-    """A warning if the warm-up is longer than the run."""
+    """Return a list with a warning if the warm-up is longer than the run, else an empty list."""
     if max_steps is None or training.warmup_steps <= max_steps:
         return []
     return [
@@ -151,7 +151,7 @@ def recipe_classes() -> dict[str, type[Recipe]]:
 
 
 def task_of(values: dict[str, Any]) -> str:
-    """Return the task of a recipe with these values."""
+    """Return the task of a recipe with the values `values`."""
     task = values.get("task", "translation")
     if not isinstance(task, str) or task not in TASKS:
         raise ValueError(f"`task` must be {' or '.join(map(repr, TASKS))}, but is {as_yaml(task)}.")
@@ -159,5 +159,5 @@ def task_of(values: dict[str, Any]) -> str:
 
 
 def make_recipe(values: dict[str, Any]) -> Recipe:
-    """Return the recipe with these values: nested mappings as in YAML, or sections."""
+    """Return the recipe with the values `values`: nested mappings as in YAML, or sections."""
     return recipe_classes()[task_of(values)].load(values)

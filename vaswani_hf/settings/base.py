@@ -1,4 +1,5 @@
-"""`Settings`, the base class of all settings that a user gives, and the errors about wrong values.
+"""Defines `Settings`, the base class of all settings that a user gives, and the error messages about invalid
+values.
 
 pydantic checks the type and the range of each field. The string below a field is the help text of the field.
 """
@@ -10,7 +11,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from .names import suggestion
 
-# For each error type of pydantic, the words that follow "must be" in our error message.
+# Maps each error type of pydantic to the words that follow "must be" in the error message.
 _EXPECTED = {
     "bool_type": "true or false",
     "int_type": "an integer",
@@ -33,13 +34,14 @@ _EXPECTED = {
 }
 
 
-# Options of `create_model`. A class that `create_model` makes has no source code with help strings. Without
-# this option, pydantic would search all modules for the source code.
+# Options of `create_model`. A class that `create_model` makes has no source code with help strings. Turn the
+# option off, because pydantic would search all modules for the source code.
 NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
 class Settings(BaseModel):
-    """A set of named values that cannot be changed. `replace` makes a copy with other values.
+    """Base class of all settings. The values of an object cannot be changed. `replace` makes a copy with
+    other values.
 
     Each value must have the type of its field: the text "1" is not a number, and true is not an integer. An
     integer is accepted as a float.
@@ -68,20 +70,22 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any], prefix: str = "") -> Self:
-        """Check the values and make the settings. Error messages put `prefix` before the name of a field."""
+        """Check the values and create the settings. Error messages put `prefix` before the name of a
+        field.
+        """
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             raise ValueError(explain_invalid(error, prefix)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """Make a copy in which some fields have other values. The values of the copy are checked."""
+        """Return a copy in which some fields have other values. The values of the copy are checked."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.load(given | changes)
 
 
 def explain_invalid(error: ValidationError, prefix: str = "") -> str:
-    """Explain the first error in one sentence: the key, its value, and the values that are possible."""
+    """Explain the first error in one sentence that names the key, its value, and the permitted values."""
     errors = error.errors(include_url=False)
     # If a field accepts several types, pydantic reports one error for each type. Prefer an error inside a
     # list or a mapping, because this error names the invalid entry.

@@ -1,6 +1,6 @@
-"""The keys that several tasks share in the section `data` of a recipe.
+"""Defines the keys that several tasks share in the section `data` of a recipe.
 
-Each module in tasks/ adds the keys of its task.
+Each module in tasks/ adds the keys that only its task has.
 """
 
 import os
@@ -34,7 +34,7 @@ def last_part(path: str) -> str:
 
 
 class DataSettings(Settings):
-    """The data of a run, and the limits of the lengths of examples.
+    """The section `data` of a recipe: the data of a run, and the limits of the lengths of examples.
 
     A key that names a file also accepts a list of files. A file name can be a pattern such as
     `train-*.parquet`. The files that match a pattern are read in the order of their names. Text files can be
@@ -43,7 +43,7 @@ class DataSettings(Settings):
 
     # For each kind in this tuple, the keys `train_<kind>`, `validation_<kind>` and `test_<kind>` name files.
     file_kinds: ClassVar[tuple[str, ...]] = ()
-    # Exactly one of these keys names the training data.
+    # The keys that can name the training data. A recipe gives exactly one of these keys.
     source_keys: ClassVar[tuple[str, ...]] = ("corpus",)
 
     corpus: str | None = None
@@ -55,25 +55,25 @@ class DataSettings(Settings):
     not use the example."""
     validation_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for validation, if the recipe names
-    no validation data. The same data always give the same examples. The training uses neither these examples
-    nor their duplicates."""
+    no validation data. Every run takes the same examples out of the same data. The training uses neither
+    these examples nor their duplicates."""
     test_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for the scores at the end of the
-    run, if the recipe names no test data. The same data always give the same examples. The training uses
-    neither these examples nor their duplicates."""
+    run, if the recipe names no test data. Every run takes the same examples out of the same data. The
+    training uses neither these examples nor their duplicates."""
     num_proc: int = Field(1, gt=0, json_schema_extra={"unit": "processes"})
     """The number of processes that tokenize the corpus."""
     license: str | None = None
-    """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". With
-    null, a dataset on the Hub has the licence that its card states, and a generated corpus has the licence of
-    the package. With null, the licence of all other data is unknown."""
+    """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". If
+    the value is null, a dataset on the Hub has the licence that its card states, and a generated corpus has
+    the licence of the package. If the value is null, the licence of all other data is unknown."""
     attribution: str | None = None
     """The people or projects to credit for the data. The model card names these people and projects."""
 
     def listed(self, key: str) -> list[str]:
-        """The files and patterns that a key such as "train_source" names.
+        """Return the files and patterns that a key such as "train_source" names.
 
-        The list is empty if the recipe does not give the key or the task does not have the key.
+        The list is empty if the recipe does not give the key, or if the task does not have the key.
         """
         given = getattr(self, key, None) or []
         return [given] if isinstance(given, str) else given
@@ -84,12 +84,14 @@ class DataSettings(Settings):
         return [f"{split}_{kind}" for split in SPLITS for kind in self.file_kinds]
 
     def files(self, split: str) -> list[str]:
-        """The files and patterns of a split. The list has the source files before the target files."""
+        """Return the files and patterns of a split. The list has the source files before the target files."""
         return [path for kind in self.file_kinds for path in self.listed(f"{split}_{kind}")]
 
     @property
     def held_out_sizes(self) -> dict[str, int]:
-        """The sizes of the splits that the run takes out of the training data, by "validation" and "test"."""
+        """The sizes of the splits that the run takes out of the training data. The keys are "validation" and
+        "test".
+        """
         sizes = {"validation": self.validation_size, "test": self.test_size}
         return {split: size for split, size in sizes.items() if size is not None}
 
@@ -105,7 +107,7 @@ class DataSettings(Settings):
 
     @property
     def validation_keys(self) -> str:
-        """The keys that can name a validation split for this training data, for messages."""
+        """The keys with which the recipe can add a validation split, as words for an error message."""
         kinds = [kind for kind in self.file_kinds if self.listed(f"train_{kind}")]
         files = " with ".join(f"`data.validation_{kind}`" for kind in kinds)
         return f"{files}, or `data.validation_size`"
@@ -115,7 +117,9 @@ class DataSettings(Settings):
         return []
 
     def require_source(self) -> None:
-        """Refuse a section that names no training data. Only `vaswani plan` works without data."""
+        """Raise a ValueError if the section names no training data. Only `vaswani plan` works without
+        training data.
+        """
         if not any(getattr(self, key) for key in self.source_keys):
             raise ValueError(f"Exactly one of {self._sources_in_words()} must be given, but none is given.")
 
@@ -172,7 +176,7 @@ class DataSettings(Settings):
 
 
 class CorpusData(DataSettings):
-    """Data from text files or from the splits of a dataset."""
+    """The section `data` for data from text files or from the splits of a dataset."""
 
     corpus: Literal["numbers"] | None = None
     """The name of a corpus that the package generates. The corpus "numbers" has number words in English and
@@ -195,20 +199,20 @@ class CorpusData(DataSettings):
         [], json_schema_extra={"unit": "passes per epoch", "range": f"numbers from 0 to {_LARGEST_WEIGHT}"}
     )
     """One weight for each corpus, that is, for each entry in the list of training files. The weight is the
-    average number of times that an epoch has each example of the corpus. With 0.25, each epoch has a random
-    quarter of the corpus. With 2.5, each epoch has the corpus twice, and a random half of the corpus a third
-    time. The training of the tokenizer uses each corpus once."""
+    average number of times that an epoch has each example of the corpus. With the weight 0.25, each epoch has
+    a random quarter of the corpus. With the weight 2.5, each epoch has the corpus twice, and a random half of
+    the corpus a third time. The training of the tokenizer uses each corpus once."""
     streaming: bool = False
     """Read and tokenize the training data during the training, instead of before the training."""
 
     @property
     def has_validation(self) -> bool:
-        """True if the recipe names a validation split."""
+        """True if the recipe has a validation split."""
         return super().has_validation or bool(self.dataset and self.validation_split)
 
     @property
     def validation_keys(self) -> str:
-        """The keys that can name a validation split for this training data, for messages."""
+        """The keys with which the recipe can add a validation split, as words for an error message."""
         keys = (
             "`data.validation_split`, or `data.validation_size`" if self.dataset else super().validation_keys
         )

@@ -3,10 +3,13 @@
 import difflib
 from collections.abc import Collection
 
-# Names that other toolkits (fairseq, JoeyNMT, OpenNMT, Marian, Sockeye and transformers) and users give to options
-# and recipe keys of this package. The name of this package is the value.
-# A tuple lists the names in the order of preference.
+from ..model.inputs_vaswani import PAPER_SYMBOLS
+
+# Maps names that users know from other toolkits (fairseq, JoeyNMT, OpenNMT, Marian, Sockeye and transformers)
+# to the names of options and recipe keys of this package. A tuple lists the names in the order of
+# preference.
 SYNONYMS: dict[str, str | tuple[str, ...]] = {
+    **PAPER_SYMBOLS,
     "lr": "learning_rate",
     "beam": "num_beams",
     "beams": "num_beams",
@@ -35,8 +38,16 @@ SYNONYMS: dict[str, str | tuple[str, ...]] = {
     "hidden_size": "d_model",
     "embedding_dim": "d_model",
     "dim_emb": "d_model",
+    "rnn_size": "d_model",
+    "encoder_embed_dim": "d_model",
+    "decoder_embed_dim": "d_model",
     "ff_size": "encoder_ffn_dim",
-    "d_ff": "encoder_ffn_dim",
+    "transformer_ff": "encoder_ffn_dim",
+    "encoder_ffn_embed_dim": "encoder_ffn_dim",
+    "decoder_ffn_embed_dim": "decoder_ffn_dim",
+    "share_all_embeddings": "share_encoder_decoder_embeddings",
+    "share_embeddings": "share_encoder_decoder_embeddings",
+    "tied_embeddings_all": "share_encoder_decoder_embeddings",
     "patience": "early_stopping_patience",
     "warmup": "warmup_steps",
     "warmup_updates": "warmup_steps",
@@ -55,14 +66,17 @@ SYNONYMS: dict[str, str | tuple[str, ...]] = {
     "gpu": "device",
     "cpu": "device",
     "cuda": "device",
+    "use_cuda": "device",
     "num_workers": ("workers", "dataloader_num_workers"),
     "threads": "workers",
     "out": "output",
     "save_dir": "output_dir",
     "model_dir": "output_dir",
-    "src": "source",
+    "src": ("source", "train_source"),
+    "source": "train_source",
     "ref": "reference",
-    "tgt": "target",
+    "tgt": ("target", "train_target"),
+    "target": "train_target",
     "src_lang": "source_language",
     "tgt_lang": "target_language",
     "vocab": "vocab_size",
@@ -81,7 +95,9 @@ SYNONYMS: dict[str, str | tuple[str, ...]] = {
 
 
 def suggestion(name: str, known: Collection[str]) -> str | None:
-    """Return the option or key that a user may mean: a synonym, else a name with a similar spelling, else None."""
+    """Return the option or key that a user may mean: a synonym, else a name with a similar spelling, else
+    None.
+    """
     synonyms = SYNONYMS.get(name, ())
     for synonym in [synonyms] if isinstance(synonyms, str) else synonyms:
         if synonym in known:

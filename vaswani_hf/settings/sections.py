@@ -1,4 +1,4 @@
-"""The sections `tokenizer`, `model`, `decoding`, `evaluation` and `publishing` of a recipe."""
+"""Defines the sections `tokenizer`, `model`, `decoding`, `evaluation` and `publishing` of a recipe."""
 
 import inspect
 import re
@@ -25,10 +25,10 @@ class TokenizerSettings(Settings):
     lowercase: bool = False
     """Convert all text to lowercase."""
     normalization: Literal["NFC", "NFKC"] | None = None
-    """The Unicode normalization of all text. With null, text is not normalized."""
+    """The Unicode normalization of all text. If the value is null, text is not normalized."""
     keep: bool = True
-    """Keep the tokenizers of the model that `model.init_from` names. With false, the run trains new
-    tokenizers."""
+    """Keep the tokenizers of the model that `model.init_from` names. If the value is false, the run trains
+    new tokenizers."""
 
     @property
     def planned_target_size(self) -> int:
@@ -41,9 +41,9 @@ class TokenizerSettings(Settings):
         return True
 
     def kept(self, recorded: "TokenizerSettings") -> "TokenizerSettings":
-        """Return the settings of a run that keeps the tokenizers of an earlier run.
+        """Return the tokenizer settings of a run that keeps the tokenizers of an earlier run.
 
-        `recorded` are the settings that the earlier run recorded.
+        `recorded` are the tokenizer settings of the earlier run.
         """
         return recorded
 
@@ -80,7 +80,7 @@ FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing labe
 
 
 class InitFrom(Settings):
-    """The models from whose weights the encoder and the decoder start."""
+    """Names the models from whose weights the encoder and the decoder start."""
 
     encoder: str | None = None
     """The model that gives the initial weights of the encoder."""
@@ -97,23 +97,25 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Return the names of the given models, by "encoder" and "decoder"."""
+        """Return the names of the models. The keys are "encoder" and "decoder"."""
         return self.model_dump(exclude_none=True)
 
 
 class ModelSettings(Settings):
-    """The fields of `VaswaniConfig`, and the models from whose weights the training starts."""
+    """The section `model` of a recipe: the fields of `VaswaniConfig`, and the models from whose weights the
+    training starts.
+    """
 
     init_from: str | InitFrom | None = None
     """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
     or `user/name@revision`. `{encoder: …, decoder: …}` names a model for the encoder and a model for the
-    decoder. With null, the training starts from random weights."""
+    decoder. If the value is null, the training starts from random weights."""
     code: str | None = None
     """A Python file that registers attention functions or position encodings, relative to the folder of the
     recipe. The file is executed when the recipe is loaded."""
 
     def config_fields(self) -> dict[str, Any]:
-        """The fields of the config that the recipe sets."""
+        """Return the fields of the config that the recipe sets."""
         return {name: getattr(self, name) for name in MODEL_FIELDS if name in self.model_fields_set}
 
     @property
@@ -129,8 +131,12 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # The config checks the range of each field, and the fields that depend on each other.
-        VaswaniConfig(**self.config_fields())
+        # The config checks the range of each field, and the combinations of fields that depend on each other.
+        fields = self.config_fields()
+        if fields.get("zero_start_embedding"):
+            # The run chooses `<pad>` as the start token.
+            fields["decoder_start_token_id"] = VaswaniConfig.pad_token_id
+        VaswaniConfig(**fields)
         return self
 
 
@@ -166,14 +172,15 @@ _MODEL_SETTINGS = {STACKS: EncoderDecoderSettings, STACKS[:1]: EncoderSettings, 
 
 
 def model_settings(stacks: tuple[str, ...]) -> type[ModelSettings]:
-    """Return the class of the section `model` for a model that has these stacks."""
+    """Return the class of the section `model` for a model with the stacks `stacks`."""
     return _MODEL_SETTINGS[stacks]
 
 
 class DecodingSettings(Settings):
-    """The default search settings of the checkpoint. The run writes these settings to generation_config.json.
+    """The section `decoding` of a recipe: the default search settings of the checkpoint. The run writes the
+    search settings to generation_config.json.
 
-    The default values are those of the paper (Section 6.1).
+    The default values are the values of the paper (Section 6.1).
     """
 
     num_beams: int = Field(4, gt=0, json_schema_extra={"unit": "beams"})
@@ -181,8 +188,8 @@ class DecodingSettings(Settings):
     length_penalty: float = 0.6
     """The exponent alpha in the formula of the length penalty."""
     length_penalty_type: Literal["gnmt", "power"] = "gnmt"
-    """The formula of the length penalty of a translation with n tokens: `((5 + n) / 6)^alpha` for "gnmt", and
-    `n^alpha` for "power"."""
+    """The formula of the length penalty of a translation with n tokens. "gnmt" means `((5 + n) / 6)^alpha`,
+    and "power" means `n^alpha`."""
     max_length_a: float = Field(1.0, ge=0, json_schema_extra={"unit": "tokens per source token"})
     """The factor `a` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
     tokens."""
@@ -190,19 +197,19 @@ class DecodingSettings(Settings):
     """The summand `b` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
     tokens."""
     max_length: int | None = Field(None, gt=0, json_schema_extra={"unit": "tokens"})
-    """The largest number of tokens of a translation, the start token included. With null, only `max_length_a`
-    and `max_length_b` limit the length."""
+    """The largest number of tokens of a translation, the start token included. If the value is null, only
+    `max_length_a` and `max_length_b` limit the length."""
     early_stopping: bool = False
     """Stop the search for a sentence as soon as the search has found `num_beams` complete translations."""
 
     def settings(self) -> dict[str, Any]:
-        """The fields for the GenerationConfig.
+        """Return the fields for the GenerationConfig.
 
-        With one beam, the fields that only beam search uses are left out.
+        If `num_beams` is 1, the fields that only beam search uses are left out.
         """
         settings = self.model_dump(exclude_none=True)
         if self.num_beams == 1:
-            # transformers refuses these fields with one beam.
+            # transformers refuses the fields of beam search if `num_beams` is 1.
             del settings["length_penalty"], settings["length_penalty_type"], settings["early_stopping"]
         return settings
 
@@ -218,7 +225,9 @@ class NoDecoding(Settings):
 
 
 class EvaluationSettings(Settings):
-    """The scores of the validations, and of the test split at the end of the run."""
+    """The section `evaluation` of a recipe: the scores of the validations, and of the test split at the end
+    of the run.
+    """
 
     tokens_per_batch: int = Field(4096, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of source tokens and of target tokens of a batch in validations and on the test
@@ -226,29 +235,33 @@ class EvaluationSettings(Settings):
 
     @property
     def validation_switch(self) -> str | None:
-        """The key that turns on the scoring of outputs in validations; None if no such key is true."""
+        """The key that turns on the scoring of outputs in validations; None if the recipe turns no such key
+        on.
+        """
         return None
 
     def check_dependencies(self) -> None:
-        """Refuse scores that need software that is not installed."""
+        """Raise a ValueError if the recipe turns on a score whose software is not installed."""
 
 
 class PublishingSettings(Settings):
-    """The repository on the Hub that the run is pushed to, and the licence of the model."""
+    """The section `publishing` of a recipe: the repository on the Hub that the run is pushed to, and the
+    licence of the model.
+    """
 
     push_to_hub: bool = False
     """Push the final checkpoint to the Hub when the run ends."""
     hub_strategy: Literal["end", "every_save", "checkpoint", "all_checkpoints"] = "end"
-    """With "end", push only when the run ends. With "every_save", push the model each time a checkpoint is saved.
-    With "checkpoint", also push the newest checkpoint, so that the run can be resumed. With "all_checkpoints",
-    also push all checkpoints."""
+    """With "end", push only when the run ends. With "every_save", push the model each time a checkpoint is
+    saved. With "checkpoint", also push the newest checkpoint, so that the run can be resumed. With
+    "all_checkpoints", also push all checkpoints."""
     hub_model_id: str | None = None
     """The name of the repository, such as user/name."""
     hub_private_repo: bool = False
-    """If the repository does not exist, create a private repository."""
+    """If the repository does not exist, create the repository as a private repository."""
     license: str | None = None
-    """The licence of the model, such as cc-by-4.0. With null, the model has the licence of the training
-    data."""
+    """The licence of the model, such as cc-by-4.0. If the value is null, the model has the licence of the
+    training data."""
 
     @model_validator(mode="after")
     def _check_push(self) -> Self:

@@ -91,8 +91,8 @@ def language_of(facts: dict[str, Any]) -> str:
 class Task(Protocol):
     """One kind of run: its data, its model, its scores and its model card.
 
-    Derive a class from `Task`. The default methods of `Task` suit a task that uses no dataset of the Hub and
-    whose validation computes only the loss. The arguments `data`, `tokenizer` and `evaluation` are sections
+    Derive a class from `Task`. The default methods of `Task` are for a task that uses no dataset of the Hub
+    and computes only the loss in validation. The arguments `data`, `tokenizer` and `evaluation` are sections
     of a recipe.
 
     Attributes:
@@ -121,13 +121,13 @@ class Task(Protocol):
     def pin_data(self, data: Any, earlier: Any | None) -> Any:
         """Return the section `data` with added facts about its sources, such as the commit of a Hub dataset.
 
-        `earlier` is the recorded section of the run to be resumed; None for a new run.
+        `earlier` is the section `data` in the saved recipe of the run that is resumed; None for a new run.
         """
         return data
 
     def load_split(self, data: Any, split: str, seed: int) -> Dataset | IterableDataset | None:
         """Return the split "train", "validation" or "test" with the columns `source` and `target`; None if
-        missing.
+        the split is missing.
 
         A training split of weighted corpora also has the column `corpus`, the number of the corpus of each
         pair.
@@ -145,18 +145,22 @@ class Task(Protocol):
     def adopt_tokenizers(
         self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast
     ) -> Tokenizers:
-        """Convert the tokenizers of another model for this task; ValueError if the task cannot use them."""
+        """Convert the tokenizers of another model for this task; raise a ValueError if the task cannot use
+        the tokenizers.
+        """
         ...
 
     def validation_metrics(self, evaluation: Any) -> tuple[str, ...]:
-        """The names of the validation scores, without the loss. The training curve shows the first score."""
+        """Return the names of the validation scores, without the loss. The training curve shows the first
+        score.
+        """
         return ()
 
     def validation_outputs(
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
-        """Return the outputs for source texts of the validation split. Each process passes its share of the
-        texts.
+        """Return the outputs for source texts of the validation split. Each process calls this method with
+        its share of the texts.
         """
         return []
 
@@ -165,7 +169,7 @@ class Task(Protocol):
 
         The validation logs the scores that `validation_metrics` names. `vaswani evaluate` prints the scores
         that `metrics` names, with their titles. The command passes the section `evaluation` of the
-        checkpoint's recipe, with the values of the options `--tokenize` and `--lowercase` if they are given.
+        checkpoint's recipe, changed by the options `--tokenize` and `--lowercase`.
         """
         return {}
 
@@ -178,5 +182,7 @@ class Task(Protocol):
     def card_words(
         self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:
-        """The texts of the model card. `test` has the scores, `facts` come from publish/model_card.py."""
+        """Return the texts of the model card. `test` has the scores of the test split, and `facts` has the
+        facts that publish/model_card.py collects.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Language modelling: a decoder (causal) or an encoder (masked) learns from plain text.
+"""Language modelling: a decoder (causal) or an encoder (masked) learns from text without translations.
 
 In shapes, B is the number of texts of a batch, L the length of a text in tokens and V the size of the
 vocabulary.
@@ -60,10 +60,8 @@ LANGUAGE_MODELS = tuple(kind for kind in KINDS if kind != TRANSLATION)
 
 
 class TextData(CorpusData):
-    """Texts for a language model.
-
-    Each split is plain text with one text per line (`…_text`), the column `text_column` of a split of
-    `dataset`, or the number words of both languages (`corpus: numbers`).
+    """Texts for a language model. Each split is a text file with one text per line (`…_text`), the column
+    `text_column` of a split of `dataset`, or the number words of both languages (`corpus: numbers`).
     """
 
     file_kinds = ("text",)
@@ -103,11 +101,12 @@ class LanguageModeling(Task):
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
     # The special tokens that the tokenizer adds to a text.
     form: TextForm
-    # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name for readers of
-    # the card.
+    # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name of the task
+    # for readers of the model card.
     hub_task: str
     hub_name: str
-    # The ability of the model: the words before "texts in LANGUAGE" in the first sentence of the model card.
+    # The words before "texts in LANGUAGE" in the first sentence of the model card. These words say what the
+    # model does.
     ability: str
     # The example inputs of the model card: the first for a model of number words, the second for other
     # models.
@@ -116,11 +115,13 @@ class LanguageModeling(Task):
     scored_tokens = ""
 
     def training_encoder(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-        """The tokenizer that encodes texts for training and scoring."""
+        """Return the tokenizer that encodes texts for training and scoring."""
         return tokenizer
 
     def collator(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> PairCollator:
-        """The collator that pads texts and sets their labels. `seed` decides which tokens are masked."""
+        """Return the collator that pads texts and sets their labels. `seed` decides which tokens are
+        masked.
+        """
         raise NotImplementedError
 
     def predictions(self, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,7 +282,7 @@ def _train_tokenizers(
 
 
 class CausalCollator(PairCollator):
-    """Pads texts. All tokens except the first, `<s>`, are labels."""
+    """Pads texts. All tokens are labels except `<s>`, the first token."""
 
     def _encode(self, example: dict[str, Any]) -> tuple[Any, Any]:
         ids = np.array(example["labels"])
@@ -293,8 +294,8 @@ class MaskingCollator(PairCollator):
     """Pads texts and masks some tokens, at least one in each text (Devlin et al. 2019, Section 3.1).
 
     The seed, the epoch and the text decide which tokens are masked, so the choice of tokens does not depend
-    on an interruption or on the number of data workers. A validation passes no epoch, so every validation
-    masks the same tokens.
+    on an interruption or on the number of data workers. In validation the epoch is not used, so every
+    validation masks the same tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int):
@@ -334,7 +335,8 @@ def evaluate_texts(
     *,
     tokens_per_batch: int = 4096,
 ) -> dict[str, Any]:
-    """The scores of a language model on texts. Empty texts and too long texts are left out with a warning.
+    """Return the scores of a language model on texts. Empty texts and too long texts are left out with a
+    warning.
 
     A causal model predicts each token and `</s>`. A masked model predicts 15 % of the tokens, the same tokens
     in each evaluation. The scores are `loss` (nats per predicted token), `perplexity`, `accuracy` (percentage
@@ -379,7 +381,9 @@ def _batches(
     texts: list[str],
     tokens_per_batch: int,
 ) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
-    """Yield batches of texts of similar lengths, with the texts. Empty and too long texts are left out."""
+    """Yield batches of texts of similar lengths. Each batch comes with the list of its texts. Empty and too
+    long texts are left out.
+    """
     encoder = task.training_encoder(tokenizer)
     is_learned = model.config.position_embedding == "learned"
     longest = model.config.max_position_embeddings if is_learned else sys.maxsize

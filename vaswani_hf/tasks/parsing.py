@@ -213,7 +213,7 @@ def load_treebank(names: list[str]) -> Dataset:
 
 
 def _tree_pairs(files: tuple[str, ...], cache_key: tuple) -> Iterator[dict[str, str]]:
-    """Yield the pairs of files. `datasets` reads the files again if `cache_key` has changed."""
+    """Yield the sentences and trees of files. `datasets` reads the files again if `cache_key` has changed."""
     for file in files:
         for tree in read_treebank(file):
             yield _pair_of(tree)
@@ -230,8 +230,8 @@ def _train_tokenizers(section: TokenizerSettings, pairs: Dataset, model_max_leng
 def train_tree_tokenizer(
     trees: Iterable[str], model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """Build the target tokenizer of a parser. The vocabulary has the symbols of `trees`. Each tree is a text
-    of one line.
+    """Build the target tokenizer of a parser. The vocabulary has the symbols of `trees`. Each item of `trees`
+    is a tree as one line of text.
 
     The tokens of `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))` are `(S (NP DT NN ) (VP VBZ ) )` and `</s>`,
     because the words are known from the sentence. An unknown label or tag becomes `<unk>`.
@@ -251,7 +251,7 @@ def train_tree_tokenizer(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", token_ids["</s>"])]
     )
     tokenizer = with_transformers_interface(backend, model_max_length)
-    # transformers saves `init_kwargs` with the tokenizer; therefore a loaded tokenizer also has the mark.
+    # Put the entry into `init_kwargs`, because transformers saves `init_kwargs` with the tokenizer.
     tokenizer.init_kwargs[TREE_MARK] = True
     return tokenizer
 

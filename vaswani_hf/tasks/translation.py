@@ -42,7 +42,7 @@ from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, Tokeniz
 from ..translation.translator import Translator
 from .base import CardWords, Scores, Task, Tokenizers
 
-# The example sentence of a model card, by source language. No sentence is from a corpus.
+# The example sentence of a model card, by source language. The sentences do not come from a corpus.
 _EXAMPLES = {
     "en": "The model reads the whole sentence at once.",
     "de": "Das Modell liest den ganzen Satz auf einmal.",
@@ -199,7 +199,7 @@ class TranslationTokenizer(TokenizerSettings):
         return self.shared_vocabulary
 
     def kept(self, recorded: Any) -> "TranslationTokenizer":
-        """Return the section `recorded` with the BPE-dropout of this section."""
+        """Return `recorded`, the tokenizer section of the earlier run, with the BPE-dropout of this section."""
         return recorded.replace(bpe_dropout=self.bpe_dropout)
 
     @model_validator(mode="after")
@@ -319,7 +319,7 @@ class Translation(Task):
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: TranslationEvaluation
     ) -> list[str]:
         translator = Translator(model.eval(), corpus.source_tokenizer, corpus.target_tokenizer)
-        # Greedy search is accurate enough to compare the steps of a run.
+        # Use greedy search, because greedy search is accurate enough to compare the steps of a run.
         return list(translator.translate(sources, tokens_per_batch=evaluation.tokens_per_batch, num_beams=1))
 
     def score_outputs(
@@ -424,7 +424,9 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Refuse a split without usable pairs. A test split needs text on each side."""
+    """Raise an error for a split without usable pairs. Each side of a test split needs at least one line with
+    text.
+    """
     if split == "test":
         for side in ("source", "target"):
             files = " and ".join(data.listed(f"test_{side}"))
@@ -466,7 +468,7 @@ def in_both_directions(
 
 def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
     reversed_columns = {
-        # An empty side stays empty without a tag, so that cleaning drops the pair in both directions.
+        # Do not add a tag to an empty side, so that cleaning drops the pair in both directions.
         "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
         "target": batch["source"],
     }
@@ -480,7 +482,9 @@ def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
 def _scores_by_digits(
     translator: Translator, test: Dataset, translations: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the exact match per number of digits, on the test split and on the numbers below 100."""
+    """Return the exact match for each number of digits, on the numbers of the test split and on the numbers
+    below 100.
+    """
     short = range(SMALLEST_HELD_OUT)
     short_sources = [english_words(number) for number in short]
     sources = [*short_sources, *test["source"]]
@@ -497,7 +501,7 @@ def _scores_by_digits(
 def _ability(facts: dict[str, Any], data: TranslationData | None) -> str:
     source, target = facts.get("source_language"), facts.get("target_language")
     if not source:
-        return " for translation; between which languages is not known."
+        return " for translation; the two languages are not known."
     ability = f" that translates from `{source}` to `{target}`."
     if data is not None and data.both_directions:
         ability += f" It also translates from `{target}` to `{source}` if the text\n"

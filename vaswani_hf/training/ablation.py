@@ -2,9 +2,9 @@
 
 A YAML file lists the runs (`AblationList`). Each run is trained once for each seed, in the folder
 OUTPUT/NAME/seed_N. A finished training is not repeated, and an interrupted training continues at its newest
-checkpoint. Scores are those of the validation split, because choices must not be made on a test split. After
-each training the table OUTPUT/LIST.md, the picture OUTPUT/LIST.png and the numbers OUTPUT/LIST.json are
-written.
+checkpoint. The runs are scored on the validation split, because a test split must not influence the choice of
+a model. After each training the table OUTPUT/LIST.md, the picture OUTPUT/LIST.png and the numbers
+OUTPUT/LIST.json are written.
 """
 
 import json
@@ -44,17 +44,19 @@ Runs = dict[str, list[Recipe]]
 # error that ended the training.
 Results = dict[str, dict[str, Any] | str]
 
-# The column of differences leaves out keys with these beginnings, because the values of these keys depend on
-# the folder or the split.
+# The table of differences does not show keys that begin with these words, because the values of such keys
+# depend on the folder or the split.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# The placeholder for a value that comes from the model in `init_from`.
+# The table shows this text in place of a value that comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
 # The scores of the table, with their titles.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
 
 
 class FailedRunsError(Exception):
-    """Some trainings of a list have failed. The other trainings have finished."""
+    """Raised at the end of a list of runs if some trainings have failed. The other trainings have
+    finished.
+    """
 
 
 class AblationList(Settings):
@@ -64,20 +66,22 @@ class AblationList(Settings):
     """The recipe that all runs vary: a path relative to the list, or the name of a recipe of the package."""
     seeds: int = Field(1, ge=1)
     """The number of trainings of each run. The first training has the seed of the recipe, and each further
-    training has the next larger seed."""
+    training has the next larger seed.
+    """
     all: dict[str, Any] = {}
     """The recipe keys of all runs, with their values."""
     runs: dict[str, dict[str, Any]] = Field(min_length=1)
-    """The recipe keys of each run, with their values. The name of a run is the name of its folder."""
+    """The recipe keys of each run, with their values. The folder of a run has the name of the run."""
 
 
 def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None = None) -> Runs:
-    """Check a list, and return the recipes of each run. Each recipe scores its model on the validation split.
+    """Check a list of runs, and return the recipes of each run. Each recipe scores its model on the
+    validation split.
 
     Args:
         path (Path): The YAML file that lists the runs.
         output (Path): The folder of the runs.
-        overrides (list): Words of the form `--key`, `value`, which replace keys of `all`.
+        overrides (list): Command-line words such as "--max_steps", "100". The words replace keys of `all`.
         seeds (int, optional): The number of trainings of each run; by default `seeds` of the list.
 
     Returns:
@@ -143,12 +147,12 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """The recipe of the training `number` (counted from 0) of the run in `folder`."""
+    """Return the recipe of the training `number` (counted from 0) of the run in `folder`."""
     seed = recipe.seed + number
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
     bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}
     if bases:
-        # The recipe does not name the folders of earlier runs, because the list names these runs.
+        # Replace the names of earlier runs by the folders of these runs.
         init_from: Any = recipe.model.init_from
         if isinstance(init_from, InitFrom):
             stacks = {part: bases[base] for part, base in init_from.by_stack().items()}
@@ -156,16 +160,16 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
         else:
             init_from = bases[init_from]
         return recipe.replace(model=recipe.model.replace(init_from=init_from))
-    # If the folder already contains a run, that run must have the same recipe. A run with `init_from` is
-    # checked later, when the model in `init_from` exists.
+    # If the folder already contains a run, that run must have the same recipe. Do not check a run with
+    # `init_from` here, because the model in `init_from` may not exist yet.
     found = earlier_recipe(Path(recipe.output_dir))
     refuse_another_run(resolve(recipe, found) if found else recipe, found)
     return recipe
 
 
 def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
-    """The folder of the training `number` of the run `base`. If `base` is a checkpoint folder or a repository
-    of the Hub, return `base`.
+    """Return the folder of the training `number` of the run `base`. If `base` is a checkpoint folder or a
+    repository of the Hub, return `base`.
     """
     if base in earlier:
         return earlier[base][number].output_dir
@@ -215,7 +219,8 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
                 results[recipe.output_dir] = train(recipe)
         except InterruptedRunError as error:
             raise InterruptedRunError(f"{error} To continue the list, repeat the command.") from None
-        except Exception as error:  # A failed training must not stop the other trainings.
+        except Exception as error:
+            # Store the error as the result, because a failed training must not stop the other trainings.
             message = " ".join(str(error).split())
             results[recipe.output_dir] = message
             print(f"{name}, seed {recipe.seed}: {message}", file=sys.stderr, flush=True)
@@ -226,7 +231,9 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
 
 
 def _time_left(started: float, num_done: int, num_trainings: int) -> str:
-    """The estimated time for the remaining trainings, in words; empty before the first training has ended."""
+    """Return the estimated time for the remaining trainings, in words; empty before the first training has
+    ended.
+    """
     if num_done == 0:
         return ""
     seconds = (time.monotonic() - started) / num_done * (num_trainings - num_done)
@@ -245,7 +252,7 @@ def _write_files(runs: Runs, results: Results, output: Path, stem: str) -> None:
 
 
 def _has_ended(recipe: Recipe) -> bool:
-    """True if the output folder has the results of this run, and not the results of another run."""
+    """Return True if the output folder has the results of this run, and not the results of another run."""
     try:
         earlier = earlier_recipe(Path(recipe.output_dir))
         if earlier is None:
@@ -310,7 +317,7 @@ def _training_facts(recipe: Recipe, result: dict[str, Any] | str) -> dict[str, A
 
 
 def as_json(compared: list[dict[str, Any]]) -> str:
-    """The result of `comparison` as JSON."""
+    """Return the result of `comparison` as JSON."""
     return json.dumps({"runs": finite(compared)}, indent=2, ensure_ascii=False)
 
 
@@ -320,14 +327,14 @@ def changes(recipe: Recipe, first: Recipe) -> str:
     # If the parts of a model start from different models, `init_from` has one key per part.
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
-        # The folder of an earlier run is OUTPUT/NAME/seed_N.
+        # Show the name of an earlier run instead of its folder OUTPUT/NAME/seed_N.
         key: _name_of_base(value) if value and key.startswith("model.init_from") else value
         for key in keys
         if (value := _value(recipe, key)) not in (_value(first, key), _OF_THE_BASE)
         and not key.startswith(_OF_THE_PLACE)
     }
     last = [key.removeprefix("model.") if "init_from" in key else key.rpartition(".")[2] for key in changed]
-    # Write the section before a key that two sections have, such as `lowercase`.
+    # If two sections have the same key, such as `lowercase`, write the name of the section before the key.
     names = [name if last.count(name) == 1 else key for key, name in zip(changed, last, strict=True)]
     words = ["null" if value is None else value for value in changed.values()]
     return ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
@@ -339,8 +346,8 @@ def _name_of_base(folder: str) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """The value of a key. A missing key has the value of the base model, or the default of the config if
-    there is no base model.
+    """Return the value of a key. If the recipe does not have the key, return the value of the base model, or
+    the default of the config without a base model.
     """
     values = recipe.values()
     if key in values:
@@ -351,7 +358,7 @@ def _value(recipe: Recipe, key: str) -> Any:
 
 
 def table(compared: list[dict[str, Any]]) -> str:
-    """The result of `comparison` as a table in Markdown."""
+    """Return the result of `comparison` as a table in Markdown."""
     scores = " | ".join(_SCORES.values())
     lines = [
         f"| run | differs from the first run by | seeds | parameters, millions | steps | minutes | {scores} |",
@@ -417,7 +424,8 @@ def _draw(compared: list[dict[str, Any]], path: Path) -> None:
             minutes = [row["seconds"] / 60 for row in rows]
             losses = [row["eval_loss"] for row in rows]
             right.plot(minutes, losses, label=label, color=color, linestyle=style)
-            # The legend names a run once. Labels that begin with "_" are not in the legend.
+            # Name each run only once in the legend. matplotlib leaves labels that begin with "_" out of the
+            # legend.
             label = "_"
     scores = [run["mean"]["bleu"] for run in ended]
     # Start the axis near the lowest score, so that small differences are visible.

@@ -50,7 +50,8 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
         weights = load_file(folder / name)
         if {name: tensor.shape for name, tensor in weights.items()} != shapes:
             raise ValueError(
-                f"'{folder}' and '{folders[0]}' hold different models; average checkpoints of one run."
+                f"`checkpoints` must be checkpoints of one run, but '{folder}' and '{folders[0]}' hold different "
+                "models."
             )
         for key, tensor in weights.items():
             total[key] += tensor.float()
@@ -66,7 +67,7 @@ def numbered_checkpoints(
     moving averages.
     """
     if not run.is_dir():
-        raise ValueError(f"'{run}' must be the folder of a run, but there is no such folder.")
+        raise ValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")
     found = checkpoints_in(run)
     if found:
         state = read_state(found[-1])
@@ -86,16 +87,19 @@ def numbered_checkpoints(
         if best is not None:
             lacking = f"take the last checkpoints, or train with a validation that measures {metric}"
         remedy = "ask for fewer" if found else lacking
-        raise ValueError(f"'{run}' must hold {wanted:,} {kind}, but holds {len(found):,}; {remedy}.")
+        raise ValueError(
+            f"`checkpoints` must be a run with {wanted:,} {kind}, but '{run}' has {len(found):,}; {remedy}."
+        )
     return found[-wanted:]
 
 
 def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool = False) -> None:
     """Write a checkpoint with the average of the weights of several checkpoints of one model.
 
-    The new folder has the recipe of the checkpoints if all checkpoints have the same recipe. Otherwise the
-    folder has the first recorded recipe, and results.json names all checkpoints. If `raw` is true, the
-    function averages the weights themselves instead of their moving averages.
+    The new folder has the recipe of the checkpoints if all checkpoints have the same recipe. If the recipes
+    differ, the folder has the first recipe that was found in a checkpoint, and results.json names all
+    checkpoints. If `raw` is true, the function averages the weights themselves instead of their moving
+    averages.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
@@ -119,8 +123,8 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
 
 def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[str]:
-    """Return the name of the weights file of each checkpoint: the file of moving averages if the checkpoint
-    has this file.
+    """Return the name of the weights file of each checkpoint. If a checkpoint has a file of moving averages,
+    return the name of this file.
 
     The final checkpoint of a run has only one weights file. The weights file of the final checkpoint holds
     the moving averages if the run computes moving averages.
@@ -130,8 +134,8 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
         if any(have) and not has and (folder / STATE_FILE).is_file():
             other = names[have.index(True)]
             raise ValueError(
-                f"'{name}' has no {AVERAGED_WEIGHTS_FILE}, but '{other}' has; leave '{name}' out, or give `--raw` to average the weights "
-                "themselves."
+                f"`checkpoints` must all have {AVERAGED_WEIGHTS_FILE}, as '{other}' has, but '{name}' has none; leave "
+                f"'{name}' out, or give `--raw` to average the weights themselves."
             )
     return [AVERAGED_WEIGHTS_FILE if has else WEIGHTS_FILE for has in have]
 
@@ -139,7 +143,7 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
     """If all checkpoints have the same recipe, write the recipe.
 
-    Otherwise write the first recipe and the names of all checkpoints.
+    If the recipes differ, write the first recipe and the names of all checkpoints.
     """
     paths = [recipe_file(folder) for folder in folders]
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
@@ -154,7 +158,7 @@ def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path
 
 
 def _shown(name: str | Path) -> str:
-    """Return the published name of a checkpoint, which is the name of its folder, or RUN/checkpoint-STEP."""
+    """Return the name of a checkpoint for publishing: the name of its folder, or RUN/checkpoint-STEP."""
     if not Path(name).is_dir():
         return str(name)
     place = Path(os.path.abspath(name))
@@ -176,10 +180,11 @@ def _refuse_another_model(
         ours, theirs = getattr(model.config, field), getattr(config, field)
         if ours != theirs and field not in FREE_FIELDS:
             raise ValueError(
-                f"'{name}' and '{first}' are different models: `{field}` is {theirs!r} and {ours!r}; average checkpoints of one run."
+                f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' are different models: "
+                f"`{field}` is {theirs!r} and {ours!r}."
             )
     vocabularies = [[one.get_vocab() for one in both] for both in (tokenizers, load_tokenizers(folder, name))]
     if vocabularies[0] != vocabularies[1]:
         raise ValueError(
-            f"'{name}' and '{first}' have different vocabularies; average checkpoints of one run."
+            f"`checkpoints` must be checkpoints of one run, but '{name}' and '{first}' have different vocabularies."
         )

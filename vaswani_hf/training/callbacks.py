@@ -1,4 +1,5 @@
-"""The callbacks of a run: the log, the end after a signal or a diverged loss, and early stopping.
+"""Callbacks of a run. The callbacks write the log, end the run after a signal or a diverged loss, and stop
+the run early.
 
 The callback that pushes checkpoints is in publish/during_training.py.
 """
@@ -31,8 +32,8 @@ MOST_STEPS = 100
 # of a uniform guess.
 LEARNED = 1.0
 
-# A run estimates its time after at least this number of seconds and of steps. The first step does not count,
-# because it is slower.
+# A run prints an estimate of its duration after at least this number of seconds and this number of steps. The
+# first step is not counted, because the first step is slower.
 LEAST_SECONDS = 10.0
 LEAST_STEPS = 3
 
@@ -40,7 +41,7 @@ LEAST_STEPS = 3
 class RunLogCallback(TrainerCallback):
     """Write a row of metrics.jsonl and print a line at each log step, with the speed and the time left.
 
-    After the first steps, print an estimate of the time of the run in hours.
+    After the first steps, print an estimate of the duration of the run in hours.
     """
 
     def __init__(self, trainer: VaswaniTrainer):
@@ -142,7 +143,7 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float, loss_nam
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, without damaged lines. The list is empty if the file is missing."""
+    """Return the rows of a metrics.jsonl, without damaged lines. The list is empty if the file is missing."""
     if not path.exists():
         return []
     rows = []
@@ -161,14 +162,15 @@ class DivergenceDetector:
 
     All processes make the same decision.
 
-    The loss of a uniform guess is log V nats per token for V classes, with and without label smoothing.
+    A uniform guess gives each of the V classes the probability 1 / V. The loss of a uniform guess is log V
+    nats per token, with and without label smoothing.
 
-    - If the model has learned something, the limit is the middle between its lowest loss and the loss of a
-      uniform guess. The loss has exploded if it is above the limit for a tenth of the steps of the run in a
-      row (at least 10 and at most 100 steps).
-    - A second limit holds for all models: twice the larger of the loss of a uniform guess and the first loss,
-      because the first loss may be high after a bad initialization. The loss has exploded if it is above the
-      second limit for 10 steps in a row.
+    - If the model has learned something, the first limit is halfway between the lowest loss of the model and
+      the loss of a uniform guess. The loss has exploded if the loss is above the first limit for N
+      consecutive steps. N is a tenth of the steps of the run, but at least 10 and at most 100 steps.
+    - For all models, the second limit is twice the loss of a uniform guess, or twice the first loss if the
+      first loss is larger. The first loss may be high after a bad initialization. The loss has exploded if
+      the loss is above the second limit for 10 consecutive steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. `earlier` is the list of the mean losses that the run logged
@@ -179,10 +181,10 @@ class DivergenceDetector:
         self.uniform = uniform
         self.patience = min(max(max_steps // 10, NUM_STEPS), MOST_STEPS)
         self.first = earlier[0] if earlier else None
-        # The lowest mean loss of 10 steps in a row.
+        # The lowest mean loss of 10 consecutive steps.
         self.lowest = min(earlier, default=math.inf)
-        # The first step of the latest series of losses above the limit; None if the latest loss is not above
-        # the limit.
+        # The first of the latest consecutive steps with a loss above the limit; None if the latest loss is
+        # not above the limit.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
@@ -207,7 +209,7 @@ class DivergenceDetector:
         return step - self.since + 1 >= patience
 
     def message(self, step: int) -> str:
-        """The error message if the loss has exploded at `step`."""
+        """Return the error message if the loss has exploded at `step`."""
         before = f"; the lowest mean loss before is {self.lowest:.2f}" if math.isfinite(self.lowest) else ""
         return (
             f"The loss has exploded: it has been too high since step {self.since:,}, and is {self._recent[-1]:.2f} nats per token at "
@@ -216,15 +218,15 @@ class DivergenceDetector:
 
 
 class NoStepsLeftError(Exception):
-    """The run has no steps left after the checkpoint that it continues from."""
+    """Raised if a resumed run has no steps left after its checkpoint."""
 
 
 class StopCallback(TrainerCallback):
     """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
     All processes make the same decision, because the losses and signals are summed over all processes. The
-    callback reads the sums of a step after the next step, because an earlier read would make the GPU wait.
-    Before a save, a validation or a log line, all sums are read.
+    callback reads the sums of a step one step later, because an earlier read would make the GPU wait. Before
+    a save, a validation or a log line, the callback reads all sums.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
@@ -280,7 +282,7 @@ class StopCallback(TrainerCallback):
         raise self.trainer.divergence(what, step, first_bad - 1)
 
     def _can_be_read(self) -> bool:
-        """True if the oldest sums can be read without waiting for the device."""
+        """Return True if the oldest sums can be read without waiting for the device."""
         _, _, arrival = self.pending[0]
         return len(self.pending) > 1 or arrival is None
 

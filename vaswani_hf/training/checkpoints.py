@@ -1,4 +1,4 @@
-"""The numbered checkpoints of a run: writing, selecting and deleting.
+"""Writes, selects and deletes the numbered checkpoints of a run.
 
 A checkpoint is written into the staging folder `.saving` of the output folder, and moved into the output
 folder when the checkpoint is complete.
@@ -64,8 +64,8 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # The output folder already has a checkpoint of this step. A run saves a step again if the earlier
-        # checkpoint is damaged or its validation was interrupted.
+        # The output folder already has a checkpoint of this step. A run saves a second checkpoint of a step
+        # if the first checkpoint is damaged, or if the validation of the first checkpoint was interrupted.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -94,7 +94,8 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # The best checkpoint takes the place of the oldest of these checkpoints, unless only one is kept.
+        # The best checkpoint replaces the oldest checkpoint in `kept`. If only one checkpoint is kept, keep
+        # both.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
@@ -102,7 +103,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
             continue
         fault = verify_manifest(checkpoint, [])
         if fault and step_in_name(checkpoint) > step_in_name(kept[0]):
-            # Keep the damaged checkpoint, because the end of the run reports it.
+            # Keep the damaged checkpoint, because the run names the checkpoint in a message at the end.
             continue
         if fault:
             say(f"deleting '{checkpoint}', which is older than the kept checkpoints and damaged: {fault}")
@@ -156,7 +157,9 @@ def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[in
 
 
 def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
-    """Return the checkpoints that an uninterrupted run also saves, according to their manifests."""
+    """Return the checkpoints at the steps that `save_steps` schedules, according to the manifests of the
+    checkpoints.
+    """
     found = []
     for checkpoint in checkpoints:
         try:
@@ -171,8 +174,9 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     """Return the checkpoints from which the run makes the final weights.
 
     `average_checkpoints` selects several last checkpoints, and `early_stopping_patience` selects the best
-    checkpoint. Without both keys, the function returns the last checkpoint. `step` is the last step of the
-    run. The function leaves out damaged checkpoints, and prints a line for each damaged checkpoint.
+    checkpoint. If the recipe has neither key, the function returns the last checkpoint. `step` is the last
+    step of the run. The function leaves out damaged checkpoints, and prints a line for each damaged
+    checkpoint.
     """
     last = folder / f"checkpoint-{step}"
     # Leave out checkpoints with a damaged manifest, because the manifest states whether a checkpoint was
@@ -203,14 +207,14 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """Return the name of the file with the weights that the final checkpoint uses: the moving averages if the
-    run has them.
+    """Return the name of the weights file that the final checkpoint uses. In a run with moving averages this
+    is the file of the moving averages.
     """
     return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 
 
 def checkpoints_until(folder: str | Path, step: int) -> list[Path]:
-    """The checkpoints up to a step, sorted by step."""
+    """Return the checkpoints up to a step, sorted by step."""
     return [checkpoint for checkpoint in checkpoints_in(folder) if step_in_name(checkpoint) <= step]
 
 

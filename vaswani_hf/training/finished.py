@@ -1,7 +1,8 @@
 """The final files of a finished run, their manifest, and the repair of damaged or missing files.
 
 The manifest of the output folder has the sizes and hashes of the final files, the text of recipe.yaml and
-results.json, and the digest of the training pairs. A run that continues deletes the manifest.
+results.json, and the digest of the training pairs. If a finished run continues, for example with more steps,
+the run deletes the manifest.
 """
 
 import json
@@ -42,14 +43,16 @@ def _outputs_files() -> list[str]:
 
 
 def _final_files() -> list[str]:
-    """Patterns of the files that a run writes at its end. The folder may also have files of the user."""
+    """Return patterns of the files that a run writes at its end. The folder may also contain files of the
+    user.
+    """
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 
 def write_final_record(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
     """Write the manifest of a finished run, then recipe.yaml and results.json.
 
-    The manifest also has the texts of both files.
+    The manifest also contains the texts of recipe.yaml and results.json.
     """
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}

@@ -11,13 +11,13 @@ NUM_PAPER_GPUS = 8
 # The share of its peak that a GPU is assumed to reach. This share is an assumption, because no GPU run of
 # this package has been measured. Small models and small batches reach a smaller share.
 ASSUMED_UTILIZATION = 0.3
-# The prices in the table below are those of the smallest machine with one GPU of this model.
+# Each price in `GPUS` is the price of the smallest machine with one GPU of the model.
 PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-pricing"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model with its peaks without sparsity, in TFLOPS.
+    """A GPU model, with its peak speeds in TFLOPS. The speeds are those without sparsity.
 
     Attributes:
         bf16: The peak of matrix products in bfloat16; None if the hardware has no bfloat16.
@@ -33,7 +33,9 @@ class Gpu:
     price: float | None = None
 
     def peak(self, bf16: bool) -> tuple[float, str]:
-        """The peak in FLOPs per second, and its dtype: bfloat16 if `bf16` is true and the GPU has it."""
+        """Return the peak in FLOPs per second, and the dtype of this peak: bfloat16 if `bf16` is true and the
+        GPU supports bfloat16, otherwise float32.
+        """
         if bf16 and self.bf16 is not None:
             return self.bf16 * 1e12, "bfloat16"
         return self.fp32 * 1e12, "float32"
@@ -41,7 +43,7 @@ class Gpu:
 
 _NVIDIA = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
 # The H100, the H200 and the V100 are the SXM models. The sources of H100, H200, L4 and L40S give the bfloat16
-# peaks with sparsity. The peak without sparsity is half of this number.
+# peaks with sparsity. Without sparsity the peak is half of the number in the data sheet.
 GPUS = {
     "H200": Gpu(989, 67, "https://www.nvidia.com/en-us/data-center/h200/", 5.0),
     "H100": Gpu(989, 67, "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"),

@@ -24,8 +24,11 @@ WORKERS_OF_A_CORE = 16
 def resolve_defaults(
     training: AnyTraining, earlier: AnyTraining | None, model: nn.Module, *, streams: bool
 ) -> AnyTraining:
-    """Return the section `training`, with `bf16` and `dataloader_num_workers` decided for this machine."""
-    # A PyTorch build for GPUs returns a current accelerator even if the machine has no accelerator.
+    """Return the section `training` with the values of `bf16` and `dataloader_num_workers` for this
+    machine.
+    """
+    # Call `is_available` first, because a PyTorch build for GPUs returns a current accelerator even if the
+    # machine has no accelerator.
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = accelerator or torch.device("cpu")
     bf16, workers = training.bf16, training.dataloader_num_workers

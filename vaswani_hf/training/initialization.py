@@ -21,7 +21,15 @@ from ..model.translator_vaswani import tags_of
 from ..recipe.loading import readable_record
 from ..recipe.published import is_folder_of_base
 from ..settings.data import last_part
-from ..settings.sections import FREE_FIELDS, MODEL_FIELDS, STACKS, InitFrom, ModelSettings, TokenizerSettings
+from ..settings.sections import (
+    FREE_FIELDS,
+    MODEL_FIELDS,
+    SMALLEST_VOCABULARY,
+    STACKS,
+    InitFrom,
+    ModelSettings,
+    TokenizerSettings,
+)
 from ..tasks import Task
 
 _TABLE = "embed_tokens.weight"
@@ -31,7 +39,7 @@ _OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_wo
 
 
 class Base(NamedTuple):
-    """A model whose weights a run starts from."""
+    """A base of a run: a model from whose weights the run starts."""
 
     name: str
     folder: Path
@@ -70,7 +78,7 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
 
 
 def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) -> bool:
-    """Return True if the earlier run in a folder has already started from the bases of `model.init_from`."""
+    """Return True if the earlier run in a folder has started from the models that `model.init_from` names."""
     has_begun = bool(checkpoints_in(folder)) or (folder / WEIGHTS_FILE).exists()
     now = model.init_from
     before = recorded.init_from
@@ -85,8 +93,8 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
 
 
 def _is_same(name: str, recorded: str) -> bool:
-    """Return True if `name` in a recipe means the base that a run has recorded, even if a folder has been
-    moved.
+    """Return True if `name` and `recorded` mean the same base, even if the folder of the base has been moved.
+    `recorded` is the name in the saved recipe of a run.
     """
     if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
@@ -97,8 +105,8 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the section `model` of a resumed run, with the recorded fields and the recorded names of the
-    bases.
+    """Return the section `model` of a resumed run, with the config fields and the names of the bases from the
+    saved recipe.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
@@ -147,14 +155,14 @@ def _pinned(name: str, folder: Path) -> str:
 
 
 def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
-    """The base whose tokenizers the run keeps. All bases must have the same vocabularies."""
+    """Return the base whose tokenizers the run keeps. All bases must have the same vocabularies."""
     first, *others = bases.values()
     own = [_without_mask(tokenizer) for tokenizer in load_tokenizers(first.folder, first.name)]
     for other in others:
         if own != [_without_mask(tokenizer) for tokenizer in load_tokenizers(other.folder, other.name)]:
             raise ValueError(
-                f"'{first.name}' and '{other.name}', the models of `model.init_from`, have different vocabularies; "
-                "train new tokenizers with `tokenizer.keep: false`."
+                f"`model.init_from` must name models with one vocabulary, but '{first.name}' and '{other.name}' have "
+                "different vocabularies; train new tokenizers with `tokenizer.keep: false`."
             )
     return first
 
@@ -169,7 +177,7 @@ def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 def with_kept_tokenizers(
     section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]
 ) -> TokenizerSettings:
-    """Return the section `tokenizer` with the values that describe the tokenizers of the base."""
+    """Return the section `tokenizer`, changed so that the section describes the tokenizers of the base."""
     base = _base_of_tokenizers(bases)
     name = base.name
     source, target = _tokenizers_for(task, base)
@@ -182,17 +190,19 @@ def with_kept_tokenizers(
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
-        "vocab_size": len(source),
-        "target_vocab_size": None if target is source else len(target),
+        # The sizes are upper limits. The tokenizers of an imported model may be smaller than the smallest size
+        # of a trained tokenizer.
+        "vocab_size": max(len(source), SMALLEST_VOCABULARY),
+        "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,
         "lowercase": "Lowercase" in kinds,
         "normalization": next((kind for kind in kinds if kind in ("NFC", "NFKC")), None),
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # Accept the `vocab_size` that the base's own recipe has, because a recipe that extends the base's recipe
-    # repeats this value. The tokenizer may have fewer tokens than `vocab_size` (small corpus) or one token
-    # more (`<mask>`).
+    # Accept the `vocab_size` of the base's recipe, because a recipe that extends the base's recipe has the
+    # same value. Also accept the number of tokens of the tokenizer, which may be smaller than `vocab_size`
+    # (for a small corpus) or larger by one (`<mask>`).
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
@@ -216,8 +226,8 @@ def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, Pr
         return task.adopt_tokenizers(source, target)
     except ValueError as error:
         raise ValueError(
-            f"'{base.name}', the model of `model.init_from`, {error}; its tokenizers cannot be used for "
-            f"`task: {task.name}`, so train new tokenizers with `tokenizer.keep: false`."
+            f"`model.init_from` must have tokenizers for `task: {task.name}`, but '{base.name}' {error}; train new "
+            "tokenizers with `tokenizer.keep: false`."
         ) from None
 
 
@@ -228,7 +238,7 @@ def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> N
 
 @torch.no_grad()
 def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
-    """Copy the weights of the bases into an untrained model, and return a message.
+    """Copy the weights of the bases into an untrained model, and return a message that names the bases.
 
     The embedding of a token that is not in the vocabulary of the base keeps its random values.
     """
@@ -268,7 +278,7 @@ def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Co
 
 
 def get_stack(model: PreTrainedModel, stack: str) -> Any:
-    """The encoder or the decoder of a model.
+    """Return the encoder or the decoder of a model.
 
     A language model consists of only an encoder or only a decoder.
     """
@@ -276,11 +286,15 @@ def get_stack(model: PreTrainedModel, stack: str) -> Any:
 
 
 def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
-    """Return the matrices [V, D] with one row per token: the embedding and, if present, the output
-    projection.
+    """Return the weights with one row per token: the embedding [V, D] and, if present, the output projection
+    [V, D] and the bias [V] of the output projection.
     """
-    has_output = stack == "decoder" or not model.config.is_encoder_decoder
-    return [get_stack(model, stack).embed_tokens.weight, *([model.lm_head.weight] if has_output else [])]
+    found = [get_stack(model, stack).embed_tokens.weight]
+    if stack == "decoder" or not model.config.is_encoder_decoder:
+        found.append(model.lm_head.weight)
+        if model.lm_head.bias is not None:
+            found.append(model.lm_head.bias)
+    return found
 
 
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:

@@ -26,7 +26,7 @@ def measure_speed(
     length: int,
     seconds: float = 10.0,
 ) -> tuple[float, str]:
-    """Measure training steps for some seconds. Return the target tokens per second, and the hardware.
+    """Measure training steps for `seconds` seconds. Return the target tokens per second, and the hardware.
 
     All sentences have `length` random tokens, so batches have no padding. The forward and backward passes are
     repeated until the time is over. The time of an optimizer step is measured once and added.
@@ -40,7 +40,7 @@ def measure_speed(
     for weight in frozen_weights(model, training.frozen):
         weight.requires_grad_(False)
     if training.gradient_checkpointing:
-        # transformers 5.23 has a new name for this method.
+        # Try two names of the method, because transformers 5.23 renamed the method.
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)()
     if training.torch_compile:
@@ -52,7 +52,7 @@ def measure_speed(
     if regularizer is not None:
         compute = partial(regularizer.build(model, training, autocast), model)
 
-    # A CPU computes a large batch in parts.
+    # On a CPU measure only a part of a large batch, because a CPU computes a large batch in parts.
     source_tokens = training.source_tokens_per_batch
     target_tokens = training.target_tokens_per_batch
     largest = largest_part(training, config.d_model) if is_cpu else None
@@ -60,7 +60,7 @@ def measure_speed(
     rows = max(1, int(share * max(source_tokens, target_tokens)) // length)
     source_length = min(length, max(1, int(share * source_tokens) // rows))
     target_length = min(length, max(1, int(share * target_tokens) // rows))
-    # The first ids are special tokens.
+    # Draw ids from 4 on, because the ids below 4 are special tokens.
     source = torch.randint(4, config.vocab_size, (rows, source_length), device=device)
     labels = torch.randint(4, config.decoder_vocab_size, (rows, target_length), device=device)
     batch = {
@@ -100,7 +100,7 @@ def measure_speed(
     optimizer.step()
     synchronize()
     optimizer_seconds = time.perf_counter() - start
-    # Count the positions of a full step in units of the measured part.
+    # Scale the measured time to the number of positions of a full step.
     step_tokens = training.gradient_accumulation_steps * target_tokens
     step_seconds = step_tokens / labels.numel() * elapsed / num_parts + optimizer_seconds
     return step_tokens / step_seconds, hardware

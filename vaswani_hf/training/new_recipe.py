@@ -1,6 +1,6 @@
 """`vaswani init`: writes a commented recipe that fits a corpus of sentence pairs.
 
-The sizes are those of the recipes for Multi30k and Tatoeba and of the paper's base model.
+The model sizes come from the recipes for Multi30k and Tatoeba and from the paper's base model.
 docs/explanation/results.md has the results of the recipes.
 """
 
@@ -22,22 +22,24 @@ from .measure import measure_speed
 from .plan import plan_run
 from .planned_model import planned_config
 
-# The largest number of pairs from which the numbers of tokens are estimated.
+# The numbers of tokens are estimated from at most this number of pairs.
 SAMPLE_SIZE = 20_000
-# Too few pairs for a training, a validation and a test split.
+# Refuse a corpus with fewer pairs, because the corpus must be divided into a training, a validation and a
+# test split.
 FEWEST_PAIRS = 100
-# The recipe for Multi30k has 80 tokens of text for each entry of the vocabulary. A token has about 4 bytes.
+# Choose a vocabulary with an entry for 320 bytes of text. The recipe for Multi30k has 80 tokens of text for
+# each entry, and a token has about 4 bytes.
 _BYTES_PER_ENTRY = 320
-# Comments begin in this column.
+# Comments in the written recipe begin in this column.
 _COLUMN = 38
 
 
 @dataclass(frozen=True)
 class _Size:
-    """The settings for corpora of at most `most_pairs` pairs."""
+    """The settings that `vaswani init` chooses for a corpus of at most `most_pairs` pairs."""
 
     most_pairs: float
-    # Where the settings come from.
+    # The origin of the settings, for a comment in the written recipe.
     reason: str
     vocab_size: int
     d_model: int
@@ -52,8 +54,8 @@ class _Size:
     epochs: int
     fewest_steps: int
     most_steps: int
-    # The keys of the schedule, with their comments. `warmup_share` gives the warm-up as a share of all steps. The
-    # written recipe has the key `warmup_steps`.
+    # The keys of the schedule, with their comments. `warmup_share` is the length of the warm-up as a share of
+    # all steps; the written recipe has the key `warmup_steps` instead.
     schedule: dict[str, tuple[Any, str]]
     warmup_share: float
     average_checkpoints: int
@@ -157,7 +159,7 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Facts about a corpus. The numbers of tokens are estimates from a sample."""
+    """Facts about a corpus. All numbers of tokens are estimated from a sample of the pairs."""
 
     num_pairs: int
     num_sampled: int
@@ -173,7 +175,7 @@ class _Corpus:
 
 
 def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[str, str]:
-    """A recipe for a corpus as YAML, and a summary in one sentence.
+    """Return a recipe for a corpus as YAML, and a summary in one sentence.
 
     `data` has the languages and the training files, as in the section `data` of a recipe. The function measures
     training steps on this machine for `seconds` seconds.
@@ -183,7 +185,8 @@ def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[s
     pairs: Any = TASKS["translation"].load_split(section, "train", 1)
     if len(pairs) < FEWEST_PAIRS:
         raise ValueError(
-            f"The training data must have at least {FEWEST_PAIRS} sentence pairs, but has {len(pairs):,}; give more data."
+            f"The training data must have at least {FEWEST_PAIRS} sentence pairs, but has {len(pairs):,}; "
+            "give more data, or write a recipe yourself."
         )
     size = next(size for size in _SIZES if len(pairs) <= size.most_pairs)
     corpus = _survey(pairs, size.vocab_size)
@@ -251,7 +254,7 @@ def _survey(pairs: Dataset, largest_vocabulary: int) -> _Corpus:
 
 
 def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, dict[str, tuple[Any, str]]]:
-    """The keys of each section, with their values and comments."""
+    """Return the keys of each section, with their values and comments."""
     held_out = min(1000, corpus.num_pairs // 20)
     tokens_per_epoch = max(corpus.source_tokens, corpus.target_tokens)
     tokens_per_batch = size.tokens_per_batch
@@ -267,8 +270,12 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
         rate = float(f"{rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
         schedule["learning_rate"] = (
             rate,
-            "the highest learning rate; lower than in the named recipe, because the batches are smaller",
+            "the highest learning rate; lower than in the recipe of the model, because the batches are smaller",
         )
+    vocabulary_reason = "an entry for about 80 tokens of text, as in the recipe multi30k_en_de"
+    if corpus.vocab_size == size.vocab_size:
+        tokens_per_entry = (corpus.source_tokens + corpus.target_tokens) / corpus.vocab_size
+        vocabulary_reason = f"the text has about {tokens_per_entry:,.0f} tokens for each entry"
     tokenize, tokenize_reason = _bleu_tokenizer(data["target_language"], corpus)
     return {
         "data": {
@@ -289,7 +296,7 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
         "tokenizer": {
             "vocab_size": (
                 corpus.vocab_size,
-                "joint byte-level BPE; an entry for about 80 tokens of text, as in the recipe multi30k_en_de",
+                f"joint byte-level BPE; {vocabulary_reason}",
             ),
         },
         "model": {
@@ -360,6 +367,6 @@ def _lines(keys: dict[str, tuple[Any, str]]) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """A value on one line."""
+    """Return a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)
     return text.removesuffix("...\n").strip()

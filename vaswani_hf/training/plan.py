@@ -3,7 +3,7 @@
 step_cost.py runs the training step of the real model without data, and counts FLOPs and memory. The paper
 estimates FLOPs in another way (Section 5.2, Table 2): training time times number of GPUs times "an estimate
 of the sustained single-precision floating-point capacity of each GPU" (footnote 5). The paper's numbers are
-larger than the counted FLOPs, because no training reaches that capacity.
+larger than the counted FLOPs, because no training reaches the sustained capacity of a GPU.
 """
 
 import math
@@ -54,11 +54,11 @@ def plan_run(
 ) -> dict[str, Any]:
     """Plan a run of one process, and return the values that `plan_as_text` prints.
 
-    `hardware` is a GPU in gpus.py. `tokens_per_second` is a measured rate of target tokens. With `measure`,
-    this function measures the rate on this machine. `price_per_hour` is the price of the hardware.
-    `mean_length` is the assumed mean length of a sentence (tokens). Values that depend on the number of steps
-    are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several processes share each
-    batch, the FLOPs are the sum over all processes.
+    `hardware` is a GPU in gpus.py. `tokens_per_second` is a measured rate of target tokens. If `measure` is
+    true, this function measures the rate of target tokens on this machine. `price_per_hour` is the price of
+    the hardware. `mean_length` is the assumed mean length of a sentence (tokens). Values that depend on the
+    number of steps are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several
+    processes share each batch, the FLOPs are the sum over all processes.
     """
     model_class = TASKS[task].model_class
     config = planned_config(model, tokenizer)
@@ -77,7 +77,8 @@ def plan_run(
     on_accelerator = batch_cost(config, training, model_class, length)
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # A part can hold the longest sentence, because a sentence is never divided between parts.
+        # A part is at least as long as the longest sentence, because a sentence is never divided between
+        # parts.
         largest = max(largest, longest)
     on_processor = batch_cost(
         config, training, model_class, length, on_accelerator=False, largest_part=largest
@@ -93,7 +94,7 @@ def plan_run(
         source_tokens = batches * training.source_tokens_per_batch
         target_tokens = batches * training.target_tokens_per_batch
 
-    # The speed is the number of seconds of a step, and a text about its origin.
+    # `speed` has the seconds of a step, and a text that says where this number comes from.
     seconds = None
     speed = "give `--hardware`, `--measure` or a measured `--tokens_per_second`"
     if measure:
@@ -137,7 +138,7 @@ def plan_run(
 
 
 def _price(hours: float | None, price_per_hour: float | None, name: str | None) -> dict[str, Any] | None:
-    """The price of the run; None if the price per hour or the number of hours is unknown."""
+    """Return the price of the run; None if the price per hour or the number of hours is unknown."""
     source = "by `--price_per_hour`"
     if price_per_hour is None and name in GPUS:
         price_per_hour = GPUS[name].price
@@ -162,7 +163,7 @@ def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
 
 
 def parameters_by_part(model: Any) -> dict[str, Any]:
-    """The numbers of parameters by stack and part. A tied parameter counts once."""
+    """Return the numbers of parameters by stack and part. A tied parameter counts once."""
     only_stack = getattr(model.config, "stack", None)
     stacks = {stack: dict.fromkeys(("total", *_PARTS.values()), 0) for stack in ("encoder", "decoder")}
     total = embeddings = 0
@@ -188,10 +189,10 @@ def batch_cost(
     on_accelerator: bool = True,
     largest_part: int | None = None,
 ) -> StepCost:
-    """The cost of a training step with a full batch of sentences of `length` tokens.
+    """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
-    The side with fewer tokens per batch has shorter sentences. `largest_part` is the largest number of
-    positions per side if the batch is computed in parts.
+    If the token budgets of source and target differ, the side with the smaller budget has shorter sentences.
+    `largest_part` is the largest number of positions per side if the batch is computed in parts.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -218,12 +219,13 @@ def planned_flops(
     length: int,
     cost: StepCost,
 ) -> dict[str, Any]:
-    """The FLOPs of a step and of the run for sentences of `length` tokens: counted, and estimated as in the
-    paper.
+    """Return the FLOPs of a step and of the run for sentences of `length` tokens. The FLOPs are counted, and
+    also estimated as in the paper.
     """
     in_paper = cost
     if training.gradient_checkpointing:
-        # The paper did not use gradient checkpointing.
+        # Count the FLOPs without gradient checkpointing, because the paper did not use gradient
+        # checkpointing.
         in_paper = batch_cost(config, training.replace(gradient_checkpointing=False), model_class, length)
 
     seconds = paper_seconds(_step_flops(in_paper, training), length)
@@ -255,7 +257,8 @@ def _memory(cost: StepCost, training: AnyTraining) -> dict[str, Any]:
 
 
 def paper_seconds(flops: float, length: int) -> float:
-    """The estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0 s).
+    """Return the estimated seconds of a step on the paper's eight P100 GPUs (Section 5.2: base 0.4 s, big 1.0
+    s).
 
     The estimate uses the speed of the base model or of the big model: the model whose counted FLOPs are
     nearer to `flops`. `length` is the length of the counted sentences (tokens).
@@ -266,7 +269,7 @@ def paper_seconds(flops: float, length: int) -> float:
 
 @cache
 def _paper_steps(length: int) -> list[tuple[int, float]]:
-    """The counted FLOPs and the seconds of a step of the base model and of the big model (Table 3)."""
+    """Return the counted FLOPs and the seconds of a step of the base model and of the big model (Table 3)."""
     base = VaswaniConfig()
     big = VaswaniConfig(
         d_model=1024,
@@ -283,7 +286,7 @@ def _paper_flops(config: VaswaniConfig, length: int) -> int:
 
 
 def plan_as_text(plan: dict[str, Any]) -> str:
-    """The result of `plan_run` as lines of text."""
+    """Return the result of `plan_run` as lines of text."""
     parameters = plan["parameters"]
     classes = " and ".join(f"{size:,}" for size in sorted({plan["vocab_size"], plan["decoder_vocab_size"]}))
     lines = [
@@ -310,7 +313,7 @@ def _length_lines(plan: dict[str, Any]) -> list[str]:
         ]
     lines = [f"steps             {plan['steps']:>15,}"]
     for side in ("source", "target"):
-        # A language model has no source tokens.
+        # Leave out the source tokens of a language model, because a language model has none.
         if plan[f"{side}_tokens"] is not None:
             lines.append(
                 f"{side} tokens     {plan[f'{side}_tokens']:>15,}  at most: positions, padding included"

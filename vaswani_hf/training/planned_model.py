@@ -11,9 +11,14 @@ from ..settings.sections import ModelSettings, TokenizerSettings
 
 
 def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> VaswaniConfig:
-    """The config of the model of a recipe, with `tokenizer.vocab_size` as the size of the vocabulary."""
+    """Return the config of the model of a recipe, with `tokenizer.vocab_size` as the size of the
+    vocabulary.
+    """
+    fields = model.config_fields()
+    if fields.get("zero_start_embedding"):
+        fields["decoder_start_token_id"] = VaswaniConfig.pad_token_id
     return VaswaniConfig(
-        **model.config_fields(),
+        **fields,
         vocab_size=tokenizer.vocab_size,
         decoder_vocab_size=tokenizer.planned_target_size,
         share_encoder_decoder_embeddings=tokenizer.has_one_vocabulary,
@@ -21,6 +26,6 @@ def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> Vaswan
 
 
 def planned_model(config: VaswaniConfig, model_class: type[PreTrainedModel] = VaswaniForSeq2SeqLM) -> Any:
-    """A model with tied weights on the meta device, where weights take no memory."""
+    """Return a model with tied weights on the meta device, where weights take no memory."""
     with torch.device("meta"):
         return model_class(config)

@@ -1,4 +1,4 @@
-"""Communication between the processes of a run, functions that one process calls first, and printing.
+"""Exchanges data between the processes of a run, calls functions in one process first, and prints lines.
 
 The messages use a separate process group on the CPU, because the default group may support only GPU tensors
 and has a timeout of some minutes. Other processes may wait for hours while the first process encodes a corpus
@@ -27,7 +27,8 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 def say(line: str, *, is_result: bool = False) -> None:
-    """Print a line at once. The run continues if the reader of its output, such as `head`, has ended.
+    """Print a line at once. If the program that reads the output, such as `head`, has ended, the run
+    continues without output.
 
     With `--quiet`, the level of the log is ERROR, and only results are printed.
     """
@@ -37,6 +38,14 @@ def say(line: str, *, is_result: bool = False) -> None:
         print(line, flush=True)
     except BrokenPipeError:
         _discard_output(sys.stdout)
+
+
+def hide_progress_bars_without_terminal() -> None:
+    """Hide the progress bars of the library `datasets` if stderr is no terminal."""
+    import datasets
+
+    if sys.stderr is None or not sys.stderr.isatty():
+        datasets.disable_progress_bars()
 
 
 @contextlib.contextmanager
@@ -92,10 +101,13 @@ class PipeSafeStream:
 
 
 class Processes:
-    """All processes of a run. Every process creates this object and calls its methods in the same order."""
+    """Gives access to all processes of a run. Every process must create this object and call its methods in
+    the same order.
+    """
 
     def __init__(self, longest_wait: timedelta = LONGEST_WAIT):
-        # On a machine without an accelerator, PartialState starts a process group only if `cpu` is true.
+        # Pass `cpu=True` on a machine without an accelerator, because PartialState would otherwise start no
+        # process group.
         self._state = PartialState(cpu=not torch.accelerator.is_available())
         self.count = self._state.num_processes
         self.is_first = self._state.is_main_process
@@ -125,9 +137,9 @@ class Processes:
     def main_process_first(self, function: Callable[[], _T]) -> _T:
         """Call a function in the first process, and then in all other processes.
 
-        The other processes can read the files that the function wrote in the first process. Other machines
-        may not see these files. Therefore one process on each other machine calls the function before the
-        remaining processes on the same machine.
+        The other processes can read the files that the function wrote in the first process. The other
+        machines of a run may not have access to these files. Therefore one process on each of these machines
+        calls the function before the remaining processes on the machine.
         """
         results = self._after_first(function, share=False)
         if not results:
@@ -147,7 +159,7 @@ class Processes:
             self.gather(True)
             raise
         if any(self.gather(False)):
-            # The process in which the function failed prints the error.
+            # Print nothing here, because the process in which the function failed prints the error.
             sys.exit(1)
         return result
 
@@ -168,7 +180,7 @@ class Processes:
             dist.broadcast_object_list(message, src=0, group=self._group)
             has_failed, shared = message
             if has_failed and error is None:
-                # The first process prints the error.
+                # Print nothing here, because the first process prints the error.
                 sys.exit(1)
             results = results or shared
         if error is not None:

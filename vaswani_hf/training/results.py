@@ -36,7 +36,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that a user may change in a finished run: its length, final weights and scores.
 
-    `values` are the values of the published recipe by `section.key`. Published recipes name data files
+    `values` maps `section.key` to the values of the published recipe. Published recipes name data files
     without their folders, because the data may have been moved.
     """
     training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
@@ -68,8 +68,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
 
 
 def recorded_cost(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
-    """Return the recorded cost of the training, if no step was trained after the record was written; empty
-    otherwise.
+    """Return the cost of the training from results.json; empty if steps were trained after results.json was
+    written.
     """
     try:
         facts = dict(read_results(folder)["training"])
@@ -89,8 +89,8 @@ def results_of_run(
 ) -> str:
     """Score the saved checkpoint, draw the training curve, and return the text of results.json.
 
-    `steps` are the steps of the averaged checkpoints. `before` is the cost of the training that the finished
-    run recorded earlier; empty if the run was not finished before.
+    `steps` are the steps of the averaged checkpoints. `before` is the cost of the training from the earlier
+    results.json; empty if the run was not finished before.
     """
     folder = Path(trainer.args.output_dir)
     corpus = trainer.corpus
@@ -153,7 +153,8 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "epochs": last.get("epoch"),
         "target_tokens": int(trainer.target_tokens_seen),
         "seconds": last.get("seconds", 0.0),
-        # A resumed run records the machine and the versions that it used after it was resumed.
+        # For a resumed run, results.json names the machine and the versions that were used after the
+        # interruption.
         "resumed_at_step": trainer.start_step or None,
         "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
         "processes": trainer.args.world_size,

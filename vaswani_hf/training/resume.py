@@ -1,4 +1,4 @@
-"""Continuing an earlier run from its newest undamaged checkpoint, with the same recipe and the same data."""
+"""Continues an earlier run from its newest undamaged checkpoint, with the same recipe and the same data."""
 
 from pathlib import Path
 from typing import Any
@@ -38,24 +38,24 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     """Return True if a folder holds a finished run, and the recipe changes no value that a finished run may
     change.
 
-    `asked` has the values of the recipe that a finished run may change, and `recorded` has the same keys with
-    the values of the recorded recipe (see `changeable_values`). Values in results.json replace the values in
-    `recorded`.
+    `asked` has the values of the new recipe that a finished run may change (see `changeable_values`).
+    `recorded` has the same keys with the values of the saved recipe. If results.json has other values for
+    these keys, the values in results.json count.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
         return False
     try:
         results = read_results(folder)
-        # A folder that `vaswani average` wrote has `average_of` and is not a finished run. The value of
-        # `asked` in results.json is None if the scoring was interrupted.
+        # A results.json with `average_of` comes from `vaswani average`, not from a finished run. If the
+        # scoring was interrupted, the entry `asked` in results.json is null.
         if "average_of" in results or results.get("asked", {}) is None:
             return False
         before = recorded | results.get("asked", {})
     except (ValueError, AttributeError, TypeError):
         # If results.json is damaged, the run computes the results again from the checkpoints.
         return False
-    # Ignore null keys of the test split, because a recipe without a test split asks for no scores.
+    # Ignore null keys of the test split, because a recipe without a test split needs no new scores.
     wanted = {
         key: value for key, value in asked.items() if not (key.startswith("data.test_") and value is None)
     }
@@ -92,9 +92,12 @@ def check_earlier_run(
     for key in ["task", *order]:
         is_free = key in free or key.split(".")[0] in FREE_SECTIONS
         if not is_free and values.get(key) != earlier.get(key):
+            reason = ""
+            if key in ("training.max_steps", "training.num_train_epochs"):
+                reason = f", and the schedule {training.lr_scheduler_type!r} depends on the number of steps"
             raise ValueError(
                 f"`{key}` is {values.get(key)!r}, but the run in '{folder}' that is to be resumed has "
-                f"{earlier.get(key)!r}; give `{key}` the value of that run, or choose another `--output_dir`."
+                f"{earlier.get(key)!r}{reason}; give `{key}` the value of that run, or choose another `--output_dir`."
             )
 
 
@@ -126,7 +129,7 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 
 
 def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
-    """True if early stopping has ended the run at its newest checkpoint."""
+    """Return True if early stopping ended the run at the newest checkpoint of the run."""
     is_scheduled = metadata_of(checkpoint).get("scheduled", False)
     return is_scheduled and has_lost_patience(
         TrainerState.load_from_json(str(checkpoint / STATE_FILE)), training
@@ -134,7 +137,7 @@ def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
-    """Refuse training pairs that differ from those of the run in a folder.
+    """Refuse training pairs that differ from the training pairs of the run in `folder`.
 
     `pairs` is the digest of the pairs.
     """

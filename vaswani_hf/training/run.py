@@ -1,12 +1,13 @@
-"""A run, from a recipe to a scored checkpoint: data -> model -> trainer -> training -> scores.
+"""Trains a scored checkpoint from a recipe: data -> model -> trainer -> training -> scores.
 
 `_train` lists the steps of a run, and the functions of the steps follow in that order. Only this module
 receives the whole recipe. Other modules receive sections of the recipe.
 
 The path from a corpus file to the loss is: `load_corpus` in tasks/translation.py, data/corpus.py (text ->
 token ids), data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read
-these files to understand the training: resume.py (earlier runs), initialization.py (weights of other models),
-finished.py and results.py (the end of a run), stopping.py and processes.py (signals, several processes).
+these files to understand how a model is trained: resume.py (earlier runs), initialization.py (weights of
+other models), finished.py and results.py (the end of a run), stopping.py and processes.py (signals, several
+processes).
 """
 
 import contextlib
@@ -39,6 +40,7 @@ from ..checkpoint.files import (
 from ..checkpoint.hub import HubError
 from ..checkpoint.locks import locked_run
 from ..checkpoint.manifest import metadata_of, verify_manifest
+from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
@@ -68,16 +70,18 @@ LEAST_TOKENS_PER_ENTRY = 25
 MOST_PARAMETERS_PER_TOKEN = 40
 # Do not check a vocabulary of at most this size, because 256 tokens of each vocabulary are single bytes.
 SMALL_VOCABULARY = 1000
-# A pattern for the error messages of gloo and NCCL after another process of the run has ended.
+# This pattern matches the error messages of gloo and NCCL after another process of the run has ended.
 _LOST_PROCESS = "[Cc]onnection (closed|reset) by peer|third_party/gloo|NCCL"
 
 
 class LostProcessError(Exception):
-    """Another process of the run has ended."""
+    """Raised if another process of the run has ended."""
 
 
 class InterruptedRunError(Exception):
-    """A signal ended the training after a checkpoint was saved. The error message says how to continue."""
+    """Raised if a signal ended the training after a checkpoint was saved. The error message says how to
+    continue.
+    """
 
 
 def train(recipe: Recipe) -> dict[str, Any]:
@@ -121,7 +125,9 @@ def train(recipe: Recipe) -> dict[str, Any]:
 
 
 def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict[str, Any]:
-    """The steps of a run. In a run of several processes, all processes call this function."""
+    """Call the functions of a run one after the other. In a run of several processes, all processes call
+    `_train`.
+    """
     folder = Path(recipe.output_dir)
 
     # 1. Continue an earlier run in the output folder, if there is one.
@@ -149,7 +155,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     processes.run_on_main(lambda: finish_run(recipe, trainer))
     processes.run_on_main(lambda: say(results.end_in_words(trainer), is_result=True))
     if processes.is_first:
-        # The other processes do not wait for the push.
+        # Let only the first process push. The other processes end without waiting for the push.
         push_result(recipe.output_dir, recipe.publishing)
     return results.read_results(folder)
 
@@ -158,7 +164,9 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """Return the resolved recipe, and the recorded recipe of the earlier run; None without an earlier run."""
+    """Return the resolved recipe, and the recipe of the earlier run; the latter is None without an earlier
+    run.
+    """
     folder = Path(recipe.output_dir)
     training = recipe.training
     repo_id = recipe.publishing.hub_model_id
@@ -177,8 +185,8 @@ def _restored_recipe(folder: Path) -> Recipe | None:
 
 
 def earlier_recipe(folder: Path) -> Recipe | None:
-    """Return the recipe that an earlier run has recorded in its output folder; None without a recorded
-    recipe.
+    """Return the recipe.yaml that an earlier run has written to its output folder; None if the file is
+    missing.
     """
     path = folder / RECIPE_FILE
     return load_recipe(path, is_record=True) if path.is_file() else None
@@ -188,7 +196,7 @@ def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     """Return the recipe with added facts about its data and its initial model, and with decisions for this
     machine.
 
-    `earlier` is the recorded recipe of the run to be resumed. The recorded recipe already has these facts.
+    `earlier` is the saved recipe of the run that is resumed. The saved recipe already has these facts.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
     recipe = recipe.replace(data=TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None))
@@ -222,7 +230,7 @@ def _planned_model(recipe: Recipe) -> Any:
 def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
     """Refuse a recipe that does not continue the earlier run in its output folder.
 
-    `earlier` is the recorded recipe of the earlier run.
+    `earlier` is the saved recipe of the earlier run.
     """
     before = None if earlier is None else published_recipe(earlier).values()
     now = published_recipe(recipe).values()
@@ -230,7 +238,9 @@ def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
 
 
 def has_ended(recipe: Recipe, earlier: Recipe | None) -> bool:
-    """True if the earlier run is finished and the recipe asks for nothing new."""
+    """Return True if the earlier run is finished and the recipe changes nothing that needs more training or
+    new scores.
+    """
     return resume.is_finished(
         Path(recipe.output_dir), _changeable_values(recipe), _changeable_values(earlier or recipe)
     )
@@ -253,7 +263,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
     folder = Path(recipe.output_dir)
     say(f"the run in '{folder}' is finished; nothing is left to do")
     if recipe.publishing.push_to_hub and recorded is not None:
-        # A user may change the licences of a finished run.
+        # Use the licences in the new recipe, because a user may change the licences of a finished run.
         data = recorded.data.replace(license=recipe.data.license, attribution=recipe.data.attribution)
         text = recorded.replace(data=data, publishing=recipe.publishing).to_yaml()
         end = finished.read_final_record(folder)
@@ -267,7 +277,7 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
 def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | None:
     """Check the recipe, prepare the folder, and find the checkpoint to continue from.
 
-    `fault` names the damaged files of a finished run; it is empty otherwise.
+    `fault` names the damaged files of a finished run; empty for other runs.
     """
     folder = Path(recipe.output_dir)
     _warn(processes.run_on_main(recipe.check_training), processes)
@@ -275,7 +285,8 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
         say(
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
         )
-    # `frozen_weights` refuses names in `training.frozen` that are not parts of the model.
+    # Call `frozen_weights` now, because the function refuses names in `training.frozen` that are not parts of
+    # the model.
     initialization.frozen_weights(_planned_model(recipe), recipe.training.frozen)
 
     def newest_checkpoint() -> Path | None:
@@ -321,7 +332,7 @@ def _warn(sentences: list[str], processes: Processes) -> None:
 
 def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) -> Corpus:
     task = TASKS[recipe.task]
-    # A resumed run reads the tokenizers of its checkpoint.
+    # In a resumed run, read the tokenizers from the checkpoint.
     folder = checkpoint or Path(recipe.output_dir)
     new_tokenizers = checkpoint is None and processes.is_first
     with naming_the_folder(folder):
@@ -336,7 +347,8 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """Return the initial model of a run: random weights or weights of other models, with frozen parts.
+    """Return the initial model of a run, with random weights or with weights of other models. The parts in
+    `training.frozen` are frozen.
 
     If the run continues from a checkpoint, the trainer loads the weights of the checkpoint.
     """
@@ -360,23 +372,27 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     # Two tokenizers with one vocabulary come from an imported model.
-    has_one_vocabulary = source is target or target.init_kwargs.get("shared_vocabulary", False)
+    has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
+    fields = recipe.model.config_fields()
+    starts_from_zeros = fields.get("zero_start_embedding", False)
+    start = target.pad_token_id if starts_from_zeros else target.bos_token_id
     config = VaswaniConfig(
-        **recipe.model.config_fields(),
+        **fields,
         vocab_size=len(source),
         decoder_vocab_size=len(target),
         share_encoder_decoder_embeddings=has_one_vocabulary,
         bos_token_id=target.bos_token_id,
         pad_token_id=target.pad_token_id,
         eos_token_id=target.eos_token_id,
-        decoder_start_token_id=target.bos_token_id,
+        decoder_start_token_id=start,
     )
     model: Any = TASKS[recipe.task].model_class(config)
     search = recipe.decoding.settings()
     if not search:
         return model
     model.generation_config = GenerationConfig.from_model_config(config)
-    # Without `allow_custom_entries`, transformers ignores fields that are unknown to transformers.
+    # Pass `allow_custom_entries`, because transformers would otherwise ignore fields that transformers does
+    # not define.
     model.generation_config.update(allow_custom_entries=True, **search)
     return model
 
@@ -384,7 +400,8 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
 def check_sizes(
     model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
 ) -> list[str]:
-    """Warn if the vocabulary or the model is far too large for the corpus (see the constants above).
+    """Warn if the vocabulary or the model is far too large for the corpus. The limits are constants of this
+    module.
 
     A run that starts from another model and a run on a stream are not checked.
     """
@@ -394,7 +411,7 @@ def check_sizes(
     num_source = int(source_lengths.sum())
     num_target = int(target_lengths.sum())
     num_tokens = num_target if corpus.are_texts else num_source + num_target
-    # For each key: the size of the vocabulary, and the number of tokens of the training data.
+    # Map each key to the size of the vocabulary and to the number of tokens of the training data.
     vocabularies = {"tokenizer.vocab_size": (tokenizer.vocab_size, num_tokens)}
     if not tokenizer.has_one_vocabulary:
         vocabularies["tokenizer.vocab_size"] = (tokenizer.vocab_size, num_source)
@@ -404,7 +421,7 @@ def check_sizes(
         if size > SMALL_VOCABULARY and count < LEAST_TOKENS_PER_ENTRY * size:
             warnings.append(
                 f"`{key}` is {size:,} and far too large for the corpus, because the training data has only {count:,} tokens, "
-                f"{count / size:.1f} for each token of the vocabulary, and fewer than {LEAST_TOKENS_PER_ENTRY} are too few to learn from; "
+                f"{count / size:.2g} for each token of the vocabulary, and fewer than {LEAST_TOKENS_PER_ENTRY} are too few to learn from; "
                 "give a smaller number, or add training data."
             )
     parameters = parameters_by_part(model)
@@ -516,7 +533,8 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
         # All processes end. The first process prints the error.
         sys.exit(1)
     # All processes wait here, because the first process may be pushing its last checkpoint, and because a
-    # launcher ends all processes if one process ends. A signal may have arrived after the last step.
+    # launcher ends all processes if one process ends. Check for a signal again, because a signal may have
+    # arrived after the last step.
     if any(trainer.processes.gather(trainer.stop.received)):
         if not trainer.processes.is_first:
             sys.exit(INTERRUPTED)
@@ -529,7 +547,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
 def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
     """Make the final checkpoint and the results of a trained run from its numbered checkpoints.
 
-    If the run was finished before, only damaged and missing files are made again.
+    If the run was finished before, write only damaged and missing files again.
     """
     folder = Path(recipe.output_dir)
     corpus = trainer.corpus
@@ -572,8 +590,8 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
     """Write model and tokenizers into a folder. Each file is written completely or not at all.
 
-    `before` is the cost of the training. The function records the cost before the scoring, because the cost
-    must not be lost if the scoring is interrupted.
+    `before` is the cost of the training. The function writes the cost into results.json before the scoring,
+    because the cost must not be lost if the scoring is interrupted.
     """
     staging = finished.stage_model(model, corpus, folder)
     # Remove the scores in results.json, because they belong to earlier final weights.
@@ -617,14 +635,16 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
-    """Replace errors of gloo and NCCL about a lost process by a message that says how to continue."""
+    """Replace an error of gloo or NCCL about a lost process by an error whose message says how to
+    continue.
+    """
     try:
         yield
     except RuntimeError as error:
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # A signal has arrived in this process, so the same signal has probably ended the other process.
+            # Raise the error of a signal, because the same signal has probably ended the other process.
             raise ShutdownRequested from error
         raise LostProcessError(
             f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause, "

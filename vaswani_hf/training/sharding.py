@@ -1,4 +1,5 @@
-"""Training with FSDP2 or DeepSpeed ZeRO-2. The files in configuration/accelerate turn on FSDP2 or ZeRO-2.
+"""Configures training with FSDP2 or DeepSpeed ZeRO-2. The files in configuration/accelerate turn on FSDP2 or
+ZeRO-2.
 
 With FSDP2 each process holds a share of each weight. With ZeRO-2 each process holds all weights, a share of
 the gradients and a share of the optimizer state.
@@ -41,13 +42,13 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
         return
     if plugin.fsdp_version != 2:
         raise ValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
-    # Checkpoints need whole weights for averaging and for the Hub. Reset the settings of the earlier state
-    # dict type first, because `set_state_dict_type` would keep them.
+    # Save whole weights in checkpoints, because averaging and the Hub need whole weights. Reset the settings
+    # of the earlier state dict type first, because `set_state_dict_type` would keep these settings.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     # Remove accelerate's mixed-precision policy of FSDP2, because the policy would also round the weights of
     # layer norms and the sums of gradients to bfloat16. Without the policy, a run with `training.bf16` uses
-    # autocast, and the weights and gradients stay in float32, as in a run with one process.
+    # autocast. The weights and gradients then stay in float32, as in a run with one process.
     plugin.mixed_precision_policy = None
 
 
@@ -92,7 +93,7 @@ def _prepare_zero(accelerator: Accelerator, zero: Any, checkpoint: Path | None) 
 
 
 def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
-    """Autocast for a model that FSDP2 has sharded; no autocast for other models.
+    """Return an autocast context for a model that FSDP2 has sharded, and an empty context for other models.
 
     accelerate already wraps the `forward` of other models in autocast.
     """
@@ -100,7 +101,7 @@ def sharded_autocast(accelerator: Accelerator) -> AbstractContextManager:
 
 
 def unsharded_model(model: Any) -> Any:
-    """Return the model, or an unsharded copy of the model in each process if FSDP2 has sharded the model."""
+    """Return the model. If FSDP2 has sharded the model, return an unsharded copy in each process."""
     if not hasattr(model, "unshard"):
         return model
     state = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The cost of a training step in FLOPs and bytes, counted while the real step runs on fake tensors.
+"""Counts the FLOPs and bytes of a training step, while the real step runs on fake tensors.
 
 The step is forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
 checkpointing, autocast and the moving average of the recipe. Fake tensors have shapes, dtypes and devices but
@@ -38,7 +38,8 @@ aten = torch.ops.aten
 class StepCost:
     """The cost of a training step with one batch, in FLOPs and bytes."""
 
-    # Positions of each side (tokens with padding); 0 source positions for a language model.
+    # The number of positions of each side, that is, tokens with padding. A language model has 0 source
+    # positions.
     source_positions: int
     target_positions: int
     # FLOPs of the forward and the backward pass.
@@ -52,10 +53,10 @@ class StepCost:
     optimizer: int
     # Bytes of the tensors that the layers keep for the backward pass, including bfloat16 copies of weights.
     activations: int
-    # Bytes for the loss in addition to the activations.
+    # Bytes that the loss needs in addition to the activations.
     loss: int
-    # The largest memory at one time. The memory of PyTorch itself and unused memory of its allocator are not
-    # counted.
+    # The peak memory of the step in bytes. The peak includes neither the memory of PyTorch itself nor unused
+    # memory of PyTorch's allocator.
     peak: int
 
 
@@ -78,7 +79,7 @@ def step_cost(
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class).train()
-    # Training does not use the cache of `generate`.
+    # Switch the cache of `generate` off, because training does not use the cache.
     model.config.use_cache = False
     with contextlib.ExitStack() as stack:
         stack.enter_context(FakeTensorMode())
@@ -95,7 +96,8 @@ def step_cost(
         average = None if training.ema_decay is None else MovingAverage(model, training.ema_decay)
         weights = counter.now
 
-        # The first step creates the state of the optimizer.
+        # Run one optimizer step before the counted batch, because the first step creates the state of the
+        # optimizer.
         trained = [weight for weight in model.parameters() if weight.requires_grad]
         optimizer = OPTIMIZERS[training.optimizer].build(model, training, bf16=bf16)
         for weight in trained:
@@ -108,7 +110,7 @@ def step_cost(
             optimizer.zero_grad()
 
         if training.gradient_checkpointing:
-            # transformers 5.23 has a new name for this method.
+            # Try two names of the method, because transformers 5.23 renamed the method.
             enable = (
                 getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             )
@@ -157,8 +159,8 @@ def step_cost(
     )
 
 
-# PyTorch's FLOP formulas, and formulas for operators that have none in PyTorch: `addmm_`, and the attention
-# kernels of a CPU.
+# PyTorch's FLOP formulas, and our formulas for operators that PyTorch has no formula for, namely `addmm_` and
+# the attention kernels of a CPU.
 _FORMULAS = flop_registry | {
     aten.addmm_: flop_registry[aten.addmm],
     aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
@@ -187,7 +189,7 @@ class _Counter(TorchDispatchMode):
         formula = _FORMULAS.get(func.overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=results)
-        # An operator returns a tensor, or several tensors.
+        # Put a single result into a tuple, because an operator returns either one tensor or several tensors.
         for result in results if isinstance(results, tuple | list) else (results,):
             if isinstance(result, torch.Tensor) and result.device.type != "meta":
                 self._add(result.untyped_storage())

@@ -1,8 +1,8 @@
 """Graceful shutdown: a SIGINT or SIGTERM sent to one process is forwarded to all processes on the machine.
 
 Launchers and schedulers kill a process about half a minute after the signal. During training the trainer
-saves a checkpoint first (see callbacks.py). Before and after training there is nothing to save, and the run
-ends at once.
+saves a checkpoint first (see callbacks.py). Before and after the training, a signal ends the run at once,
+because there is nothing to save.
 """
 
 import contextlib
@@ -22,20 +22,21 @@ import multiprocess
 from .processes import Processes, say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Signals within this time (seconds) count as one request, because a scheduler signals all processes and a
-# launcher forwards the signal.
+# Signals that arrive within this number of seconds count as one request, because a process may receive the
+# same signal from a scheduler and from a launcher.
 SECONDS_OF_ONE_SIGNAL = 2.0
 SECONDS_TO_FORWARD = 1.0
-# If the process has not ended after this time, kill the process, because Python cannot raise an exception
-# while C code runs or while the process waits for another process.
+# If the process has not ended after this number of seconds, kill the process, because Python cannot raise an
+# exception while C code runs or while the process waits for another process.
 SECONDS_TO_END = 5.0
-# If no save has begun after this time, kill the process. A save that has begun is always finished.
+# If no save has begun after this number of seconds, kill the process. A save that has begun is always
+# finished.
 SECONDS_TO_SAVE = 22.0
 INTERRUPTED = 130
 
 
 class ShutdownRequested(BaseException):
-    """A signal arrived while nothing has to be saved.
+    """Raised if a signal arrives while nothing has to be saved.
 
     The class does not inherit from Exception, because an `except Exception` in a library must not catch this
     error.
@@ -43,8 +44,8 @@ class ShutdownRequested(BaseException):
 
 
 class GracefulShutdown:
-    """Receives and forwards the signals of a process, and kills the process if the process does not end in
-    time.
+    """Receives the signals of a process, forwards the signals to the other processes, and kills the process
+    if it does not end in time.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class GracefulShutdown:
         self.received = 0
         # True while a checkpoint is written. The process is not killed while a checkpoint is written.
         self.is_saving = False
-        # A function that returns the message that is printed if the process must be killed.
+        # A function. If the process must be killed, the function returns the message to print.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
         self._is_first = True
         self._peers: list[int] = []
@@ -62,7 +63,9 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def listening(self, processes: Processes) -> Iterator[None]:
-        """Receive signals inside the block. Python allows signal handlers only in the main thread."""
+        """Receive signals inside the block. In other threads than the main thread do nothing, because Python
+        allows signal handlers only in the main thread.
+        """
         self._is_first = processes.is_first
         machine, own_pid = _machine(), os.getpid()
         for other_machine, pid in processes.gather((machine, own_pid)):
@@ -86,14 +89,14 @@ class GracefulShutdown:
         finally:
             self._raises = False
             if self.received and self._peers:
-                # Wait until the other processes have forwarded the signal, too. A signal that arrives later
-                # would end this process before the process has printed its message.
+                # Wait until the other processes have forwarded the signal, too. Otherwise a signal that
+                # arrives later would end this process before the process has printed its message.
                 time.sleep(SECONDS_TO_FORWARD)
             self.restore()
             _LISTENING.remove(self)
             signal.set_wakeup_fd(earlier_descriptor)
-            # `shutdown` ends the thread even if child processes, such as data workers, hold copies of the
-            # socket.
+            # Call `shutdown`, because `close` does not end the thread while child processes, such as data
+            # workers, have copies of the socket.
             writer.shutdown(socket.SHUT_RDWR)
             watcher.join()
             writer.close()
@@ -145,7 +148,8 @@ class GracefulShutdown:
             raise ShutdownRequested
         if self._is_first:
             name = signal.Signals(number).name
-            # Python raises RuntimeError if the signal arrived while a line was being printed.
+            # Ignore a RuntimeError, because Python raises RuntimeError if the signal arrived while a line was
+            # being printed.
             with contextlib.suppress(RuntimeError):
                 say(f"{name}: saving a checkpoint after this step … (a second signal ends the run at once)")
 
@@ -159,7 +163,8 @@ class GracefulShutdown:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, numbers[0])
         if numbers[0] == signal.SIGINT and hasattr(sys, "ps1"):
-            # In a notebook or an interactive prompt Ctrl-C ends the run, but not the process.
+            # Do not kill the process of a notebook or an interactive prompt, because Ctrl-C must end only the
+            # run.
             return
         arrival = time.monotonic()
         interrupt_raised_at = None
@@ -197,7 +202,9 @@ _LISTENING: list[GracefulShutdown] = []
 
 
 def _forget_in_a_child() -> None:
-    """Reset the signal handlers in a forked process, because libraries end their workers by signals."""
+    """Reset the signal handlers in a forked process, because libraries end their worker processes by
+    signals.
+    """
     for stop in _LISTENING:
         signal.set_wakeup_fd(-1)
         for number in stop._handlers:

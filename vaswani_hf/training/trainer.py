@@ -68,7 +68,7 @@ except RuntimeError:
 
 
 class DivergedRunError(Exception):
-    """The loss or the gradient became infinite or NaN, or exploded.
+    """Raised if the loss or the gradient became infinite or NaN, or if the loss exploded.
 
     The error message names the step and a remedy.
     """
@@ -120,12 +120,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.start_step = step_of(checkpoint) if checkpoint else 0
         # The number of batches that each process has computed.
         self.num_batches = self.start_step * training.gradient_accumulation_steps
-        # These values stay on the device until they are logged, because reading a value forces a CUDA
-        # synchronisation.
+        # The next three values stay on the device until the values are logged, because reading a value forces
+        # a CUDA synchronisation.
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.norms_of_step: Any = 0.0
-        # The first step of the latest series of losses that are too high; None if the loss of the last step
+        # The first of the latest consecutive steps whose loss is too high; None if the loss of the last step
         # is not too high.
         self.suspect_since: int | None = None
         self.stop = GracefulShutdown()
@@ -159,7 +159,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def loss_name(self) -> str:
         """The name of the training loss in the log.
 
-        The name has the terms that the validation loss does not have: label smoothing and the regulariser.
+        The name mentions label smoothing and the regulariser, because the validation loss includes neither.
         """
         terms = []
         if smoothing := self.model.config.label_smoothing:
@@ -192,7 +192,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
 
     def get_train_dataloader(self) -> DataLoader:
-        """The endless loader of training batches.
+        """Return the endless loader of training batches.
 
         The loader has no length, because the recipe sets the length of a run.
         """
@@ -222,7 +222,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Compute the loss and the gradients of one batch. A CPU computes a large batch in parts."""
         self._seed_batch()
         step = super().training_step
-        # On a GPU, the copy from pinned memory runs while the device computes.
+        # Pass `non_blocking=True`, so that the copy from pinned memory runs while a GPU computes.
         inputs = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         parts = [inputs]
         # Compute parts only if the number of tokens of the whole step is known, because the loss is a mean
@@ -231,7 +231,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             parts = cut_into_parts(inputs, self.max_part_positions, are_texts=self.corpus.are_texts)
         loss = 0.0
         for part in parts[:-1]:
-            # The processes sum their gradients only once, after the last part.
+            # Sum the gradients over the processes only once, after the last part.
             with self.accelerator.no_sync(model):
                 loss = loss + step(model, part, num_items_in_batch)
         loss = loss + step(model, parts[-1], num_items_in_batch)
@@ -242,9 +242,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def max_part_positions(self) -> int | None:
         """The largest number of positions per side in a part of a batch; None if batches are not cut.
 
-        The value does not depend on the number of processes, because other parts would have other dropout
-        masks. DeepSpeed computes whole batches, because DeepSpeed would take an optimizer step after each
-        part.
+        The value does not depend on the number of processes, because a part of another size would get other
+        dropout masks. DeepSpeed computes whole batches, because DeepSpeed would take an optimizer step after
+        each part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -258,7 +258,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """
         number = self.num_batches * self.args.world_size + self.args.process_index
         self.num_batches += 1
-        # PyTorch's CPU generator uses 32 bits of a seed.
+        # Hash both numbers into 32 bits, because PyTorch's CPU generator uses only 32 bits of a seed.
         (seed,) = np.random.SeedSequence([self.args.seed, number]).generate_state(1)
         torch.manual_seed(int(seed))
 
@@ -272,7 +272,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return sharded_autocast(self.accelerator)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """The optimizer of the recipe. The default is Adam (Section 5.3)."""
+        """Return the optimizer of the recipe. The default is Adam (Section 5.3)."""
         if self.optimizer is None:
             build = OPTIMIZERS[self.training.optimizer].build
             trained = self.model if model is None else model
@@ -282,7 +282,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> Any:
-        """The schedule of the recipe. The default is the schedule of the paper (Section 5.3)."""
+        """Return the schedule of the recipe. The default is the schedule of the paper (Section 5.3)."""
         if self.lr_scheduler is None:
             width = self.model.config.d_model
             self.lr_scheduler = scheduler_of(
@@ -293,14 +293,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None:
-            # The norm of sharded gradients is sharded, so gather its shards.
+            # If the gradients are sharded, gather the shards of the norm.
             whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self.norms_of_step = self.norms_of_step + whole
         return norm
 
     def take_losses(self) -> torch.Tensor:
-        """Return the losses since the last call, [2] on the device: 1.0 if a loss or gradient was not finite,
-        and the summed loss.
+        """Return a tensor [2] on the device: 1.0 if a loss or gradient since the last call was not finite
+        (otherwise 0.0), and the sum of the losses since the last call.
         """
         loss = torch.as_tensor(self.loss_of_step, dtype=torch.float32, device=self.args.device)
         diverged = 1.0 - torch.isfinite(loss + self.norms_of_step).float()
@@ -308,7 +308,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return torch.stack([diverged, loss])
 
     def divergence(self, what: str, step: int, good_until: int) -> DivergedRunError:
-        """The error that ends a run whose loss or gradient is not finite, or has exploded."""
+        """Return the error that ends a run whose loss or gradient is not finite, or has exploded."""
         training = self.training
         last = checkpoints_until(self.args.output_dir, good_until)[-1:]
         rate = scheduled_rate(step, training, self.model.config.d_model, self.args.max_steps)
@@ -329,7 +329,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.args.output_dir = str(folder / STAGING_FOLDER)
         self.stop.is_saving = True
         try:
-            # Each process writes the state of its generators.
+            # Call `_save_checkpoint` in all processes, because each process writes the state of its random
+            # generators.
             save = super()._save_checkpoint
             self.processes.run_all_or_exit(lambda: save(model, trial))
             self.args.output_dir = str(folder)
@@ -337,7 +338,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         except Exception:
             # Put back the complete checkpoint that the run was replacing. Then delete the incomplete
             # checkpoint, because it may fill the disk. If the output folder has vanished, delete nothing.
-            # Always raise the error that interrupted the save.
+            # After the cleanup, raise the error that interrupted the save.
             with contextlib.suppress(OSError):
                 # Do not touch the folder of another run.
                 refuse_vanished_folder(folder)
@@ -363,7 +364,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
         facts = {
             "step": step,
-            # True if an uninterrupted run also saves this checkpoint, whatever its last step is.
+            # True if `save_steps` schedules a checkpoint at this step, and the validation of the step was not
+            # interrupted.
             "scheduled": step % self.training.save_steps == 0 and not self.validation_is_due,
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
@@ -401,8 +403,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     def _validate(self) -> dict[str, float]:
         """Return the validation scores of the current weights; empty if a signal arrived."""
-        # Each process computes its batches alone, because the processes may have different numbers of
-        # batches.
+        # Use the model without its wrapper for several processes, because the processes may have different
+        # numbers of batches.
         model = unsharded_model(self.accelerator.unwrap_model(self.model))
         with sharded_autocast(self.accelerator):
             shares = self._gather_shares(lambda: negative_log_likelihood(model, self._validation_batches()))
@@ -430,15 +432,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
         batches = list(TokenBudgetSampler(*pair_lengths(self.corpus.validation), budget, budget, seed=None))
         return DataLoader(
             PairRows(self.corpus.validation),
-            # Each process computes its share of the batches.
+            # Give each process a share of the batches.
             batch_sampler=batches[self.args.process_index :: self.args.world_size],
             collate_fn=self.corpus.validation_collator,
         )
 
     def _gather_shares(self, compute: Callable[[], Any]) -> list[Any]:
-        """Return the results of `compute` in all processes.
-
-        The list is empty if a signal arrived, because all processes then save a checkpoint and end.
+        """Call `compute` in each process, and return the list of all results. If a signal arrived, return an
+        empty list, because all processes then save a checkpoint and end.
         """
         was_training = self.model.training
         try:

@@ -1,9 +1,9 @@
 """The CTranslate2 backend of `Translator`. The backend loads a folder that `vaswani export --format
 ctranslate2` wrote.
 
-`convert.ctranslate2` writes the folder. The other backend is `PyTorchBackend` in `model.translator_vaswani`.
-The search settings have the same names and meanings as in `generate`. The search of CTranslate2 differs from
-our search in these points:
+`convert.ctranslate2` writes the folder. The backend for PyTorch models is `PyTorchBackend` in
+`model.translator_vaswani`. The search settings have the same names and meanings as in `generate`. The search
+of CTranslate2 differs from our search in these points:
 
 - CTranslate2 stops when `2 * num_beams` translations have finished. With `early_stopping=True`, CTranslate2
   stops when `num_beams` translations have finished. Our search stops when no better translation is possible.
@@ -14,7 +14,7 @@ our search in these points:
   batch. If a translation exceeds the limit of its own sentence, the sentence is translated again with this
   limit.
 - If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 distributes the probability of the
-  forbidden tokens among the other tokens.
+  forbidden tokens among the allowed tokens. Our search does not change the probability of the allowed tokens.
 - CTranslate2 finds a translation without tokens after the target prefix only if `</s>` is the most probable
   token after the prefix.
 - CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only the
@@ -45,9 +45,9 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# With `patience` 2 and 4 beams, all translations of 1,000 Multi30k sentences were the same as in our search,
-# and the speed did not change. With `patience` 1, the default of CTranslate2, 5 of the 1,000 translations
-# differed.
+# Pass `patience=2` to CTranslate2, because with 4 beams all translations of 1,000 Multi30k sentences were
+# then the same as in our search, and the speed did not change. With `patience` 1, the default of CTranslate2,
+# 5 of the 1,000 translations differed.
 PATIENCE = 2
 # The search settings that this backend supports. Other settings raise an error.
 _KNOWN_SETTINGS = (
@@ -102,7 +102,7 @@ class CTranslate2Backend:
     def __init__(self, folder: str | Path, device: str = "auto", num_threads: int | None = None):
         if find_spec("ctranslate2") is None:
             raise ValueError(
-                f"The format 'ctranslate2' needs more libraries; install them with `{install_command('ctranslate2')}`."
+                f"`engine` ctranslate2 needs more libraries; install them with `{install_command('ctranslate2')}`."
             )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
             raise ValueError(f"`device` must be auto, cpu, cuda or cuda:N, but is {device!r}.")
@@ -117,8 +117,8 @@ class CTranslate2Backend:
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
         self._warn_of_unknown_settings()
         self._ends = eos_token_ids(self.generation_config)
-        # If `bad_words_ids` has an entry with only `</s>`, ignore the entry, because `generate` ignores it
-        # too.
+        # If `bad_words_ids` has an entry with only `</s>`, ignore the entry, because `generate` also ignores
+        # an entry with only `</s>`.
         bad_words = getattr(self.generation_config, "bad_words_ids", None) or []
         self._bad_words = [ids for ids in bad_words if ids not in [[end] for end in self._ends]]
         has_limit = self.source_tokenizer.model_max_length < 10**6
@@ -161,7 +161,7 @@ class CTranslate2Backend:
             )
             if not is_harmless and value != defaults.get(name):
                 logger.warning(
-                    f"The engine ctranslate2 does not know `{name}`, which is {value!r} in this checkpoint."
+                    f"The engine ctranslate2 does not support `{name}`, which is {value!r} in this checkpoint."
                 )
 
     def seed(self, seed: int) -> None:
@@ -254,7 +254,7 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """The search settings of a call. If the call omits a setting, the setting has the value of the
+        """Return the search settings of a call. If the call omits a setting, the setting has the value of the
         checkpoint, or else the default.
         """
         for name in settings:
@@ -351,7 +351,8 @@ class CTranslate2Backend:
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
             # CTranslate2 divides the log-probability of the tokens after the prefix by a power of the number
-            # of all tokens, including the prefix. Undo this division.
+            # of all tokens, including the prefix. Undo this division, because our search does not count the
+            # prefix.
             log_prob = result.scores[i] * len(tokens) ** config.length_penalty
             score = log_prob / length_penalty(len(tokens) - prefix_length, config)
             if config.coverage_penalty and attention:

@@ -18,10 +18,10 @@ from ..model.inputs_vaswani import is_int, validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
-# Only folders for CTranslate2 have one of these files.
+# A folder is a CTranslate2 folder if the folder has one of these files.
 VOCABULARIES = (_SHARED, _TARGET)
-# The version of CTranslate2's binary format that `_shapes` can read. Files of other versions are not checked
-# here.
+# The version of CTranslate2's binary format that `_shapes` can read. `_shapes` does not check files of other
+# versions.
 _FORMAT = 6
 
 
@@ -42,8 +42,8 @@ class CTranslate2Files:
         """
         if not folder.is_dir() or not all((folder / name).exists() for name in (MODEL_FILE, GENERATION_FILE)):
             raise ValueError(
-                f"'{folder}' must be a folder that `vaswani export --format ctranslate2` wrote, but holds no "
-                "CTranslate2 model."
+                f"`model` must be a folder that `vaswani export --format ctranslate2` wrote, but '{folder}' holds "
+                "no CTranslate2 model."
             )
         shapes = _shapes(folder)
         tokenizers = load_tokenizers(folder)

@@ -85,7 +85,7 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
         )
     if device is not None and torch.device(device).type != "cpu":
         raise ValueError(
-            f"`quantization` int8 is for the CPU, but `device` is {device}; use `dtype` bfloat16 there."
+            f"`quantization` int8 is for the CPU, but `device` is {device}; use `dtype` bfloat16 on this device."
         )
     try:
         from torchao.quantization import Int8Tensor  # noqa: F401
@@ -96,14 +96,15 @@ def check_quantization(quantization: str | None, dtype: Any, device: str | None)
 
 
 def quantize(model: Any) -> Any:
-    """Replace the weights of all linear layers of a model by int8 weights, and return the same model object.
+    """Replace the weights of the linear layers of a model by int8 weights, and return the same model object.
 
     The model must be in float32 and on the CPU. Embeddings stay in float32, even if an embedding shares its
     weight with the output layer.
     """
     kernel = _kernel()
     for module in model.modules():
-        if type(module) is nn.Linear:
+        # torchao cannot quantize a layer with one input, such as a layer of a user's position encoding.
+        if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel)
     return model
 
@@ -115,8 +116,9 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
     # If the processor has AMX, use oneDNN, because FBGEMM does not use AMX. Without AMX, prefer FBGEMM,
-    # because on AVX2 oneDNN takes as long as FBGEMM for a batch but twice as long for one sentence. FBGEMM
-    # needs `quantize_per_channel`, which newer versions of PyTorch may remove.
+    # because on AVX2 oneDNN takes as long as FBGEMM for a batch but twice as long for one sentence. Check for
+    # `quantize_per_channel`, because FBGEMM needs this function and newer versions of PyTorch may remove the
+    # function.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -131,8 +133,8 @@ def _in_int8(weight: torch.Tensor, kernel: Callable | None) -> nn.Parameter:
         layer.weight = nn.Parameter(weight, requires_grad=False)
         quantize_(layer, Int8DynamicActivationInt8WeightConfig(set_inductor_config=False))
         return layer.weight
-    # A processor without VNNI adds two products in 16 bits. Reduce the weights to 7 bits, so that the sum
-    # cannot overflow.
+    # On a processor without VNNI, reduce the weights to 7 bits, because the processor adds two products in 16
+    # bits and the sum could overflow.
     quantized = Int8Tensor.from_hp(weight, PerRow(), reduce_range=not capability("avx512_vnni"))
     own = Int8Weight(torch.empty(()).expand(weight.shape), requires_grad=False)
     own.product = partial(_product, kernel(quantized.qdata, quantized.scale.flatten()))

@@ -32,7 +32,7 @@ class Translator(BaseTranslator):
         2
     """
 
-    # True for `Parser`. A checkpoint that writes trees cannot be loaded as a `Translator`.
+    # True for `Parser`. A `Translator` refuses a checkpoint that writes trees.
     makes_trees = False
     # True if the dtype is "auto" and the choice between float32 and bfloat16 is not yet made.
     is_undecided = False
@@ -84,8 +84,8 @@ class Translator(BaseTranslator):
             folder = checkpoint_folder(name, option="ensemble" if number else "model", **hub_kwargs)
             if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
                 raise ValueError(
-                    f"'{name}' was exported for CTranslate2; use `vaswani translate --engine ctranslate2` "
-                    "for it."
+                    f"`model` must be a checkpoint for PyTorch, but '{name}' was exported for CTranslate2; use "
+                    "`vaswani translate --engine ctranslate2`."
                 )
             check_config(folder, name, needed="a parser" if cls.makes_trees else "")
             folders.append(folder)
@@ -119,7 +119,8 @@ class Translator(BaseTranslator):
         """
         requests = iter(requests)
         first: list[Any] = []
-        # Read another window while all requests are blank, because the choice of the dtype needs a text.
+        # While all requests so far are blank, read `options.window` more requests, because the choice of the
+        # dtype needs a text.
         while self.is_undecided and (window := list(islice(requests, options.window))):
             first += window
             self.prepare(window, options)

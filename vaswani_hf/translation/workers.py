@@ -33,7 +33,7 @@ def translate_in_processes(
     requests.
 
     There are at most as many worker processes as windows. `load` is a picklable function that loads the
-    translator; each worker process calls it. The CPU threads of the calling process are divided among the
+    translator. Each worker process calls `load`. The CPU threads of the calling process are divided among the
     worker processes. The worker processes end when the iterator ends. If the iterator is not read to its end,
     close the iterator. A script must call this function under `if __name__ == "__main__":`, because each
     worker process imports the script.
@@ -57,8 +57,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
     context = multiprocessing.get_context("spawn")
     num_threads = max(1, torch.get_num_threads() // num_workers)
     workers: dict[Connection, BaseProcess] = {}
-    # Ctrl-C sends SIGINT to all processes in a terminal. The worker processes ignore SIGINT, because the main
-    # process terminates the worker processes.
+    # Let the worker processes ignore SIGINT, because Ctrl-C sends SIGINT to all processes in a terminal, and
+    # the main process terminates the worker processes.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     try:
@@ -108,7 +108,7 @@ def _work(
         try:
             connection.send((done, failure))
         except ConnectionError:
-            # The connection is closed, so the main process has ended.
+            # End without an error, because a closed connection means that the main process has ended.
             return
 
 

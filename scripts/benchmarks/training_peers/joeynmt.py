@@ -32,7 +32,7 @@ class CompetingManager(TrainManager):
 
 
 def configuration(settings: PeerSettings) -> dict[str, Any]:
-    """The configuration of JoeyNMT."""
+    """Return the configuration of JoeyNMT."""
     folder = Path(settings.folder)
     shape = settings.shape
     text = {
@@ -78,7 +78,7 @@ def configuration(settings: PeerSettings) -> dict[str, Any]:
 
 
 def training_section(settings: PeerSettings) -> dict[str, Any]:
-    """The section `training` of the configuration."""
+    """Return the section `training` of the configuration."""
     width = settings.shape.width
     warmup = settings.warmup_steps
     return {
@@ -141,7 +141,7 @@ def main() -> None:
         dev_args=set_validation_args(arguments.test),
     )
     manager.turns = turns
-    # Gradients in bfloat16 need no scaling.
+    # Switch gradient scaling off, because gradients in bfloat16 need no scaling.
     manager.scaler = None
     # Prevent JoeyNMT from saving a checkpoint at the end.
     manager._save_checkpoint = lambda *args: None

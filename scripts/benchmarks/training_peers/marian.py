@@ -1,4 +1,4 @@
-"""Marian (C++) as a competitor: the trainer of `pymarian` in a process that is stopped between its turns.
+"""Marian (C++) as a competitor: the trainer of `pymarian` in a process that is paused between its turns.
 
 Run this file with an interpreter that has pymarian. The interpreter does not need PyTorch. Marian prints the
 number of target tokens after each update. Marian does not report padding.
@@ -18,13 +18,13 @@ import pymarian  # noqa: F401
 
 from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_settings, resident
 
-# Matches the number of target tokens so far (1,664) in a line such as "Ep. 1 : Up. 5 : Sen. 160 : Cost 4.1 *
-# 1,664 @ 352 after 1,664 : Time …".
+# This pattern matches the number of target tokens so far, which follows the word "after" in a line of Marian's
+# log.
 _UPDATE = re.compile(r" : Up\. .* after ([\d,]+) :")
 
 
 def model_options(settings: PeerSettings) -> list[str]:
-    """The options that training and scoring share."""
+    """Return the options that training and scoring share."""
     folder = Path(settings.folder)
     vocabulary = str(folder / "vocabulary.marian")
     files = ["--model", str(folder / "marian.npz"), "--vocabs", vocabulary, vocabulary]
@@ -32,7 +32,7 @@ def model_options(settings: PeerSettings) -> list[str]:
 
 
 def training_options(settings: PeerSettings) -> list[str]:
-    """The options of the training."""
+    """Return the options of the training."""
     folder = Path(settings.folder)
     shape = settings.shape
     warmup = settings.warmup_steps
@@ -112,14 +112,14 @@ def main() -> None:
     """Train in turns."""
     settings = read_settings()
     turns = Turns()
-    # A SIGTERM to this process must end Marian too.
+    # Exit with an exception after a SIGTERM, so that `finally` also ends Marian.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     facts = json.loads((Path(settings.folder) / "facts.json").read_text(encoding="utf-8"))
     training = start_training(settings)
     try:
         train(turns, training, facts["tokens_per_target_token"])
     except NoMoreTurnsError:
-        # Marian saves the model when it receives a SIGTERM.
+        # Send a SIGTERM, because Marian saves the model after a SIGTERM.
         training.send_signal(signal.SIGTERM)
         training.send_signal(signal.SIGCONT)
         training.communicate()

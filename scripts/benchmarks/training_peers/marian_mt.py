@@ -26,7 +26,9 @@ class CompetingTrainer(Counting, Seq2SeqTrainer):
 
 
 def marian(shape: Shape, *, pad_token_id: int, eos_token_id: int, start_token_id: int) -> MarianMTModel:
-    """MarianMT with the sizes of a shape, and with the activation and the embedding scale of the paper."""
+    """Return a MarianMT model with the sizes of a shape, and with the activation and the embedding scale of
+    the paper.
+    """
     config = MarianConfig(
         **sizes(shape),
         vocab_size=shape.vocabulary,
@@ -75,7 +77,7 @@ def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTraining
 
 
 def main() -> None:
-    """Train in turns. The second argument "grouped" asks for batches of similar lengths."""
+    """Train in turns. The second argument may be "grouped" for batches of sentences of similar lengths."""
     settings = read_settings()
     turns = Turns(torch.cuda if settings.device == "cuda" else None)
     corpus = corpus_of(recipe_of(settings))

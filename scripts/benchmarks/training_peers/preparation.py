@@ -27,7 +27,7 @@ def training_flops(shape: Shape, source: np.ndarray, target: np.ndarray) -> floa
     per_target = shape.layers * (6 * width**2 + 2 * width * shape.ffn) + shape.vocabulary * width
     source = source.astype(np.float64)
     target = target.astype(np.float64)
-    # A decoder position attends to itself and to the positions before it.
+    # In decoder self-attention, a position attends to itself and to all earlier positions.
     queries_and_keys = source**2 + target * (target + 1) / 2 + source * target
     products = 2 * (per_source * source + per_target * target) + 4 * width * shape.layers * queries_and_keys
     return float(3 * products.sum())

@@ -64,7 +64,7 @@ def resident(field: str, process: int | str = "self") -> float:
 
 
 class NoMoreTurnsError(Exception):
-    """Ends the training after the last turn."""
+    """Raised to end the training after the last turn."""
 
 
 class Turns:
@@ -128,8 +128,8 @@ class Turns:
         if "steps" in command:
             self._goal = self.steps + command["steps"]
         else:
-            # Estimate the number of steps from the tokens so far. Reading the number of tokens after each
-            # batch would force a CUDA synchronisation.
+            # Estimate the number of steps from the tokens so far, because reading the number of tokens after
+            # each batch would force a CUDA synchronisation.
             left = command["tokens"] - int(self.tokens)
             self._goal = self.steps + max(1, round(left / (int(self.tokens) / self.steps)))
         self._began = time.perf_counter()

@@ -43,13 +43,15 @@ def recipe_of(settings: PeerSettings) -> Recipe:
     for split in ("train", "validation"):
         for side in ("source", "target"):
             data[f"{split}_{side}"] = str(folder / f"{split}.{side}")
-    # A batch must have room for the longest pair.
+    # Limit the length of a pair to the token budget of a batch, because a batch must be able to contain the
+    # longest pair.
     data["max_length"] = min(100, shape.tokens)
     training = {
         "max_steps": 10**6,
         "source_tokens_per_batch": shape.tokens,
         "target_tokens_per_batch": shape.tokens,
-        # The peak of the paper's schedule is factor * width ** -0.5 * warmup_steps ** -0.5.
+        # Choose the factor so that the peak of the paper's schedule is `settings.learning_rate`. The peak is
+        # factor * width ** -0.5 * warmup_steps ** -0.5.
         "learning_rate_factor": settings.learning_rate * (shape.width * settings.warmup_steps) ** 0.5,
         "warmup_steps": settings.warmup_steps,
         "save_steps": 10**6,
@@ -68,7 +70,7 @@ def recipe_of(settings: PeerSettings) -> Recipe:
 
 
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
-    """The corpus of a recipe. The tokenizer of the corpus is in the folder of the texts."""
+    """Return the corpus of a recipe. The tokenizer of the corpus is in the folder of the texts."""
     folder = Path(recipe.output_dir).parent
     return TASKS[recipe.task].load_corpus(
         recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers
@@ -76,8 +78,8 @@ def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
 
 
 def model_of(recipe: Recipe, corpus: Corpus) -> VaswaniForSeq2SeqLM:
-    """The model of a recipe. The model has the vocabulary size of the shape, even if the tokenizer has fewer
-    pieces.
+    """Return the model of a recipe. The model has the vocabulary size of the shape, even if the tokenizer has
+    fewer pieces.
     """
     model = build_model(recipe, corpus)
     if len(corpus.source_tokenizer) != recipe.tokenizer.vocab_size:

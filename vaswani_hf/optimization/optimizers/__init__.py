@@ -1,6 +1,6 @@
-"""The optimizers that a recipe can select.
+"""Defines the table of the optimizers that a recipe can select.
 
-A new optimizer is a file in this folder and an import of its entry here.
+To add an optimizer, add a file to this folder, and import the entry of the optimizer here.
 """
 
 from ..entries import Optimizer

@@ -9,7 +9,7 @@ from ..entries import Optimizer
 
 
 class AdamSettings(Settings):
-    """The keys of Adam. The default values are those of the paper (Section 5.3)."""
+    """The keys of Adam. The default values are the values of the paper (Section 5.3)."""
 
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     """The decay rate of the mean of the gradients."""
@@ -40,7 +40,7 @@ def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -
 
 
 def build_adam(model: nn.Module, settings: AdamSettings, *, bf16: bool) -> torch.optim.AdamW:
-    """Adam for a model."""
+    """Return the optimizer Adam for the weights of a model."""
     return fused_adamw(model, settings, weight_decay=0.0)
 
 

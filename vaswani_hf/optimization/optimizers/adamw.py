@@ -16,7 +16,7 @@ class AdamWSettings(AdamSettings):
 
 
 def build_adamw(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> torch.optim.AdamW:
-    """AdamW for a model."""
+    """Return the optimizer AdamW for the weights of a model."""
     return fused_adamw(model, settings, settings.weight_decay)
 
 

@@ -45,8 +45,8 @@ class Muon(torch.optim.Optimizer):
     Args:
         matrices (list): The weights [rows, columns].
         weight_decay (float): A step reduces each weight by the fraction `weight_decay` * learning rate.
-        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The value is the recorded `training.bf16`
-            of the run, because a run that is resumed on another processor must compute in the same precision.
+        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines the value once and
+            records the value, because a resumed run must compute in the same precision on another processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
@@ -73,7 +73,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """Muon for matrices and AdamW for the other weights, with the same learning rate.
+    """Trains matrices with Muon and all other weights with AdamW, at the same learning rate.
 
     Args:
         matrices (list): The weights [rows, columns] for Muon.
@@ -129,7 +129,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def build_muon(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> MuonAndAdamW:
-    """The optimizer of a model. AdamW trains embeddings, the output projection, norms and biases."""
+    """Return the optimizer of a model. AdamW trains embeddings, the output projection, norms and biases."""
     matrices = [weight for weight in muon_matrices(model) if weight.requires_grad]
     of_muon = {id(weight) for weight in matrices}
     others = [weight for weight in model.parameters() if weight.requires_grad and id(weight) not in of_muon]

@@ -1,6 +1,6 @@
-"""The regularisers that a recipe can turn on.
+"""Defines the table of the regularisers that a recipe can turn on.
 
-A new regulariser is a file in this folder and an import of its entry here.
+To add a regulariser, add a file to this folder, and import the entry of the regulariser here.
 """
 
 from typing import Any
@@ -14,7 +14,9 @@ REGULARIZERS = {entry.name: entry for entry in [*globals().values()] if isinstan
 
 
 def regularizer_of(training: Any) -> Regularizer | None:
-    """Return the regulariser that the section `training` of a recipe turns on, if there is one."""
+    """Return the regulariser that the section `training` of a recipe turns on; None if all regularisers are
+    off.
+    """
     for entry in REGULARIZERS.values():
         # Tasks without an encoder and a decoder do not have the keys of all regularisers.
         if getattr(training, entry.strength, 0):

@@ -1,4 +1,4 @@
-"""The loss of two passes over the same pairs.
+"""Computes the loss of two forward passes over the same sentence pairs.
 
 The loss includes the divergence between the probabilities of both passes.
 
@@ -25,8 +25,8 @@ from ...model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 
 @dataclass
 class TwoPassLoss:
-    """The loss of two forward passes over the same pairs. A run computes this loss instead of the loss of the
-    model.
+    """Computes the loss of two forward passes over the same sentence pairs. A run computes this loss instead
+    of the loss of the model.
 
     The loss is CE(first) + alpha * KL(first || second), with gradients into both passes. If `is_symmetric`
     is true, the loss is (CE(first) + CE(second)) / 2 + alpha / 4 * (KL(first || second) + KL(second ||
@@ -58,8 +58,8 @@ class TwoPassLoss:
 
         The loss in the output includes the divergence (nats per token).
 
-        The arguments are those of `RegularizedLoss`. If `num_items_in_batch` is None, the sums are divided by
-        the number of target tokens.
+        The arguments are the arguments of `RegularizedLoss`. If `num_items_in_batch` is None, the sums are
+        divided by the number of target tokens.
         """
         labels = batch["labels"]
         num_items = num_items_in_batch
@@ -77,7 +77,7 @@ class TwoPassLoss:
         inputs_embeds = self._embedded_twice(encoder, batch["input_ids"])
         decoder_inputs_embeds = self._embedded_twice(decoder, decoder_input_ids)
         # The divergence needs the last states of the decoder. A hook records the last states, because the
-        # output of the model does not contain them.
+        # output of the model does not contain the last states.
         last_states: list[torch.Tensor] = []
         hook = decoder.register_forward_hook(
             lambda module, given, output: last_states.append(output.last_hidden_state)
@@ -121,7 +121,7 @@ class TwoPassLoss:
 
 
 class _ChunkedDivergence(torch.autograd.Function):
-    """The divergence between the probabilities p and q of the two passes, summed over N tokens.
+    """Computes the divergence between the probabilities p and q of the two passes, summed over N tokens.
 
     To save memory, the logits are computed for only some tokens at a time. The forward pass also computes the
     gradients, and the backward pass only scales the gradients.

@@ -21,6 +21,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from ..checkpoint.tokenizers import IMPORTED_MARK
 from ..version import install_command
 
 _FOREIGN = "\ue000"
@@ -80,8 +81,8 @@ def read_sentencepiece(path: Path) -> SentencePieces:
         )
     if trainer.treat_whitespace_as_suffix:
         raise ValueError(
-            f"`treat_whitespace_as_suffix` is True in '{path.name}', and cannot be imported, because fast "
-            "tokenizers mark the beginning of a word."
+            f"'{path.name}' has `treat_whitespace_as_suffix` True, and cannot be imported, because fast tokenizers "
+            "mark the beginning of a word."
         )
     kept = (_NORMAL, _USER_DEFINED, _BYTE)
     pieces = {piece.piece: piece.score for piece in model.pieces if piece.type in kept}
@@ -154,6 +155,7 @@ def fast_tokenizer(
         model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
+        **{IMPORTED_MARK: True},
     )
 
 

@@ -1,0 +1,48 @@
+"""The restricted unpickler executes no code of a file."""
+
+import argparse
+import os
+import re
+
+import pytest
+import torch
+
+from vaswani_hf.convert.unpickling import load_weights
+
+
+class RemovesAFile:
+    """An object whose unpickling removes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.remove, (self.path,)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_listed_classes_become_stubs_and_other_classes_are_refused(tmp_path, is_new):
+    content = {"args": argparse.Namespace(layers=6, sizes=[1]), "model": {"weight": torch.ones(2)}}
+    torch.save(content, tmp_path / "x.pt", _use_new_zipfile_serialization=is_new)
+    loaded = load_weights(tmp_path / "x.pt", ["argparse.Namespace"])
+    assert (loaded["args"].layers, loaded["args"].sizes) == (6, [1])
+    assert type(loaded["args"]) is not argparse.Namespace and torch.equal(
+        loaded["model"]["weight"], torch.ones(2)
+    )
+    with pytest.raises(ValueError, match=r"^'x.pt' contains objects .* argparse.Namespace"):
+        load_weights(tmp_path / "x.pt")
+
+
+def test_code_in_a_file_is_not_executed(tmp_path):
+    path = tmp_path / "victim"
+    path.touch()
+    torch.save(RemovesAFile(str(path)), tmp_path / "x.pt")
+    with pytest.raises(ValueError, match=re.escape("is not read, because such objects can execute code")):
+        load_weights(tmp_path / "x.pt", ["argparse.Namespace"])
+    assert path.exists()
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "x.pt").write_bytes(b"hello")
+    with pytest.raises(ValueError, match=r"^'x.pt' is not a file of torch.save, or is incomplete"):
+        load_weights(tmp_path / "x.pt")
