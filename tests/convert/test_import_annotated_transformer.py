@@ -129,7 +129,7 @@ REFUSED = {
     "another table": (
         {"h": 3},
         {"src_embed.1.pe": torch.ones(1, 9, 12)},
-        "`src_embed.1.pe` is .* cannot be imported",
+        "has `src_embed.1.pe` .* cannot be imported",
     ),
     "another weight": (
         {"h": 3},

@@ -66,13 +66,13 @@ def test_the_tokens_have_the_ids_of_the_vocabulary(recorded, tmp_path):
 
 
 REFUSED = {
-    "layer_norm": ({"layer_norm": "rms"}, "`layer_norm` is 'rms', and cannot be imported"),
-    "parallel_residual": ({"parallel_residual": True}, "`parallel_residual` is True"),
-    "num_experts": ({"num_experts": 2}, "`num_experts` is 2"),
-    "heads_kv": ({"heads_kv": 1}, "`heads_kv` is 1"),
-    "left_pad": ({"left_pad": True}, "`left_pad` is True"),
-    "add_estimator": ({"add_estimator": True}, "`add_estimator` is True"),
-    "position_shift": ({"position_shift": 2}, "`position_shift` is 2"),
+    "layer_norm": ({"layer_norm": "rms"}, "has `layer_norm` 'rms', and cannot be imported"),
+    "parallel_residual": ({"parallel_residual": True}, "has `parallel_residual` True"),
+    "num_experts": ({"num_experts": 2}, "has `num_experts` 2"),
+    "heads_kv": ({"heads_kv": 1}, "has `heads_kv` 1"),
+    "left_pad": ({"left_pad": True}, "has `left_pad` True"),
+    "add_estimator": ({"add_estimator": True}, "has `add_estimator` True"),
+    "position_shift": ({"position_shift": 2}, "has `position_shift` 2"),
 }
 
 
@@ -88,11 +88,15 @@ def test_other_values_are_refused(recorded, tmp_path, case):
 
 
 OF_PARTS = {
-    "activation": ("decoder", {"mlp_activation_fn": "gated-silu"}, "`mlp_activation_fn` is 'gated-silu'"),
-    "eps": ("encoder", {"norm_eps": 1e-5}, "`norm_eps` is 1e-05, .* both stacks must have the same value"),
-    "style": ("encoder", {"encoder_layer_style": "postnorm"}, "`encoder_layer_style` is 'postnorm'"),
-    "type": ("decoder", {"decoder_type": "rnn"}, "`decoder_type` is 'rnn'"),
-    "positions": ("embeddings", {"position_encoding_type": "Rotary"}, "`position_encoding_type` is 'Rotary'"),
+    "activation": ("decoder", {"mlp_activation_fn": "gated-silu"}, "has `mlp_activation_fn` 'gated-silu'"),
+    "eps": ("encoder", {"norm_eps": 1e-5}, "has `norm_eps` 1e-05, .* both stacks must have the same value"),
+    "style": ("encoder", {"encoder_layer_style": "postnorm"}, "has `encoder_layer_style` 'postnorm'"),
+    "type": ("decoder", {"decoder_type": "rnn"}, "has `decoder_type` 'rnn'"),
+    "positions": (
+        "embeddings",
+        {"position_encoding_type": "Rotary"},
+        "has `position_encoding_type` 'Rotary'",
+    ),
 }
 
 

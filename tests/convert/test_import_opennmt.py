@@ -95,14 +95,14 @@ def test_sentencepiece_models_segment_the_texts(recorded, tmp_path):
 
 
 REFUSED = {
-    "decoder_type": ("rnn", "`decoder_type` is 'rnn', and cannot be imported"),
-    "self_attn_type": ("average", "`self_attn_type` is 'average'"),
-    "max_relative_positions": (20, "`max_relative_positions` is 20"),
-    "layer_norm": ("rms", "`layer_norm` is 'rms'"),
-    "pos_ffn_activation_fn": ("gated-gelu", "`pos_ffn_activation_fn` is 'gated-gelu'"),
-    "parallel_residual": (True, "`parallel_residual` is True"),
-    "copy_attn": (True, "`copy_attn` is True"),
-    "num_kv": (1, "`num_kv` is 1"),
+    "decoder_type": ("rnn", "has `decoder_type` 'rnn', and cannot be imported"),
+    "self_attn_type": ("average", "has `self_attn_type` 'average'"),
+    "max_relative_positions": (20, "has `max_relative_positions` 20"),
+    "layer_norm": ("rms", "has `layer_norm` 'rms'"),
+    "pos_ffn_activation_fn": ("gated-gelu", "has `pos_ffn_activation_fn` 'gated-gelu'"),
+    "parallel_residual": (True, "has `parallel_residual` True"),
+    "copy_attn": (True, "has `copy_attn` True"),
+    "num_kv": (1, "has `num_kv` 1"),
     "heads": (5, "`d_model` must be a multiple of"),
 }
 
@@ -119,7 +119,7 @@ def test_other_options_are_refused(recorded, tmp_path, field):
 def test_other_positions_and_missing_weights_are_refused(recorded, tmp_path):
     case = recorded["concat"]
     case["checkpoint"]["model"]["encoder.embeddings.make_embedding.pe.pe"] *= 2
-    with pytest.raises(ValueError, match=r"`encoder.pe` is \(16, 1, 12\), and cannot be imported"):
+    with pytest.raises(ValueError, match=r"has `encoder.pe` \(16, 1, 12\), and cannot be imported"):
         import_checkpoint(write(case, tmp_path, ".pt"), tmp_path / "ours")
     file = write(case, tmp_path, ".safetensors")
     for shard in tmp_path.glob("*.safetensors"):

@@ -20,7 +20,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
 from .unpickling import header_of, load_state_dict
-from .weights import WeightNames, num_layers, timescales_of
+from .weights import WeightNames, sizes, timescales_of
 
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
@@ -83,20 +83,15 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
     state = load_state_dict(path, _FIRST_WEIGHT)
     _refuse_other_positions(state)
     own = NAMES.to_ours(state, _TITLE)
-    vocab_size, d_model = own["model.encoder.embed_tokens.weight"].shape
+    size_fields = sizes(own, _TITLE)
+    d_model = size_fields["d_model"]
     for name in own:
         if name.endswith("norm.weight"):
             own[name] = own[name] * ((d_model - 1) / d_model) ** 0.5
     config = VaswaniConfig(
-        vocab_size=vocab_size,
-        decoder_vocab_size=len(own["model.decoder.embed_tokens.weight"]),
-        d_model=d_model,
-        encoder_layers=num_layers(own, "encoder"),
-        decoder_layers=num_layers(own, "decoder"),
+        **size_fields,
         encoder_attention_heads=facts.h,
         decoder_attention_heads=facts.h,
-        encoder_ffn_dim=len(own["model.encoder.layers.0.fc1.weight"]),
-        decoder_ffn_dim=len(own["model.decoder.layers.0.fc1.weight"]),
         dropout=facts.dropout,
         attention_dropout=facts.dropout,
         activation_dropout=facts.dropout,

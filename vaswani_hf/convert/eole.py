@@ -29,11 +29,10 @@ from .opennmt import (
     generation_config,
     read_tokenizers,
     shared_weights,
-    sizes,
     special_ids,
     with_sinusoids,
 )
-from .weights import WeightNames, add_biases
+from .weights import WeightNames, add_biases, sizes
 
 _TITLE = "Eole"
 _VOCABULARY_FILE = "vocab.json"
@@ -145,15 +144,15 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     add_biases(own)
     is_shared = model.get("share_embeddings", False)
     weight_fields = shared_weights(own, is_shared, model.get("share_decoder_embeddings", False))
+    max_positions = VaswaniConfig.max_position_embeddings
     if positions == "Learned":
-        table = own["model.encoder.embed_positions.weight"]
-        weight_fields["max_position_embeddings"] = len(table)
-    position_names = {"Learned": "learned", None: "none"}
+        max_positions = len(own["model.encoder.embed_positions.weight"])
+    position_names: dict[str | None, str] = {"Learned": "learned", None: "none"}
     tokens = _special_tokens(vocabulary)
     training = settings.get("training") or {}
     dropout = first_rate(training.get("dropout", 0.1))
     config = VaswaniConfig(
-        **sizes(own),
+        **sizes(own, _TITLE),
         **weight_fields,
         **special_ids(vocabulary["tgt"], tokens["start"], tokens["end"], tokens["pad"]),
         encoder_attention_heads=_value(model, "encoder", "heads", 8),
@@ -166,6 +165,7 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
         layer_norm_eps=_value(model, "decoder", "norm_eps", 1e-5),
         position_embedding=position_names.get(positions, "sinusoidal"),
         position_timescales=timescales,
+        max_position_embeddings=max_positions,
         scale_embedding=positions in _SINUSOIDS,
     )
     tokenizers, notes = read_tokenizers(
@@ -210,7 +210,8 @@ def _refuse_others(model: Mapping[str, Any]) -> None:
         activation = _value(model, stack, "mlp_activation_fn", "relu")
         if activation not in _ACTIVATIONS:
             refuse("mlp_activation_fn", activation, "the feed-forward network has no gate")
-    for field, default in {"norm_eps": 1e-5, "mlp_activation_fn": "relu"}.items():
+    defaults: dict[str, Any] = {"norm_eps": 1e-5, "mlp_activation_fn": "relu"}
+    for field, default in defaults.items():
         of_encoder, of_decoder = (_value(model, stack, field, default) for stack in _STACKS)
         require(field, of_encoder, of_decoder, "both stacks must have the same value")
 

@@ -20,9 +20,9 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
-from .sentencepiece import fast_tokenizer, read_sentencepiece
+from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import header_of, load_weights, weight_file
-from .weights import WeightNames, add_biases, num_layers, timescales_of, to_interleaved
+from .weights import WeightNames, add_biases, sizes, timescales_of, to_interleaved
 
 _TITLE = "OpenNMT-py"
 PAD, START, END, UNKNOWN = "<blank>", "<s>", "</s>", "<unk>"
@@ -124,7 +124,7 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
     start = vocabularies.get("decoder_start_token", START)
     weight_fields = shared_weights(own, opt["share_embeddings"], opt["share_decoder_embeddings"])
     config = VaswaniConfig(
-        **sizes(own),
+        **sizes(own, _TITLE),
         **weight_fields,
         **special_ids(vocabularies["tgt"], start=start),
         encoder_attention_heads=opt["heads"],
@@ -177,33 +177,20 @@ def with_sinusoids(
     """Match the tables of positions [L, 1, D] with the formulas. Return the weights with alternating sines and
     cosines, and the timescales.
     """
-    found = {name: timescales_of(table.squeeze(1)) for name, table in tables.items()}
-    for name, match in found.items():
+    matches = set()
+    for name, table in tables.items():
+        match = timescales_of(table.squeeze(1))
         if match is None:
-            refuse(f"{name}.pe", tuple(tables[name].shape), "the table does not have sinusoids")
-    matches = set(found.values())
+            refuse(f"{name}.pe", tuple(table.shape), "the table does not have sinusoids")
+        matches.add(match)
     if len(matches) > 1:
-        refuse("pe", sorted(found), "the tables of the encoder and of the decoder differ")
+        refuse("pe", sorted(matches), "the tables of the encoder and of the decoder differ")
     if not matches:
         return state, "paper"
     timescales, is_halves = matches.pop()
     if is_halves:
         state = to_interleaved(state, next(iter(tables.values())).shape[-1])
     return state, timescales
-
-
-def sizes(state: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """The fields of the config that the shapes of the weights determine."""
-    vocab_size, d_model = state["model.encoder.embed_tokens.weight"].shape
-    return {
-        "vocab_size": vocab_size,
-        "decoder_vocab_size": len(state["model.decoder.embed_tokens.weight"]),
-        "d_model": d_model,
-        "encoder_layers": num_layers(state, "encoder"),
-        "decoder_layers": num_layers(state, "decoder"),
-        "encoder_ffn_dim": len(state["model.encoder.layers.0.fc1.weight"]),
-        "decoder_ffn_dim": len(state["model.decoder.layers.0.fc1.weight"]),
-    }
 
 
 def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
@@ -262,7 +249,9 @@ def read_tokenizers(
     a text are separated by spaces.
     """
     if len(files) > 2:
-        refuse("vocabularies", len(files), "a model has at most two SentencePiece models")
+        raise ValueError(
+            f"`vocabularies` must be one or two SentencePiece models, but has {len(files)} files."
+        )
     tokenizers = []
     for number, tokens in enumerate((source, target)):
         ids = {token: index for index, token in enumerate(tokens)}

@@ -24,7 +24,7 @@ from ..model.modeling_vaswani import sinusoids
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
 from .unpickling import header_of, load_state_dict
-from .weights import WeightNames, add_biases, num_layers, timescales_of, to_interleaved
+from .weights import WeightNames, add_biases, sizes, timescales_of, to_interleaved
 
 _TITLE = "torch.nn.Transformer"
 # The name of a weight that every torch.nn.Transformer has. The name begins with the name of the attribute in
@@ -98,9 +98,9 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
     facts = load_facts(options.config, TorchTransformerFacts, _TITLE)
     state = load_state_dict(path, _FIRST_WEIGHT)
     stacks, others = _split(state)
-    source = _weight(others, facts, "source_embedding")
-    target = _weight(others, facts, "target_embedding", default=source)
-    output = _weight(others, facts, "output_weight", default=target)
+    source = _matrix(others, facts, "source_embedding")
+    target = _matrix(others, facts, "target_embedding", default=source)
+    output = _matrix(others, facts, "output_weight", default=target)
     bias = None if facts.output_bias is None else _weight(others, facts, "output_bias")
     tables = _tables(others, facts)
     _refuse_unused(others, facts)
@@ -116,15 +116,9 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
     add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
     config = VaswaniConfig(
-        vocab_size=len(source),
-        decoder_vocab_size=len(target),
-        d_model=source.shape[1],
-        encoder_layers=num_layers(own, "encoder"),
-        decoder_layers=num_layers(own, "decoder"),
+        **sizes(own, _TITLE),
         encoder_attention_heads=facts.nhead,
         decoder_attention_heads=facts.nhead,
-        encoder_ffn_dim=len(stacks["encoder.layers.0.linear1.weight"]),
-        decoder_ffn_dim=len(stacks["decoder.layers.0.linear1.weight"]),
         dropout=facts.dropout,
         attention_dropout=facts.dropout,
         activation_dropout=facts.dropout,
@@ -219,19 +213,40 @@ def _weight(
     return others[name]
 
 
+def _matrix(
+    others: Mapping[str, torch.Tensor],
+    facts: TorchTransformerFacts,
+    key: str,
+    default: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The weight that a key of the facts names, without dimensions of size 1."""
+    weight = _weight(others, facts, key, default)
+    if weight is default:
+        return weight
+    if weight.squeeze().dim() != 2:
+        raise ValueError(
+            f"`{key}` must be the name of a matrix, but {getattr(facts, key)} has the shape {tuple(weight.shape)}."
+        )
+    return weight.squeeze()
+
+
 def _tables(
     others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The tables of source and target positions [L, D]. None for positions without a table."""
     if facts.positions in (_SINUSOIDAL, _NONE):
         if facts.target_positions is not None:
-            refuse("target_positions", facts.target_positions, "the source positions have no table")
+            raise ValueError(
+                f"`target_positions` must be left out if `positions` is {facts.positions}, but is "
+                f"{facts.target_positions!r}."
+            )
         return None, None
-    source = _weight(others, facts, "positions").squeeze()
-    target = _weight(others, facts, "target_positions", default=source).squeeze()
+    source = _matrix(others, facts, "positions")
+    target = _matrix(others, facts, "target_positions", default=source)
     if source.shape != target.shape:
-        refuse(
-            "target_positions", tuple(target.shape), f"the table of source positions is {tuple(source.shape)}"
+        raise ValueError(
+            f"`target_positions` must have the shape {tuple(source.shape)} of the source positions, but has the shape "
+            f"{tuple(target.shape)}."
         )
     return source, target
 
@@ -258,15 +273,19 @@ def _with_positions(
         return state, {"position_embedding": facts.positions, "position_timescales": timescales or "paper"}
     found = timescales_of(source)
     if found != timescales_of(target):
-        reason = "the table and the table of source positions are not both sinusoids of the same timescales"
-        refuse("target_positions", facts.target_positions, reason)
+        raise ValueError(
+            f"`target_positions` must have the same kind of positions as {facts.positions}, but {facts.target_positions} "
+            "has other sinusoids, or is learned."
+        )
     if found is None:
         state["model.encoder.embed_positions.weight"] = source
         state["model.decoder.embed_positions.weight"] = target.clone()
         return state, {"position_embedding": "learned", "max_position_embeddings": len(source)}
     found_timescales, is_halves = found
     if timescales not in (None, found_timescales):
-        refuse("timescales", timescales, f"the table of positions has the timescales {found_timescales!r}")
+        raise ValueError(
+            f"`timescales` must be {found_timescales!r}, as in the table {facts.positions}, but is {timescales!r}."
+        )
     if is_halves:
         state = to_interleaved(state, source.shape[1])
     return state, {"position_timescales": found_timescales}

@@ -88,8 +88,30 @@ def _without_number(name: str) -> tuple[str, str]:
     return found.group(), f"{name[: found.start()]}{{}}{name[found.end() :]}"
 
 
-def num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
-    """The number of layers of "encoder" or "decoder". `state` has the names of this package."""
+def sizes(state: Mapping[str, torch.Tensor], title: str) -> dict[str, int]:
+    """The fields of the config that the shapes of the weights determine. `state` has the names of this package.
+
+    Raise a ValueError if a weight is missing.
+    """
+    for stack in ("encoder", "decoder"):
+        for part in ("embed_tokens", "layers.0.fc1"):
+            name = f"model.{stack}.{part}.weight"
+            if name not in state:
+                raise ValueError(
+                    f"The weight of {title} that becomes {name} is missing; take all weights from one checkpoint."
+                )
+    return {
+        "vocab_size": len(state["model.encoder.embed_tokens.weight"]),
+        "decoder_vocab_size": len(state["model.decoder.embed_tokens.weight"]),
+        "d_model": state["model.encoder.embed_tokens.weight"].shape[1],
+        "encoder_layers": _num_layers(state, "encoder"),
+        "decoder_layers": _num_layers(state, "decoder"),
+        "encoder_ffn_dim": len(state["model.encoder.layers.0.fc1.weight"]),
+        "decoder_ffn_dim": len(state["model.decoder.layers.0.fc1.weight"]),
+    }
+
+
+def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
     prefix = f"model.{stack}.layers."
     numbers = [int(name.removeprefix(prefix).split(".")[0]) for name in state if name.startswith(prefix)]
     return max(numbers, default=-1) + 1
