@@ -133,12 +133,26 @@ def test_one_embedding_for_everything_stays_tied(tmp_path):
     assert config.tie_word_embeddings and config.share_encoder_decoder_embeddings and config.final_norm
 
 
+def test_weights_that_the_model_has_tied_stay_tied(tmp_path):
+    write_model(tmp_path, facts={"target_embedding": "src_tok_emb.embedding.weight"})
+    state = torch.load(tmp_path / "model.pt")
+    del state["tgt_tok_emb.embedding.weight"]
+    state["generator.weight"] = state["src_tok_emb.embedding.weight"]
+    state["generator.bias"] = torch.randn(17)
+    torch.save(state, tmp_path / "model.pt")
+    report = import_checkpoint(tmp_path / "model.pt", tmp_path / "ours", config=tmp_path / "facts.json")
+    assert report.difference < 1e-4
+    config = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").config
+    assert config.tie_word_embeddings and config.share_encoder_decoder_embeddings
+
+
 REFUSED = {
     "nhead": ({"nhead": 0}, "`nhead` must be 1 or more, but is 0"),
     "a number of heads that does not fit": ({"nhead": 5}, "`d_model` must be a multiple of"),
     "activation": ({"activation": "silu"}, "`activation` must be 'relu' or 'gelu', but is 'silu'"),
     "an unknown key": ({"heads": 3}, "`heads` is not a key, but has the value 3"),
     "an unknown name": ({"target_embedding": "tgt"}, "`target_embedding` must be the name of a weight .* is 'tgt'; .*generator"),
+    "a bias as an embedding": ({"source_embedding": "generator.bias"}, "must be the name of a matrix"),
     "an unused weight": ({"output_bias": None}, "The weight generator.bias is not a weight of torch.nn.Transformer"),
     "unused positions": ({"positions": "none"}, "The weight positional_encoding.pos_embedding is not"),
 }  # fmt: skip

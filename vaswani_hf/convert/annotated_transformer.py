@@ -1,7 +1,7 @@
 """Imports a state dict of "The Annotated Transformer" of Harvard NLP.
 
 The differences from the paper: pre-norm with a LayerNorm at the end of each stack; biases in the attention;
-an output projection with a bias, not tied to an embedding. The LayerNorm of the original divides by the
+an output projection with a bias. The LayerNorm of the original divides by the
 unbiased standard deviation plus 1e-6. The LayerNorm of PyTorch divides by the root of the biased variance. The
 biased deviation is sqrt((D - 1) / D) times the unbiased deviation, so the weight of the LayerNorm is multiplied
 by this factor.
@@ -20,7 +20,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
 from .unpickling import header_of, load_state_dict
-from .weights import WeightNames, sizes, timescales_of
+from .weights import WeightNames, shared_weights, sizes, timescales_of
 
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
@@ -88,6 +88,12 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
     for name in own:
         if name.endswith("norm.weight"):
             own[name] = own[name] * ((d_model - 1) / d_model) ** 0.5
+    source = own["model.encoder.embed_tokens.weight"]
+    target = own["model.decoder.embed_tokens.weight"]
+    # Readers of the book may have tied the weights. The state dict does not say whether weights are tied.
+    weight_fields = shared_weights(
+        own, torch.equal(source, target), torch.equal(target, own["lm_head.weight"])
+    )
     config = VaswaniConfig(
         **size_fields,
         encoder_attention_heads=facts.h,
@@ -97,10 +103,7 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
         activation_dropout=facts.dropout,
         norm_position="pre",
         layer_norm_eps=_LAYER_NORM_EPS,
-        share_encoder_decoder_embeddings=False,
-        tie_word_embeddings=False,
-        lm_head_bias=True,
-        attention_bias=True,
+        **weight_fields,
         bos_token_id=facts.bos_token_id,
         pad_token_id=facts.pad_token_id,
         eos_token_id=facts.eos_token_id,

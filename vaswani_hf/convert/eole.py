@@ -28,11 +28,10 @@ from .opennmt import (
     first_rate,
     generation_config,
     read_tokenizers,
-    shared_weights,
     special_ids,
     with_sinusoids,
 )
-from .weights import WeightNames, add_biases, sizes
+from .weights import WeightNames, add_biases, shared_weights, sizes
 
 _TITLE = "Eole"
 _VOCABULARY_FILE = "vocab.json"

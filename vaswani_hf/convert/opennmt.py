@@ -22,7 +22,7 @@ from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import header_of, load_weights, weight_file
-from .weights import WeightNames, add_biases, sizes, timescales_of, to_interleaved
+from .weights import WeightNames, add_biases, shared_weights, sizes, timescales_of, to_interleaved
 
 _TITLE = "OpenNMT-py"
 PAD, START, END, UNKNOWN = "<blank>", "<s>", "</s>", "<unk>"
@@ -191,24 +191,6 @@ def with_sinusoids(
     if is_halves:
         state = to_interleaved(state, next(iter(tables.values())).shape[-1])
     return state, timescales
-
-
-def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
-    """The fields of the config about shared weights and biases. Add the names of shared weights that the
-    checkpoint lacks.
-    """
-    if is_shared:
-        joint = state["model.encoder.embed_tokens.weight"]
-        state["model.shared.weight"] = joint
-        state["model.decoder.embed_tokens.weight"] = joint
-    if is_tied:
-        state["lm_head.weight"] = state["model.decoder.embed_tokens.weight"]
-    return {
-        "share_encoder_decoder_embeddings": is_shared,
-        "tie_word_embeddings": is_tied,
-        "lm_head_bias": "lm_head.bias" in state,
-        "attention_bias": "model.encoder.layers.0.self_attn.q_proj.bias" in state,
-    }
 
 
 def special_ids(tokens: list[str], start: str, end: str = END, pad: str = PAD) -> dict[str, int]:

@@ -24,7 +24,7 @@ from ..model.modeling_vaswani import sinusoids
 from ..settings.base import Settings
 from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
 from .unpickling import header_of, load_state_dict
-from .weights import WeightNames, add_biases, sizes, timescales_of, to_interleaved
+from .weights import WeightNames, add_biases, shared_weights, sizes, timescales_of, to_interleaved
 
 _TITLE = "torch.nn.Transformer"
 # The name of a weight that every torch.nn.Transformer has. The name begins with the name of the attribute in
@@ -109,12 +109,12 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
     own["model.encoder.embed_tokens.weight"] = source
     own["model.decoder.embed_tokens.weight"] = target
     own["lm_head.weight"] = output
-    if target is source:
-        own["model.shared.weight"] = source
     if bias is not None:
         own["lm_head.bias"] = bias
     add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
+    # The state dict does not say whether weights are tied.
+    weight_fields = shared_weights(own, torch.equal(source, target), torch.equal(target, output))
     config = VaswaniConfig(
         **sizes(own, _TITLE),
         encoder_attention_heads=facts.nhead,
@@ -127,10 +127,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         final_norm=_has_final_norms(stacks),
         layer_norm_eps=facts.layer_norm_eps,
         scale_embedding=facts.scale_embedding,
-        share_encoder_decoder_embeddings=target is source,
-        tie_word_embeddings=output is target,
-        lm_head_bias=bias is not None,
-        attention_bias="encoder.layers.0.self_attn.in_proj_bias" in stacks,
+        **weight_fields,
         bos_token_id=facts.bos_token_id,
         pad_token_id=facts.pad_token_id,
         eos_token_id=facts.eos_token_id,

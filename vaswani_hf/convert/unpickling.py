@@ -50,9 +50,12 @@ def header_of(path: Path) -> bytes:
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
             return file.read(_LONGEST_HEADER)
-    with zipfile.ZipFile(path) as archive:
-        pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
-        return archive.read(pickles[0]) if pickles else b""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            return archive.read(pickles[0]) if pickles else b""
+    except zipfile.BadZipFile:
+        return b""
 
 
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
@@ -66,8 +69,11 @@ def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Te
     values = list(loaded.values()) if isinstance(loaded, dict) else []
     for state in [loaded, *values]:
         if isinstance(state, dict) and any(has_name.search(str(name)) for name in state):
-            tensors = {name.removeprefix("module."): tensor for name, tensor in state.items()}
-            return {name: tensor.float() for name, tensor in tensors.items()}
+            return {
+                name.removeprefix("module."): tensor.float()
+                for name, tensor in state.items()
+                if isinstance(tensor, torch.Tensor)
+            }
     raise ValueError(
         f"'{path.name}' has no weight with the name {has_name.pattern}; name the file of the weights."
     )

@@ -117,6 +117,24 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
     return max(numbers, default=-1) + 1
 
 
+def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
+    """The fields of the config about shared weights and biases. Add the names of shared weights that the
+    checkpoint lacks. `state` has the names of this package.
+    """
+    if is_shared:
+        joint = state["model.encoder.embed_tokens.weight"]
+        state["model.shared.weight"] = joint
+        state["model.decoder.embed_tokens.weight"] = joint
+    if is_tied:
+        state["lm_head.weight"] = state["model.decoder.embed_tokens.weight"]
+    return {
+        "share_encoder_decoder_embeddings": is_shared,
+        "tie_word_embeddings": is_tied,
+        "lm_head_bias": "lm_head.bias" in state,
+        "attention_bias": "model.encoder.layers.0.self_attn.q_proj.bias" in state,
+    }
+
+
 def add_biases(state: dict[str, torch.Tensor]) -> None:
     """Add zeros for missing biases. `state` has the names of this package.
 
