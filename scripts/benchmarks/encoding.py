@@ -80,7 +80,7 @@ def main(words: list[str] | None = None) -> None:
         "--repeat", type=int, default=6, help="copies of the corpus that are encoded together; default: 6"
     )
     parser.add_argument("--num_proc", type=int, default=1, help="processes that encode; default: 1")
-    parser.add_argument("--rounds", type=int, default=4, help="measurements of each way; default: 4")
+    parser.add_argument("--rounds", type=int, default=4, help="measurements of each encoder; default: 4")
     parser.add_argument(
         "--vocab_size", type=int, default=8000, help="entries of the joint vocabulary; default: 8,000"
     )

@@ -126,7 +126,7 @@ NOT_OURS = "must hold what `vaswani train` writes, but does not ("
     [
         ("results.json", '{"test": {"bleu": "x"}}', NOT_OURS),
         ("results.json", '{"training": {"seconds": "x"}}', NOT_OURS),
-        ("recipe.yaml", "steps: 3\n", "cannot be used: `steps` is no key of a recipe"),
+        ("recipe.yaml", "steps: 3\n", "cannot be used: `steps` is not a key of a recipe"),
     ],
 )
 def test_a_record_that_cannot_be_used(hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence):

@@ -94,15 +94,15 @@ MISTYPED = {
     "--encoder_attention_heads; see",
     "train numbers --d_ff 1": "there is no option or recipe key --d_ff; the most similar name is --encoder_ffn_dim; see",
     "train numbers --source x": "there is no option or recipe key --source; the most similar name is --train_source; see",
-    "train numbers --help-key d_ff": "`d_ff` is no key of a recipe; the nearest key is "
+    "train numbers --help-key d_ff": "`d_ff` is not a key of a recipe; the nearest key is "
     "`encoder_ffn_dim`; see",
-    "train numbers --help-key zzz": "`zzz` is no key of a recipe; `--help-keys` describes all keys; see",
+    "train numbers --help-key zzz": "`zzz` is not a key of a recipe; `--help-keys` describes all keys; see",
     "train numbers --patience 1": "there is no option or recipe key --patience; the most similar name is "
     "--early_stopping_patience; see",
     "train numbers --gpus 1": "there is no option or recipe key --gpus; CUDA_VISIBLE_DEVICES chooses the GPUs",
     "translate": "the following arguments are required: model",
     "score m --source=x": "the following arguments are required: --target",
-    "export m x y --format onnx": "there is no argument 'y' to take",
+    "export m x y --format onnx": "the argument 'y' is not expected",
     "translate m --json=maybe": "argument --json: must be true or false, but is 'maybe'",
 }
 
@@ -387,7 +387,7 @@ def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypa
     code, _, sentence = vaswani("translate", copier_checkpoint, "--input", "source", "--output", "new")
     assert (code, sentence) == (
         1,
-        "new cannot be written (No space left on device); free space and go on with `--resume`.",
+        "new cannot be written (No space left on device); free space and run the command again with `--resume`.",
     )
     assert not Path("new").exists()
 

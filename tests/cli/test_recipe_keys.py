@@ -45,4 +45,4 @@ def test_keys_of_several_sections_are_all_described():
 def test_an_unknown_key_has_a_nearest_key(capsys):
     code, _, error = printed(capsys, "--help-key=warmup_step")
     assert code == 2
-    assert "`warmup_step` is no key of a recipe; the nearest key is `warmup_steps`" in error
+    assert "`warmup_step` is not a key of a recipe; the nearest key is `warmup_steps`" in error

@@ -317,7 +317,7 @@ MISTAKES = {
     "--input nowhere": "`--input` must be an existing file, but is nowhere.",
     "--output x.gz": "`--output` is written without compression and must not end in .gz, but is x.gz.",
     "--text a\udcff": "`--text` must hold text, but holds '\\udcff', half a character, which UTF-8 cannot write.",
-    "--resume": "`--resume` must come with `--output`, the file that is continued.",
+    "--resume": "`--resume` must come with `--output`, because `--output` names the file to continue.",
     "--resume --text a --output x": "`--resume` continues a file and must come without `--text`.",
     "--text a --input_format json": "`--input_format json` must come with a file or standard input, not with `--text`.",
     "--stream --num_return_sequences 2": "`--stream` must come without `--json`, `--output` and `--workers`, because",

@@ -112,7 +112,7 @@ def test_ensembles_and_phrases_are_strategies_too(model, tiny_config):
         (
             SearchStrategies(scorer=reward_per_token),
             {"num_beams": 1, "do_sample": True},
-            "`scorer` of `search` needs a search, but `do_sample` is given; remove `do_sample`.",
+            "`scorer` of `search` needs greedy or beam search, but `do_sample` is given; remove `do_sample`.",
         ),
         (reward_per_token, {}, "`search` must be a SearchStrategies, but is a function."),
     ],

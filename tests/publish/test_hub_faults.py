@@ -116,7 +116,10 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
     assert not hub.uploads()
 
 
-HAS_TOKEN = "must be free of tokens, but has one; remove the token, make a new token and push again."
+HAS_TOKEN = (
+    "must not contain an access token of the Hub, but contains one; remove the access token, make a new access token and "
+    "push again."
+)
 CARDS = {
     "---\nlicense: mit: x\n---\n": (
         "The card '{folder}/README.md' must begin with YAML between two lines of ---, but the YAML cannot be read: mapping values "

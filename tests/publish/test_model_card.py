@@ -437,6 +437,6 @@ def test_a_damaged_record_is_named(numbers, copy, content):
     shutil.copy(numbers / "results.json", path)
     (folder / "recipe.yaml").write_text("steps: 3\n")
     with pytest.raises(
-        ValueError, match=r"^The record '.*recipe.yaml' cannot be used: `steps` is no key of a recipe"
+        ValueError, match=r"^The record '.*recipe.yaml' cannot be used: `steps` is not a key of a recipe"
     ):
         model_card(folder, "alice/words")

@@ -357,7 +357,7 @@ def replaced(old, new):
         (MINIMAL + "trainer: {}", "`trainer` ... {} ... nearest key is `training`"),
         (replaced("max_steps: 3", "warmup: 5"), "`training.warmup` ... 5 ... `training.warmup_steps`"),
         (MINIMAL + "model: {layers: 2}", "`model.layers` ... 2 ... nearest key is `model.encoder_layers`"),
-        (MINIMAL + "model: {xyzzy: 2}", "`model.xyzzy` is no key of a recipe, but has the value 2."),
+        (MINIMAL + "model: {xyzzy: 2}", "`model.xyzzy` is not a key of a recipe, but has the value 2."),
         (MINIMAL + "model: {d_modell: 64}", "`model.d_modell` ... 64 ... nearest key is `model.d_model`"),
         (MINIMAL + "model: {vocab_size: 64}", "`model.vocab_size` ... 64; write `tokenizer.vocab_size`"),
         (MINIMAL + "model: {init_from: {encodr: a}}", "`model.init_from.encodr` ... 'a' ... `model.init_from.encoder`"),

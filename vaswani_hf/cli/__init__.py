@@ -1,4 +1,4 @@
-"""The `vaswani` command: the table of all subcommands, and the function that runs a subcommand.
+"""Defines the command `vaswani`: the table of all subcommands, and the function that runs a subcommand.
 
 Each subcommand has a file in this folder. The file of a subcommand defines the class of the options and the
 function `run`. `vaswani --help` imports no file of a subcommand, and a subcommand imports torch and
@@ -206,7 +206,7 @@ COMMANDS = {
     ),
 }
 
-# Exit codes. docs/commands.md explains the exit codes.
+# docs/commands.md explains the exit codes.
 FAILURE = 1
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -225,7 +225,7 @@ def main(argv: list[str] | None = None) -> int:
         is_lost = _is_reader_gone()
         if not _discard_lost_output() and not is_lost:
             return _report(error, is_output_lost=False)
-        # The program that reads standard output, such as `head`, has read enough.
+        # The program that reads standard output, such as `head`, has ended. This is no error of the command.
         return 0
     except KeyboardInterrupt:
         print("vaswani: interrupted", file=sys.stderr)
@@ -266,7 +266,9 @@ def _run(words: list[str]) -> int:
 
 
 def _set_log_level(verbosity: int, has_libraries: bool) -> None:
-    """Set the level of the log: errors for a verbosity of -1, debug messages for 1, unchanged for 0."""
+    """Set the log level. Verbosity -1 (`--quiet`) logs only errors, 1 (`--verbose`) logs debug messages too,
+    and 0 keeps the level.
+    """
     if verbosity == 0:
         return
     import logging
@@ -290,7 +292,9 @@ def _run_user_code(options: "Options") -> None:
 
 
 def _list_commands(words: list[str]) -> NoReturn:
-    """Print the help, the version or an error about the first word, and end the process."""
+    """End the process. First print the help, the version, or an error about the first word of the command
+    line.
+    """
     if words in (["-h"], ["--help"]):
         print("usage: vaswani COMMAND ...\n\nTrain, evaluate and use translation models.\n\ncommands:")
         width = max(map(len, COMMANDS)) + 2
@@ -303,7 +307,7 @@ def _list_commands(words: list[str]) -> NoReturn:
     if words == ["--version"]:
         print(f"vaswani_hf {__version__}")
         sys.exit(0)
-    # Import here, because only an error needs the module.
+    # Import `difflib` here, because only this error message needs `difflib`.
     import difflib
 
     message = "the first word must be a command"
@@ -327,7 +331,7 @@ def _open_closed_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     if sys.stderr is None:
-        # `print(file=None)` writes to standard output.
+        # If `sys.stderr` were None, `print(..., file=sys.stderr)` would write errors to standard output.
         sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
 
 
@@ -338,7 +342,7 @@ def _is_reader_gone() -> bool:
         poll.register(sys.stdout.fileno(), 0)
         return any(event & select.POLLERR for _, event in poll.poll(0))
     except (AttributeError, OSError):
-        # Windows has no `poll`. A stream of a test has no file number.
+        # Windows has no `poll`. The output stream in a test has no file descriptor.
         return False
 
 

@@ -16,11 +16,12 @@ class AblateOptions(Options):
     output: str
     """the folder of the runs; the same command with the same folder continues an interrupted list"""
     seeds: int | None = Field(None, ge=1)
-    """the number of trainings of each run, each with another seed; by default `seeds` of the list, else 1"""
+    """the number of times that each run of the list is trained, with a different seed each time; by default
+    the value of `seeds` in the list, or 1 if the list has no `seeds`"""
     as_json: bool = on_command_line(False, option="json")
     """print JSON instead of the table"""
     overrides: list[str] = on_command_line([], hidden=True)
-    """options of the form `--key value`, each for a key of the recipe"""
+    """options of the form `--key value`, where `key` is a key of the recipe"""
 
     @model_validator(mode="after")
     def _check_list(self) -> Self:
@@ -29,7 +30,7 @@ class AblateOptions(Options):
 
 
 def run(options: AblateOptions) -> None:
-    """Check the list, train the runs, and print the comparison."""
+    """Check the list of runs, train the runs, and print a comparison of their scores."""
     from ..training.ablation import FailedRunsError, as_json, comparison, plan_runs, run_all, table
     from ..training.processes import hide_progress_bars_without_terminal
 

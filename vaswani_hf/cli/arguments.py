@@ -1,4 +1,4 @@
-"""Makes the arguments of argparse from a class of options, and converts the words of a command line to values."""
+"""Creates argparse arguments from a class of options, and converts the words of a command line to values."""
 
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +13,8 @@ from ..settings.names import suggestion
 from .options import Options, command_line_settings
 from .recipe_keys import read_rows
 
-# The groups of the help. Every other option is in the group "input and output".
+# The help lists the options in these groups. An option that none of the following tuples names is in "input
+# and output".
 GROUPS = ("input and output", "search", "sampling", "computing")
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
 _SEARCH = (*DECODING_SETTINGS, "split_sentences", "repetition_guard", "ensemble", "teacher")
@@ -46,7 +47,7 @@ def parse_words(
 
 
 def make_parser(name: str, help: str, example: str, options: type[Options]) -> "CommandParser":
-    """Make the parser of a command, with its options in groups."""
+    """Create the argparse parser of a command. The help of the parser lists the options in groups."""
     epilog = f"example:\n  {example}"
     if "overrides" in options.model_fields:
         epilog = (
@@ -78,22 +79,28 @@ def make_parser(name: str, help: str, example: str, options: type[Options]) -> "
 
 
 def recipe_keys() -> dict[str, bool]:
-    """Return the name of each recipe key, `section.key` or `key`, and whether its value is true or false."""
+    """Return a dictionary from the name of each recipe key (`section.key` or `key`) to True if the key is
+    boolean.
+    """
     return {place: row["type"].startswith("true or false") for place, row in read_rows().items()}
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argparse parser that reports an error in one sentence."""
+    """A subclass of `argparse.ArgumentParser` that reports an error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one sentence and end the process. argparse itself would print all options first."""
+        """Print one sentence and end the process. The method of argparse would print all options before the
+        error.
+        """
         self.exit(2, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """End the process with an error about the first unknown option, with a suggestion if there is one."""
+        """End the process with an error about the first unknown option. The error suggests a similar option,
+        if there is one.
+        """
         option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
         if option is None:
-            self.error(f"there is no argument {words[0]!r} to take")
+            self.error(f"the argument {words[0]!r} is not expected")
         self.error(self._unknown(option, []))
 
     def check_keys(self, words: Sequence[str], keys: Collection[str]) -> None:
@@ -164,15 +171,15 @@ def group_of(name: str) -> str:
 
 
 def option_of(name: str, field: FieldInfo) -> str:
-    """The name of a field on the command line, such as `--num_beams`. The name of a positional argument has
-    no hyphens.
+    """Return the name of a field on the command line, such as `--num_beams`. The name of a positional
+    argument has no hyphens.
     """
     settings = command_line_settings(field)
     return name if settings.get("positional") else f"--{settings.get('option', name)}"
 
 
 def type_of_field(field: FieldInfo) -> Any:
-    """Return the type that the values of a field have, without None."""
+    """Return the type of a field. For a type such as `int | None`, return `int`."""
     if isinstance(field.annotation, type) or get_origin(field.annotation) in (Literal, list):
         return field.annotation
     (kind,) = [kind for kind in get_args(field.annotation) if kind is not NoneType]
@@ -188,7 +195,7 @@ def values_of(field: FieldInfo) -> str | None:
 
 
 def _help_of(field: FieldInfo) -> str:
-    """The help text of a field on one line, followed by the default value in parentheses."""
+    """Return the help text of a field on one line, followed by the default value in parentheses."""
     words = " ".join((field.description or "").split())
     if field.is_required() or field.default in (None, False, []) or f"({field.default}" in words:
         return words
@@ -219,8 +226,8 @@ def _reader_of(kind: Any) -> Callable[[str], Any]:
 def normalised(
     words: Sequence[str], options: type[Options], keys: Mapping[str, bool] | None = None
 ) -> list[str]:
-    """Replace `--some-name` by `--some_name`, and replace a boolean option or recipe key without a value, such as
-    `--json`, by `--json=true`. The values of `keys` are True for the boolean keys.
+    """Replace `--some-name` by `--some_name`, and replace a boolean option or recipe key without a value,
+    such as `--json`, by `--json=true`. `keys` maps the name of each recipe key to True if the key is boolean.
     """
     fields = options.command_line().items()
     switches = {option_of(name, field) for name, field in fields if type_of_field(field) is bool}

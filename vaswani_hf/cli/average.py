@@ -21,7 +21,8 @@ class AverageOptions(CodeOptions):
     """average the checkpoints of the run with the best validation scores; the value is the number of
     checkpoints"""
     metric: str | None = None
-    """the validation score by which --best chooses checkpoints, such as bleu; the loss by default"""
+    """the validation score by which --best chooses checkpoints, such as bleu; by default the validation
+    loss"""
     raw: bool = False
     """for a run with `ema_decay`: average the trained weights instead of their moving averages"""
 

@@ -36,7 +36,8 @@ class CompletionOptions(Options):
 
 def run(options: CompletionOptions) -> None:
     """Print the script."""
-    # Import here, because the table of commands names this file.
+    # Import `COMMANDS` here, because `COMMANDS` refers to this file and an import at the top would be a
+    # cycle.
     from . import COMMANDS
 
     words = {}

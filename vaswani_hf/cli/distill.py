@@ -4,7 +4,7 @@ model.
 This is sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the student is
 trained on the translations that the teacher's search finds. Each line of the output is one sentence pair in
 JSON. The key `pair` is the number of the training pair from which the source sentence comes. The first line
-also records the teachers and their search settings.
+also has the key `distillation`, with the names of the teachers and the search settings.
 """
 
 import fnmatch
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
-# The output file begins with these bytes. `--resume` checks these first bytes, to recognise a file that
-# `vaswani distill` wrote.
+# Each output file begins with these bytes. `--resume` uses the bytes to recognise a file that `vaswani
+# distill` wrote.
 _BEGINNING = b'{"distillation": '
 
 
@@ -77,7 +77,9 @@ def run(options: DistillOptions) -> None:
     tag = _tag_for_teachers(options, languages)
     chosen = TranslationOptions.of(**options.translation_settings())
     # Lock the output file before reading it, because another process may be writing to the file.
-    with output_file(options.output, "free space and go on with `--resume`", resume=options.resume) as file:
+    with output_file(
+        options.output, "free space and run the command again with `--resume`", resume=options.resume
+    ) as file:
         done, size, record = _finished_part(options.output)
         earlier = None
         if record is not None:
@@ -90,7 +92,8 @@ def run(options: DistillOptions) -> None:
             "train", task.load_split, _without_unused_corpora(data), "train", recipe.seed
         )
         if data.held_out_sizes:
-            # The student must not learn translations of the sources on which it is scored.
+            # Leave out the validation and test pairs, because the student must not be trained on the
+            # sentences on which the student is scored.
             pairs = hold_out(pairs, data.held_out_sizes)["train"]
         file.keep(size)
         header = {} if size else {"distillation": _record(options, chosen, data.dataset_revision)}
@@ -123,7 +126,7 @@ def run(options: DistillOptions) -> None:
 
 
 def _languages_of(recipe: Any) -> tuple[str, str]:
-    """The source language and the target language of a translation recipe."""
+    """Return the source language and the target language of a translation recipe."""
     from ..tasks.translation import TranslationData
 
     if not isinstance(recipe.data, TranslationData):
@@ -152,20 +155,26 @@ def _check_inputs(options: DistillOptions, data: Any) -> None:
 
 
 def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> str:
-    """The direction tag and a space, which all teachers need before each source. The text is empty if the
-    teachers need no tag.
+    """Return the text that the teachers need before each source sentence: a direction tag and a space, or an
+    empty text.
     """
     tags = {_tag_for_teacher(teacher, options.engine, languages) for teacher in options.teacher}
     if len(tags) > 1:
         raise ValueError(
             "`--teacher` must name models that were all trained on both directions or all on one direction, "
-            f"but {', '.join(options.teacher)} are of both kinds; give teachers of one kind."
+<<<<<<< HEAD
+            f"but of {', '.join(options.teacher)} some were trained on both directions and some on one; leave some out."
+=======
+            f"but {', '.join(options.teacher)} include both kinds; give teachers of one kind."
+>>>>>>> prosec
         )
     return tags.pop()
 
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
-    """The direction tag that one teacher needs. Raise an error if the teacher translates other languages."""
+    """Return the direction tag that one teacher needs before each source sentence, or an empty text. Raise an
+    error if the teacher translates between other languages than the recipe.
+    """
     from ..checkpoint.files import recipe_file
     from ..checkpoint.loading import checkpoint_folder
     from ..checkpoint.tokenizers import direction_tag
@@ -180,7 +189,7 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
     record = readable_record(recipe_file(folder))
     if record is None:
         print(
-            f"'{teacher}' has no record of its languages; therefore the languages are not compared with the "
+            f"'{teacher}' does not record its languages; therefore the languages are not compared with the "
             "recipe",
             file=sys.stderr,
         )
@@ -200,8 +209,8 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
 
 
 def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
-    """The number of finished training pairs in an output file, the size of their lines in bytes, and the
-    record in the first line.
+    """Return three facts about an output file: the number of finished training pairs, the size in bytes of
+    their lines, and the value of the key `distillation` in the first line.
 
     The last training pair is not counted, because an interrupted run may have written only some lines of this
     pair.
@@ -235,7 +244,8 @@ def _without_unused_corpora(data: Any) -> Any:
     if not data.train_weights:
         return data
     if data.held_out_sizes:
-        # The held-out pairs depend on all corpora, so the unused corpora cannot be left out.
+        # Do not drop the corpora of weight 0, because the choice of the held-out pairs depends on all
+        # corpora.
         keys = " and ".join(f"`data.{split}_size`" for split in data.held_out_sizes)
         raise ValueError(
             f"`vaswani distill` does not accept `data.train_weights` together with {keys}; leave "
@@ -251,9 +261,11 @@ def _without_unused_corpora(data: Any) -> Any:
 def _record(
     options: DistillOptions, chosen: TranslationOptions, dataset_revision: str | None
 ) -> dict[str, Any]:
-    """A dictionary of the teachers and their search settings, for the first line of the output.
+    """Return a dictionary with the names of the teachers and the search settings, for the first line of the
+    output.
 
-    For a local folder, only the last part of the path is recorded, because the output may be published.
+    If a teacher is a local folder, its name is only the last part of the path, because the output may be
+    published.
     """
     teachers = []
     for name in options.teacher:
@@ -265,7 +277,9 @@ def _record(
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """Yield the number, the pair and the translation of each training pair after the first `done` pairs."""
+    """Yield the number, the two sides, and the teachers' translation of each training pair after the first
+    `done` pairs.
+    """
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 
     def requests() -> Iterator[Request]:
@@ -291,8 +305,8 @@ def _translated(
 
 
 def _targets(pair: dict[str, str], translation: "str | Translation", keep_references: bool) -> list[str]:
-    """Return the targets of a training pair, without duplicates and empty targets. A skipped sentence has no
-    target.
+    """Return the target sentences for the source of a training pair, without duplicates and empty sentences.
+    If the translation was skipped because of an error, return no target.
     """
     if getattr(translation, "error", None) or not pair["source"].strip():
         return []

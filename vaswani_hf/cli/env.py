@@ -25,7 +25,7 @@ class EnvOptions(Options):
 
 
 def run(options: EnvOptions) -> None:
-    """Print one fact per line."""
+    """Print one version or one property of the hardware per line."""
     import torch
 
     facts = {"vaswani_hf": f"{__version__} ({Path(__file__).parents[1]})"}
@@ -43,7 +43,7 @@ def run(options: EnvOptions) -> None:
     for name, value in sorted(os.environ.items()):
         if name.startswith(_VARIABLES):
             is_secret = any(word in name for word in _SECRETS)
-            # A URL may contain a user name and a password.
+            # Remove the user name and the password from a URL.
             facts[name] = "(set, not shown)" if is_secret else re.sub(r"//[^/@]*@", "//…@", value)
     for name, fact in facts.items():
         print(f"{name}: {fact}")

@@ -40,7 +40,7 @@ _WITH_TREES = (
     "output",
     *SEARCH,
 )
-# These options have no effect if a file with translations or trees is scored, because no model runs.
+# If a file of translations or trees is scored, these options have no effect, because no model runs.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
 # The options whose default values come from the section `evaluation` of the checkpoint's recipe.
 _SCORING = ("tokenize", "lowercase")
@@ -62,7 +62,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     source: str | None = None
     """a file with one source sentence per line (plain or .gz)"""
     reference: str | None = None
-    """a file with the reference translations of `--source`, line by line (plain or .gz)"""
+    """a file whose line i is the reference translation of line i of `--source` (plain or .gz)"""
     trees: str | None = None
     """a treebank: a file (plain or .gz), a folder of .mrg files, or a pattern such as "wsj/*.mrg"; prints the
     F1 score of a parser on the sentences of the treebank"""
@@ -73,12 +73,13 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     each system with MODEL, or with the first system if MODEL is not given; prints BLEU and chrF with the
     significance tests of sacreBLEU, and scores by source length"""
     picture: str | None = None
-    """a new .png file with the comparison: BLEU by source length"""
+    """write a picture of the comparison to this new .png file: BLEU by source length"""
     tokenize: str | None = None
     """the tokenizer of sacreBLEU: 13a, intl, char, none, …; by default the tokenizer in the recipe of the
     checkpoint, or 13a"""
     lowercase: bool | None = None
-    """ignore upper and lower case in BLEU and chrF; by default as in the recipe of the checkpoint, or false"""
+    """ignore upper and lower case in BLEU and chrF; by default the value in the recipe of the checkpoint, or
+    false"""
     split_compounds: bool = False
     """split words at hyphens before BLEU is computed, as in the published scores for WMT 2014 English-German;
     the score is not comparable with the scores of sacreBLEU"""
@@ -92,17 +93,17 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
 
     @property
     def model_name(self) -> str:
-        """The model with its revision, as user/name@revision."""
+        """Return the name of the model. If `--revision` is given, the name is user/name@revision."""
         return str(self.model) if self.revision is None else f"{self.model}@{self.revision}"
 
     @property
     def systems(self) -> list[str]:
-        """The names of the systems. The first system is the baseline."""
+        """Return the names of the systems. The first system is the baseline of the comparison."""
         return [*([] if self.model is None else [self.model_name]), *self.compare]
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """The given options that are settings of a recipe."""
+        """Return the options `--tokenize` and `--lowercase`, if the user gives them."""
         return {name: value for name, value in self.given().items() if name in _SCORING}
 
     @model_validator(mode="after")
@@ -301,12 +302,12 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     check_equally_many("lines", source, len(sources), reference, len(references))
     if options.compare:
         check_comparable(len(sources))
-    # Read all files before a model translates, so that an error in a file is reported at once.
+    # Read all files before a model translates, because an error in a file should be reported at once.
     finished = {}
     for name in filter(_is_file, options.systems):
         finished[name] = _stripped_lines(name)
         check_equally_many("lines", source, len(sources), name, len(finished[name]))
-    # The recorded recipes of the checkpoints.
+    # This dictionary contains the recipe that is stored with each checkpoint.
     records: dict[str, Any] = {}
     models = [name for name in options.systems if name not in finished]
     for name in models:
@@ -342,8 +343,8 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
         if of_recipes and "bleu_signature" in scores:
             scores["recipe_note"] = _recipe_note(of_recipes, records)
         try:
-            # Print the scores before the files are written, because writing a file can fail, for example on a
-            # full disk.
+            # Print the scores before the output files are written, because the write can fail, for example on
+            # a full disk.
             _print_scores(options, scores, as_text)
         finally:
             if output is not None:
@@ -362,8 +363,8 @@ def _compare(
     finished: dict[str, list[str]],
     scoring: dict[str, Any],
 ) -> tuple[dict[str, Any], CometError | None]:
-    """The comparison of all systems, and the error if COMET has failed. `scoring` has `tokenize` and
-    `lowercase`, unless their defaults apply.
+    """Return the comparison of all systems, and the error of COMET or None. `scoring` contains `tokenize` and
+    `lowercase` if their values differ from the defaults of sacreBLEU.
     """
     from ..evaluation.comparison import compare_systems
     from ..evaluation.evaluate import translate_test_set
@@ -396,12 +397,12 @@ def _score_one(
     scoring: dict[str, Any],
     record: Any | None,
 ) -> tuple[dict[str, Any], list[str], AsText]:
-    """The scores of one system, the translations of the system, and a function that formats the scores as
-    text.
+    """Return the scores of one system, the translations of the system, and a function that formats the scores
+    as text.
 
-    The task of `record`, the recipe of the checkpoint, determines the metrics. `--split_compounds` always
-    means BLEU. A file of outputs is scored as translations, because a
-    file does not name its task.
+    `record` is the recipe of the checkpoint. The task of this recipe determines the metrics.
+    `--split_compounds` always means BLEU. A file of outputs is scored as translations, because a file does
+    not name its task.
     """
     from ..evaluation.bleu import score_translations
     from ..evaluation.evaluate import translate_and_measure
@@ -450,7 +451,7 @@ def _scoring_of_recipes(options: EvaluateOptions, records: dict[str, Any]) -> di
 
 
 def _recipe_note(of_recipes: dict[str, Any], records: dict[str, Any]) -> str:
-    """A sentence about the settings that come from the recipes of the checkpoints."""
+    """Return a sentence about the settings that come from the recipes of the checkpoints."""
     settings = " and ".join(
         f"`{key}: {value if key == 'tokenize' else as_yaml(value)}`" for key, value in of_recipes.items()
     )
@@ -459,7 +460,7 @@ def _recipe_note(of_recipes: dict[str, Any], records: dict[str, Any]) -> str:
 
 
 def _is_file(system: str) -> bool:
-    """True for a file of translations, False for a checkpoint."""
+    """Return True if the system is a file of translations, False if the system is a checkpoint."""
     return Path(system).is_file()
 
 
@@ -493,8 +494,8 @@ def _checkpoint(name: str) -> Path:
 def _comet(
     options: EvaluateOptions, systems: dict[str, list[str]], sources: list[str], references: list[str]
 ) -> tuple[dict[str, list[float]] | None, CometError | None]:
-    """Return the COMET scores, or the error if COMET fails. The caller raises the error after printing the
-    other scores.
+    """Return two values: the COMET scores and None, or None and the error of COMET. The caller raises the
+    error after printing the other scores.
     """
     if options.comet is None:
         return None, None

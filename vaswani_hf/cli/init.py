@@ -18,14 +18,16 @@ class InitOptions(Options):
     source: list[str] = []
     """text files with one source sentence per line, plain or .gz"""
     target: list[str] = []
-    """text files with the translations of the source sentences, line by line"""
+    """text files whose line i is the translation of line i of the source file"""
     pairs: list[str] = []
     """files of sentence pairs in place of `--source` and `--target`: .jsonl, .json, .csv or .parquet with a column
     `translation`, or with one column per language"""
     source_language: str | None = None
-    """the language of the source sentences, such as en; by default the end of the name of the source file"""
+    """the language of the source sentences, such as en; by default the ending of the name of the source file,
+    such as en for train.en"""
     target_language: str | None = None
-    """the language of the target sentences; by default the end of the name of the target file"""
+    """the language of the target sentences, such as de; by default the ending of the name of the target
+    file"""
     seconds: float = Field(5.0, gt=0)
     """the number of seconds for which training steps are measured on this machine"""
 
@@ -53,7 +55,9 @@ class InitOptions(Options):
         return self
 
     def language(self, side: str) -> str | None:
-        """The language of a side: the option, or the end of the name of the file, such as `train.en.gz`."""
+        """Return the language of `side`. The language is the value of the option `--<side>_language`, or the
+        ending of the file name, such as en for `train.en.gz`.
+        """
         given = getattr(self, f"{side}_language")
         files = getattr(self, side)
         if given or not files:
@@ -63,7 +67,9 @@ class InitOptions(Options):
 
     @property
     def data(self) -> dict[str, Any]:
-        """The languages and the training files, as in the section `data` of a recipe."""
+        """Return the languages and the training files as keys and values of the section `data` of a
+        recipe.
+        """
         files = {"train_source": self.source, "train_target": self.target, "train_pairs": self.pairs}
         return {
             "source_language": self.language("source"),

@@ -1,4 +1,4 @@
-"""Functions that `translate`, `parse`, `score` and `distill` share: they translate lines, report bad lines
+"""Functions of `translate`, `parse`, `score` and `distill`. The functions translate lines, report bad lines
 and progress, and write JSON.
 """
 
@@ -25,7 +25,7 @@ MOST_WARNINGS = 20
 
 
 class CountedRequests:
-    """Requests that are counted while they are read.
+    """Wraps an iterable of requests, and counts the requests that have been read.
 
     `num_read` is the number of requests read so far. `num_texts` is the number of requests whose text is not
     blank; an `InvalidInput` counts as not blank.
@@ -52,29 +52,29 @@ def translate_remaining(
 ) -> Generator[Any, None, None]:
     """Yield the translations of all requests after the first `done` requests.
 
-    If the remaining requests fit into one window, this process translates them, because starting worker
-    processes would take longer than the translation.
+    If the remaining requests fit into one window, this process translates the requests, because starting
+    worker processes would take longer than the translation.
 
-    Close the generator to end the worker processes.
+    The caller must close the generator to end the worker processes.
     """
     window = options.window
     if work.workers > 1 and options.seed is None:
         window = -(-window // work.workers)
-    # With a seed, the window size must not depend on the number of processes, because the windows decide
-    # which tokens are drawn. A resumed run begins at the start of a window, because the rounding errors of a
-    # batch depend on all sentences of the batch.
+    # With a seed, the window size must not depend on the number of processes, because the sampled tokens
+    # depend on the window size. A resumed run begins at the start of a window, because the rounding errors of
+    # a batch depend on all sentences of the batch.
     begin = done - done % window
     translator = None
     if work.workers == 1 or work.dtype == "auto":
         translator = load()
-        # Choose the dtype from the first requests of the input, even in a resumed run, so that all processes
+        # Choose the dtype from the first requests of the input, also in a resumed run, so that all processes
         # and runs use the same dtype.
         requests = translator.after_choosing_dtype(requests, options)
     options = replace(options, window=window)
     remaining: Iterator[Any] = islice(requests, begin, None)
     starts_processes = False
     if work.workers > 1:
-        # Read more than one window, to find out whether there is work for several processes.
+        # Read one request more than one window has, to find out whether there is work for several processes.
         first = list(islice(remaining, window + 1))
         remaining = chain(first, remaining)
         starts_processes = len(first) > window
@@ -131,7 +131,7 @@ def _with_line_in_errors(translations: Iterable[Any], place: str) -> Iterator[An
 
 
 def _at_line(number: int, place: str, error: str) -> str:
-    # An error in the format of a line already names the line.
+    # Do not add the line number if the error already contains the line number.
     is_named = re.search(rf"\b(line|pair) {number:,}\b", error, re.IGNORECASE)
     return error if is_named or place == "`--text`" else f"Line {number:,} of {place}: {error}"
 
@@ -146,8 +146,8 @@ def with_progress(
     """
     from tqdm.auto import tqdm
 
-    # Show no progress bar if the user types the input or reads the output in the same terminal. With
-    # `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
+    # Show no progress bar if the user types the input in the terminal, or if the output appears in the
+    # terminal. With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     is_typed = total is None and _is_terminal(sys.stdin)
     is_read = _is_terminal(sys.stdout) and not to_file
     disable = True if is_typed or is_read else None
@@ -164,21 +164,21 @@ def with_progress(
 
 
 def _is_terminal(stream: Any) -> bool:
-    """True if a stream is a terminal. Python sets a closed standard stream to None."""
+    """Return True if the stream is a terminal. The stream is None if the standard stream is closed."""
     return stream is not None and stream.isatty()
 
 
 def is_typed_by_user(text: str | None, path: str | None) -> bool:
-    """True if a user types the input in a terminal."""
+    """Return True if a user types the input in a terminal."""
     return text is None and path is None and _is_terminal(sys.stdin)
 
 
 def count_lines(path: str, skips: bool = False) -> int:
-    """The number of lines of a text file, plain or .gz.
+    """Return the number of lines of a text file, plain or .gz.
 
-    The whole file is read, so that a damaged file is detected before hours of work.
+    Read the whole file, so that a damaged file is detected before the work starts.
 
-    If `skips` is True, bad lines are skipped; therefore a line that is not UTF-8 raises no error.
+    If `skips` is True, the command skips bad lines; therefore a line that is not UTF-8 raises no error here.
     """
     return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
 

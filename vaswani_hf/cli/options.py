@@ -27,20 +27,22 @@ _TRANSLATION_FIELDS = {
     if field.metadata["command_line"]
 }
 _SEARCH_NAMES = {field.name for field in dataclasses.fields(SearchSettings)}
-# The options for scoring given translations: settings that change a score, and the batch size.
+# The options of `vaswani score`: the search settings that change a score, and the batch size.
 SCORING = ("tokens_per_batch", "length_penalty", "length_penalty_type", "coverage_penalty")
-# The options of a search that finds one translation of each sentence.
+# The search options of a command that needs only one translation of each sentence.
 SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b", "no_repeat_ngram_size")
 
 
 class UsageError(ValueError):
-    """Raised if a file that the user names, such as a recipe, has an impossible value. The exit code is 2."""
+    """Raised if a file that the user names, such as a recipe, has an impossible value. The command then has
+    exit code 2.
+    """
 
 
 class Options(Settings):
     """The options of a command."""
 
-    # False if the command needs neither torch nor transformers.
+    # If False, the command starts without an import of torch and transformers.
     needs_libraries: ClassVar[bool] = True
 
     # Build validators on first use, because building takes time and only the options class of the current
@@ -49,7 +51,7 @@ class Options(Settings):
 
     @classmethod
     def command_line(cls) -> dict[str, FieldInfo]:
-        """The fields that are options on the command line."""
+        """Return the fields that are options on the command line."""
         fields = cls.model_fields.items()
         return {name: field for name, field in fields if not command_line_settings(field).get("hidden")}
 
@@ -59,24 +61,24 @@ class Options(Settings):
         return cls.load(values, "--")
 
     def given(self) -> dict[str, Any]:
-        """The values of the options that the user gives explicitly."""
+        """Return the values of the options that the user gives explicitly."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 def on_command_line(default: Any = ..., **settings: Any) -> Any:
-    """Declare a field with settings for the command line.
+    """Declare a field of `Options`, with settings of its option on the command line.
 
-    `positional=True` makes a positional argument. `metavar` is the placeholder for the value in the help.
-    `hidden=True` means that the field is not an option on the command line. `action` is an action of argparse
-    that runs while the words are parsed. `option` is the name of the
-    option if it differs from the field name, for example `json` for the field `as_json`, because a field
+    `positional=True` makes the field a positional argument. `metavar` is the placeholder for the value in the
+    help. `hidden=True` means that the field is not an option on the command line. `action` is an
+    `argparse.Action` that argparse calls when the option occurs on the command line. `option` is the name of
+    the option if it differs from the field name, for example `json` for the field `as_json`, because a field
     `json` would hide a method of pydantic.
     """
     return Field(default, json_schema_extra=settings)
 
 
 def command_line_settings(field: FieldInfo) -> dict[str, Any]:
-    """The settings that `on_command_line` stored in a field."""
+    """Return the settings that `on_command_line` stored in a field."""
     settings: Any = field.json_schema_extra
     return settings or {}
 
@@ -116,14 +118,16 @@ class _TranslationBase(Options):
         return self
 
     def translation_settings(self) -> dict[str, Any]:
-        """The translation options that have a value, as keyword arguments for `Translator.translate`."""
+        """Return the translation options that have a value, as keyword arguments for
+        `Translator.translate`.
+        """
         values = {name: getattr(self, name, None) for name in _TRANSLATION_FIELDS}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def translation_options(*names: str) -> Any:
-    """Create a class whose fields are the named translation options. Without names, the class has all
-    translation options.
+    """Create an options class whose fields are the translation options with the given names. Without names,
+    the class has all translation options.
     """
     fields: dict[str, Any] = {}
     for name in names or _TRANSLATION_FIELDS:
@@ -138,7 +142,9 @@ def translation_options(*names: str) -> Any:
 
 
 class CodeOptions(Options):
-    """The code of the user that a command executes before it loads a model."""
+    """The option `--code`: a Python file of the user that a command executes before the command loads a
+    model.
+    """
 
     code: str | None = on_command_line(None, metavar="FILE")
     """a Python file that registers the attention function or the position encoding of the model; the file is
@@ -146,7 +152,7 @@ class CodeOptions(Options):
 
 
 class ModelOptions(CodeOptions):
-    """The model of a command."""
+    """The options that name the model of a command."""
 
     model: str = on_command_line(positional=True)
     """a checkpoint folder or a repository on the Hub"""
@@ -155,30 +161,30 @@ class ModelOptions(CodeOptions):
 
     @property
     def model_name(self) -> str:
-        """The model with its revision, as user/name@revision."""
+        """Return the name of the model. If `--revision` is given, the name is user/name@revision."""
         return self.model if self.revision is None else f"{self.model}@{self.revision}"
 
 
 class DeviceOptions(Options):
-    """The device and the dtype of a model."""
+    """The options for the device and the dtype of a model."""
 
     device: str | None = None
-    """cpu, cuda, cuda:1 …; by default the GPU if the machine has a GPU, else the CPU"""
+    """the device, such as cpu, cuda or cuda:1; by default the GPU if the machine has a GPU, else the CPU"""
     dtype: Literal["float32", "bfloat16", "float16", "auto"] | None = None
     """the dtype of the computation; by default the dtype of the checkpoint; auto chooses bfloat16 if the
-    processor or GPU multiplies bfloat16 in hardware and the first texts have the same translations as in
-    float32, else float32"""
+    processor or GPU multiplies bfloat16 in hardware and bfloat16 gives the same translations of the first
+    texts as float32, else float32"""
 
 
 class ComputingOptions(DeviceOptions):
-    """The device, the dtype and the quantization of a model that translates or parses."""
+    """The options for the device, the dtype and the quantization of a model that translates or parses."""
 
     quantization: Literal["int8"] | None = None
-    """int8: use int8 weights in matrix multiplications, only on the CPU; needs the library torchao"""
+    """int8 uses int8 weights in matrix multiplications, only on the CPU; needs the library torchao"""
 
     @property
     def precision(self) -> dict[str, Any]:
-        """The arguments of `Translator.from_pretrained` for the precision."""
+        """Return the arguments `dtype` and `quantization` of `Translator.from_pretrained`."""
         return {"dtype": self.dtype, "quantization": self.quantization}
 
 
@@ -223,7 +229,7 @@ class EngineOptions(WorkerOptions):
 
 
 class EnsembleOptions(ModelOptions):
-    """One model, or several models whose probabilities are averaged."""
+    """The options that name one model, or several models whose probabilities are averaged."""
 
     ensemble: list[str] = on_command_line([], metavar="MODEL")
     """more checkpoints (folders, user/name or user/name@revision) with the same vocabulary as MODEL; the

@@ -1,5 +1,5 @@
-"""Files and streams that commands write. Outputs are checked before the work begins, files are locked, and
-errors name the output.
+"""Functions and classes for the outputs of commands. A command checks its output before the work begins and
+locks an output file. Errors name the output.
 """
 
 import os
@@ -18,7 +18,7 @@ class OutputError(OSError):
 
 
 class LineOutput:
-    """Writes whole lines to a file without a buffer, or to standard output.
+    """Writes complete lines to standard output, or to a file without buffering.
 
     The errors have the form "<name> cannot be written (<reason>); <remedy>."
     """
@@ -31,7 +31,7 @@ class LineOutput:
         self._kept: int | None = None
 
     def keep(self, size: int) -> None:
-        """Keep the first `size` bytes of the file. The next `write` deletes all other bytes of the file."""
+        """Let the next `write` truncate the file to its first `size` bytes before the write."""
         self._kept = size if size < os.path.getsize(self._name) else None
 
     def write(self, line: bytes) -> None:
@@ -116,8 +116,8 @@ def _check_new(path: str, resume: bool | None, option: str) -> None:
 
 
 def _identity(file: Any) -> tuple[int, int] | None:
-    """The device and inode of a regular file, which is given as a path or as an open file. None for other
-    files.
+    """Return the device and the inode of a regular file, given as a path or as an open file. Return None for
+    a folder, a pipe or a terminal.
     """
     try:
         status = os.stat(file) if isinstance(file, str) else os.fstat(file.fileno())

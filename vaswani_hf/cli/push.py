@@ -21,7 +21,8 @@ class PushOptions(CodeOptions):
     license: str | None = None
     """the licence of the model for the model card, as an identifier of the Hub such as cc-by-4.0"""
     base_model: str | None = None
-    """the repository of the model that was the start of the training, for the model card"""
+    """the repository of the model whose weights were the initial weights of the training, for the model
+    card"""
 
 
 def run(options: PushOptions) -> None:
@@ -29,6 +30,6 @@ def run(options: PushOptions) -> None:
     from ..publish.push import push
 
     arguments = options.given()
-    # The command has executed the file of `--code` already.
+    # Do not execute the file of `--code` here, because the command has already executed the file.
     arguments.pop("code", None)
     push(**arguments)

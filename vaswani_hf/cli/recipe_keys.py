@@ -1,7 +1,7 @@
-"""The texts of `vaswani train --help-keys` and `--help-key`.
+"""Formats the texts that `vaswani train --help-keys` and `--help-key` print.
 
-scripts/reference/recipe_reference.py writes recipe_keys.json from the classes of the sections. This module
-reads the file instead of the classes, because an import of the classes would also import torch.
+scripts/reference/recipe_reference.py generates recipe_keys.json from the settings classes. This module reads
+recipe_keys.json instead of the classes, because an import of the classes would also import torch.
 """
 
 import argparse
@@ -19,7 +19,9 @@ _WIDTH = 100
 
 
 class PrintKeys(argparse.Action):
-    """An option that prints one key or all keys and ends the process while the words are parsed, as `--help`."""
+    """The `argparse.Action` of `--help-keys` and `--help-key`. Like `--help`, the action prints a text and
+    ends the process.
+    """
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         try:
@@ -29,7 +31,7 @@ class PrintKeys(argparse.Action):
         try:
             print(text, flush=True)
         except BrokenPipeError:
-            # The program that reads the pipe has ended, such as `head`.
+            # The program that reads standard output, such as `head`, has ended.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         parser.exit()
 
@@ -46,14 +48,16 @@ def describe_all_keys() -> str:
 
 
 def describe_key(name: str) -> str:
-    """Describe the keys with a name such as `training.warmup_steps`, or `warmup_steps` in any section."""
+    """Describe one key, such as `training.warmup_steps`. A name without a section, such as `warmup_steps`,
+    describes the key in each section.
+    """
     rows = read_rows()
     found = [place for place in rows if name in (place, rows[place]["key"])]
     if not found:
         names = [*rows, *(row["key"] for row in rows.values())]
         nearest = suggestion(name.split(".")[-1], names)
         hint = "`--help-keys` describes all keys" if nearest is None else f"the nearest key is `{nearest}`"
-        raise ValueError(f"`{name}` is no key of a recipe; {hint}.")
+        raise ValueError(f"`{name}` is not a key of a recipe; {hint}.")
     return "\n\n".join(_describe(place, rows[place]) for place in found)
 
 
@@ -67,7 +71,9 @@ def _describe(place: str, row: dict[str, str]) -> str:
 
 
 def read_rows() -> dict[str, dict[str, str]]:
-    """The facts about each key, by `section.key`, or by `key` for keys without a section."""
+    """Return a dictionary from the name of each key (`section.key`, or `key` for a key without a section) to
+    its description.
+    """
     rows = json.loads(_FILE.read_text(encoding="utf-8"))
     plain = [{name: text.replace("`", "") for name, text in row.items()} for row in rows]
     return {f"{row['section']}.{row['key']}".lstrip("."): row for row in plain}

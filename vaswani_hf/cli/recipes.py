@@ -18,11 +18,12 @@ class RecipesOptions(Options):
     as_json: bool = on_command_line(False, option="json")
     """print the list as JSON"""
     folder: bool = False
-    """print the folder of the recipes, which also has the files for `accelerate launch`"""
+    """print the path of the folder of the recipes; the folder also has the configuration files for
+    `accelerate launch`"""
 
 
 def run(options: RecipesOptions) -> None:
-    """Print the list, one recipe or the folder."""
+    """Print the list of recipes, the text of one recipe, or the path of the folder of the recipes."""
     if options.folder:
         print(packaged_folder("configuration"))
     elif options.name is not None:

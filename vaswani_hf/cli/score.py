@@ -30,7 +30,7 @@ class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
     source: str
     """a file with one source sentence per line (plain or .gz)"""
     target: str
-    """a file with the translations of `--source`, line by line (plain or .gz)"""
+    """a file whose line i is a translation of line i of `--source` (plain or .gz)"""
     as_json: bool = on_command_line(False, option="json")
     """print JSON lines that also have tokens, words, confidences and the word alignment; without --json, each
     line has three columns: the sum of the log-probabilities, the score (with length penalty and coverage

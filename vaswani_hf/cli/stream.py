@@ -1,5 +1,5 @@
-"""The output of `vaswani translate --stream`. The code is in a separate file, because the class of the streamer needs
-transformers, and translate.py is imported before transformers.
+"""Prints the output of `vaswani translate --stream`. The code is in a separate file, because this code
+imports transformers, and translate.py must not import transformers.
 """
 
 import functools
@@ -15,7 +15,9 @@ from .output import standard_output
 
 
 class _TerminalStreamer(TextStreamer):
-    """Shows each word as soon as the word is complete. Writes no line break at the end of a translation."""
+    """A `TextStreamer` that writes each word to standard output as soon as the word is complete, without a
+    line break at the end of a translation.
+    """
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         _show(text.replace("\n", " "))
@@ -28,7 +30,7 @@ def _show(text: str) -> None:
 def stream_translations(
     translator: Any, requests: CountedRequests, chosen: TranslationOptions, place: str
 ) -> None:
-    """Print greedy translations word by word during the search. `place` is the name of the input in errors."""
+    """Print greedy translations word by word during the search. Errors name the input `place`."""
     show = functools.partial(_stream_one, translator, chosen)
     remaining = translator.after_choosing_dtype(requests, replace(chosen, window=1))
     lines = (
@@ -43,7 +45,9 @@ def stream_translations(
 def _stream_one(
     translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
 ) -> str:
-    """Translate one request, and show the words of the translation during the search."""
+    """Translate one request, and print the words of the translation during the search. Return an empty text,
+    because the translation has been printed already.
+    """
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     layouts = translator.layouts([unwrap(request)], [number], chosen)
     if chosen.seed is not None:

@@ -1,4 +1,4 @@
-"""`vaswani train`, and the options of all commands that read a recipe."""
+"""Defines `vaswani train`, and the options of all commands that read a recipe."""
 
 import sys
 from contextlib import redirect_stderr
@@ -12,7 +12,7 @@ from .recipe_keys import PrintKeys
 
 
 class RecipeOptions(Options):
-    """A recipe, and options that replace values of keys in the recipe."""
+    """The options that name a recipe and replace values of keys in the recipe."""
 
     recipe: str = on_command_line(positional=True)
     """a YAML file, or the name of a recipe that `vaswani recipes` lists, such as numbers"""
@@ -37,7 +37,7 @@ class RecipeOptions(Options):
 
 
 def read_recipe(options: RecipeOptions, *, needs_data: bool = True) -> Any:
-    """Load the recipe. Raise a `UsageError` if the recipe is wrong."""
+    """Load the recipe. Raise a `UsageError` if the recipe has an unknown key or an impossible value."""
     from ..recipe.loading import load_recipe
 
     try:

@@ -37,7 +37,7 @@ _TranslationFields: Any = translation_options()
 
 
 class TextOptions(WorkerOptions, EnsembleOptions):
-    """The input and the output of `vaswani translate` and `vaswani parse`."""
+    """The options for the input and the output of `vaswani translate` and `vaswani parse`."""
 
     text: str | None = None
     """read this text instead of standard input"""
@@ -60,7 +60,9 @@ class TextOptions(WorkerOptions, EnsembleOptions):
         if self.input is not None:
             check_file("--input", self.input)
         if self.resume and not self.output:
-            raise ValueError("`--resume` must come with `--output`, the file that is continued.")
+            raise ValueError(
+                "`--resume` must come with `--output`, because `--output` names the file to continue."
+            )
         if self.resume and self.text is not None:
             raise ValueError("`--resume` continues a file and must come without `--text`.")
         refuse_lone_surrogates(self.text or "", "`--text`")
@@ -78,7 +80,7 @@ class TextOptions(WorkerOptions, EnsembleOptions):
 
     @property
     def place(self) -> str:
-        """The name of the input in error messages."""
+        """Return the name of the input for error messages."""
         return "`--text`" if self.text is not None else self.input or "standard input"
 
 
@@ -89,7 +91,7 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     """the format of the input lines; with json, each line is an object such as {"text": …, "target_prefix":
     …, "must_contain": [phrase, …]}"""
     stream: bool = False
-    """show each translation word by word while greedy search computes the translation"""
+    """print each word of a translation as soon as greedy search has found the word"""
 
     @model_validator(mode="after")
     def _check_formats(self) -> Self:
@@ -105,8 +107,8 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
             return self
         if self.writes_json or self.output is not None or self.workers > 1:
             raise ValueError(
-                "`--stream` must come without `--json`, `--output` and `--workers`, because it shows one "
-                "text at a time."
+                "`--stream` must come without `--json`, `--output` and `--workers`, because `--stream` "
+                "shows one text at a time."
             )
         if self.engine == "ctranslate2":
             raise ValueError(
@@ -124,10 +126,8 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
 
     @property
     def writes_json(self) -> bool:
-        """True if the command writes JSON lines.
-
-        JSON is also written if each text has several translations, because a line of text has room for one
-        translation only.
+        """Return True if the command writes JSON lines. `--num_return_sequences` above 1 also writes JSON
+        lines, because a line of plain text can contain only one translation.
         """
         return self.as_json or (self.num_return_sequences or 1) > 1
 
@@ -165,7 +165,9 @@ ReadRequest = Callable[[bytes, int, str], Request]
 def translate_texts(
     options: TextOptions, load: Callable[..., Any], chosen: TranslationOptions, read: ReadRequest, work: str
 ) -> None:
-    """Translate or parse the input. `load` loads the translator, and `read` converts a line to a request."""
+    """Translate or parse the texts of the input. `load` loads the translator, and `read` converts a line to a
+    request.
+    """
     if is_typed_by_user(options.text, options.input):
         # Start no worker processes, because they would wait for each other's lines.
         options = options.replace(workers=1)
@@ -244,11 +246,13 @@ def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
 
 @contextmanager
 def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int]]:
-    """The output, and the number of lines that an earlier run wrote to it."""
+    """Open the output, and return the output with the number of lines that an earlier run wrote."""
     if options.output is None:
         yield standard_output(), 0
         return
-    with output_file(options.output, "free space and go on with `--resume`", resume=options.resume) as file:
+    with output_file(
+        options.output, "free space and run the command again with `--resume`", resume=options.resume
+    ) as file:
         done, size = _complete_lines(options.output)
         if options.input is not None and done > count_lines(options.input, skips):
             raise ValueError(_more_lines(options, done))
@@ -264,7 +268,7 @@ def _more_lines(options: TextOptions, lines: int) -> str:
 
 
 def _complete_lines(path: str) -> tuple[int, int]:
-    """The number of complete lines of a file, and their size in bytes."""
+    """Return the number of complete lines of a file, and the size of these lines in bytes."""
     num_lines = 0
     size = 0
     with open(path, "rb") as file:

@@ -207,7 +207,8 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
 
 
 def _fault_of(token: re.Match[str], *, is_inside: bool) -> str | None:
-    """Return the error of a token inside or outside a tree; None if the token is correct."""
+    """Return the reason why a token may not stand inside a tree (`is_inside`) or between trees, or None if
+    the token may."""
     if token["empty"]:
         label = "".join(token["empty"].split())
         return f"the bracket `{label}` has no word in it; write (TAG word), or remove the bracket"

@@ -323,7 +323,7 @@ def infer_mask(input_ids: torch.Tensor, pad_token_id: int, shared_with: str | No
 
     If `<pad>` and `</s>` have the same id, pass `shared_with="end"`: the first padding id after a token then
     counts as `</s>`. If `<pad>` and the decoder's start token have the same id, pass `shared_with="start"`:
-    the last padding id before a token then counts as the start token.
+    the last padding id before the first token then counts as the start token.
     """
     mask = input_ids != pad_token_id
     if shared_with == "end":

@@ -10,8 +10,7 @@ parts:
 3. Candidates that end with `</s>` or reach their length limit become finished translations, if they are among
 the K best candidates. Of the candidates that have not ended, the best candidates become the beams of the next
    step.
-4. If the stopping rule ends the search for a sentence, the sentence is closed. Closed sentences are removed
-   from the batch.
+4. If the stopping rule ends the search for a sentence, the sentence is closed: the sentence leaves the batch.
 
 The search selects and ends beams by the rules of beam search in transformers. This package adds the length
 penalty that the paper uses (Wu et al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al.,
@@ -442,8 +441,8 @@ class BeamSearch:
         return self._use_step_numbers(numbers)
 
     def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
-        """Raise an error if a log-probability is NaN, and update the trees. Returns the result of
-        `_read_step_numbers`.
+        """Raise an error if a log-probability is NaN, and update the trees. Return the two values that
+        `_read_step_numbers` returns.
         """
         log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
         if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
@@ -455,11 +454,10 @@ class BeamSearch:
         return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities [N, K or 1, V] after the logits processors, and one unprocessed
-        log-probability per row [N, K or 1].
+        """Return the log-probabilities [N, K or 1, V] after the logits processors, and the log-probabilities
+        [N, K or 1] of a single class of the vocabulary before the logits processors.
 
-        The unprocessed log-probabilities are needed to find NaN, and belong to a single class of the
-        vocabulary. One class is enough, because all log-probabilities of a row are NaN if one logit is NaN or
+        The caller searches the second tensor for NaN. A single class is enough, because all log-probabilities of a row are NaN if one logit is NaN or
         +inf, or if all logits of the row are -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)

@@ -235,7 +235,7 @@ class VaswaniGeneration(GenerationMixin):
         for name, is_given in (("do_sample", config.do_sample), ("streamer", streamer is not None)):
             if needing_search and is_given:
                 raise ValueError(
-                    f"{needing_search[0]} needs a search, but `{name}` is given; remove `{name}`."
+                    f"{needing_search[0]} needs greedy or beam search, but `{name}` is given; remove `{name}`."
                 )
         is_greedy = mode == GenerationMode.GREEDY_SEARCH and streamer is None
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
@@ -282,8 +282,8 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         if getattr(generation_config, "_is_complete", False):
-            # Return the complete config unchanged, because transformers would replace each None of the call
-            # by a default.
+            # Return the config unchanged, because transformers would replace settings that the caller has set to
+            # None by defaults.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 

@@ -336,8 +336,8 @@ def search_again(
     must_contain: Sequence[Sequence[Sequence[int]]],
     search: BeamSearch,
 ) -> BeamSearch:
-    """Search again for the sentences whose translations lack a phrase. Return a search that has the results
-    of all sentences.
+    """Search again for the sentences whose translations lack a phrase. Return a search with these results and
+    with the earlier results of all other sentences.
 
     `search` is the finished search without phrases. If no translation of a sentence contains all phrases, the
     function adds the phrases one after another, and keeps a phrase only if the search then still finds a

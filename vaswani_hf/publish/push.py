@@ -320,8 +320,8 @@ def refuse_tokens(folder: Path) -> None:
         if has_token(path.read_text(encoding="utf-8", errors="replace")):
             name = path.relative_to(folder).as_posix()
             raise ValueError(
-                f"{name} must be free of tokens, but has one; remove the token, make a new token and push "
-                "again."
+                f"{name} must not contain an access token of the Hub, but contains one; remove the access token, "
+                "make a new access token and push again."
             )
 
 

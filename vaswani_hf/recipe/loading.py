@@ -265,7 +265,7 @@ def _unknown_key(
         similar = None if key in SYNONYMS else _similar_key(key, in_section)
         similar = similar or _similar_key(key, places)
         hint = "" if similar is None else f"; the nearest key is `{similar}`"
-    return f"`{place}` is no key of a recipe, but has the value {as_yaml(value)}{hint}."
+    return f"`{place}` is not a key of a recipe, but has the value {as_yaml(value)}{hint}."
 
 
 def _similar_key(key: str, places: typing.Iterable[str]) -> str | None:
@@ -303,7 +303,7 @@ def _place_of(key: str) -> str:
         names = [place.split(".")[-1] for place in places]
         similar = suggestion(key.split(".")[-1], names)
         hint = "" if similar is None else f"; the nearest key is `--{similar}`"
-        raise ValueError(f"`--{key}` is no key of a recipe{hint}.")
+        raise ValueError(f"`--{key}` is not a key of a recipe{hint}.")
     if len(found) > 1:
         choices = " or ".join(f"`--{place}`" for place in found)
         raise ValueError(f"`--{key}` may mean several keys; write {choices}.")

@@ -53,7 +53,7 @@ class GracefulShutdown:
         self.received = 0
         # True while a checkpoint is written. The process is not killed while a checkpoint is written.
         self.is_saving = False
-        # A function. If the process must be killed, the function returns the message to print.
+        # A function that returns the message to print before the process kills itself.
         self.sentence: Callable[[], str] = lambda: "Interrupted."
         self._is_first = True
         self._peers: list[int] = []
