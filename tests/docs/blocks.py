@@ -11,7 +11,15 @@ MARK = re.compile(
 RUNNABLE = ("bash", "python", "yaml")
 LANGUAGES = (*RUNNABLE, "text")
 # Directives of MyST whose content is no code that a user runs.
-DIRECTIVES = ("{toctree}", "{eval-rst}", "{literalinclude}", "{formats-table}", "{import-formats-table}", "{note}", "{warning}")
+DIRECTIVES = (
+    "{toctree}",
+    "{eval-rst}",
+    "{literalinclude}",
+    "{formats-table}",
+    "{import-formats-table}",
+    "{note}",
+    "{warning}",
+)
 _FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 

@@ -162,7 +162,7 @@ def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> st
     if len(tags) > 1:
         raise ValueError(
             "`--teacher` must name models that were all trained on both directions or all on one direction, "
-            f"but {', '.join(options.teacher)} include both kinds; leave out the teachers of one kind."
+            f"but of {', '.join(options.teacher)} some were trained on both directions and some on one; leave some out."
         )
     return tags.pop()
 

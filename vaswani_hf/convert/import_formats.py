@@ -8,13 +8,17 @@ In shapes, B is the batch size, T the target length and V the size of the target
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
+import yaml
 from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
+from ..settings.base import Settings
 from .formats import Tokenizers
+
+T = TypeVar("T", bound=Settings)
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,27 @@ class ImportFormat:
     loses: str
     libraries: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+
+
+def load_facts(path: Path | None, settings_class: type[T], title: str) -> T:
+    """Read the file of `--config`. Raise a ValueError if the file or a key is missing or invalid."""
+    if path is None:
+        required = [name for name, field in settings_class.model_fields.items() if field.is_required()]
+        keys = ", ".join(f"`{name}`" for name in required)
+        raise ValueError(
+            f"`config` must be a JSON or YAML file with the keys {keys}, but is missing, because a checkpoint of "
+            f"{title} does not contain their values."
+        )
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"`config` must be a JSON or YAML file, but '{path}' cannot be read ({reason})."
+        ) from None
+    if not isinstance(values, dict):
+        raise ValueError(f"`config` must be a file with keys and values, but '{path}' has no keys.")
+    return settings_class.load(values)
 
 
 class UnsupportedError(ValueError):

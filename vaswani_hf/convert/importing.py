@@ -17,13 +17,29 @@ from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import check_tokenizers
 from ..publish.model_card import model_card
 from ..version import install_command
+from .annotated_transformer import ANNOTATED_TRANSFORMER
+from .eole import EOLE
 from .fairseq import FAIRSEQ
 from .formats import TOLERANCE, alternatives, sample_batch
 from .fsmt_m2m100 import FSMT, M2M100
 from .import_formats import Imported, ImportFormat, ReadOptions
 from .marian import MARIAN_MT
+from .opennmt import OPENNMT_PY
+from .torch_transformer import TORCH_TRANSFORMER
 
-IMPORT_FORMATS: dict[str, ImportFormat] = {entry.name: entry for entry in (MARIAN_MT, FSMT, M2M100, FAIRSEQ)}
+IMPORT_FORMATS: dict[str, ImportFormat] = {
+    entry.name: entry
+    for entry in (
+        MARIAN_MT,
+        FSMT,
+        M2M100,
+        FAIRSEQ,
+        TORCH_TRANSFORMER,
+        ANNOTATED_TRANSFORMER,
+        OPENNMT_PY,
+        EOLE,
+    )
+}
 
 
 class ImportReport(NamedTuple):

@@ -6,11 +6,14 @@ instances of `Stub`, which only keep their attributes. All other classes are ref
 """
 
 import pickle
+import re
+import zipfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 
 class Stub:
@@ -25,6 +28,55 @@ class Stub:
         for part in parts:
             if isinstance(part, dict):
                 self.__dict__.update(part)
+
+
+# Older versions of `torch.save` write no zip file. In such files the names are in the first bytes.
+_LONGEST_HEADER = 2**20
+
+
+def weight_file(path: Path) -> Path:
+    """The file itself, or the only `.pt` or `.pth` file of a folder."""
+    if not path.is_dir():
+        return path
+    files = [file for file in path.iterdir() if file.suffix in (".pt", ".pth")]
+    return files[0] if len(files) == 1 else path
+
+
+def header_of(path: Path) -> bytes:
+    """The part of a weight file that has the names of the weights. The names are readable text."""
+    path = weight_file(path)
+    if not path.is_file():
+        return b""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            return file.read(_LONGEST_HEADER)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            return archive.read(pickles[0]) if pickles else b""
+    except zipfile.BadZipFile:
+        return b""
+
+
+def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
+    """Load the float32 state dict of a file of `torch.save` or safetensors.
+
+    A file may contain the state dict in a dict with other objects. `has_name` finds a name that only the state
+    dict contains. Remove the prefix that DataParallel adds to names.
+    """
+    path = weight_file(path)
+    loaded = load_file(path) if path.suffix == ".safetensors" else load_weights(path)
+    values = list(loaded.values()) if isinstance(loaded, dict) else []
+    for state in [loaded, *values]:
+        if isinstance(state, dict) and any(has_name.search(str(name)) for name in state):
+            return {
+                name.removeprefix("module."): tensor.float()
+                for name, tensor in state.items()
+                if isinstance(tensor, torch.Tensor)
+            }
+    raise ValueError(
+        f"'{path.name}' has no weight with the name {has_name.pattern}; name the file of the weights."
+    )
 
 
 def load_weights(path: Path, classes: Collection[str] = ()) -> Any:

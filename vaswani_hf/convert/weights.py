@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..model.modeling_vaswani import sinusoids
+
 # Modules whose inputs have the D features of the model. In these modules the columns of the weights are
 # reordered. In all modules that are not in this set, the rows of the weights are reordered.
 _READS_MODEL_FEATURES = {
@@ -86,6 +88,69 @@ def _without_number(name: str) -> tuple[str, str]:
     return found.group(), f"{name[: found.start()]}{{}}{name[found.end() :]}"
 
 
+def sizes(state: Mapping[str, torch.Tensor], title: str) -> dict[str, int]:
+    """The fields of the config that the shapes of the weights determine. `state` has the names of this package.
+
+    Raise a ValueError if a weight is missing.
+    """
+    for stack in ("encoder", "decoder"):
+        for part in ("embed_tokens", "layers.0.fc1"):
+            name = f"model.{stack}.{part}.weight"
+            if name not in state:
+                raise ValueError(
+                    f"The weight of {title} that becomes {name} is missing; take all weights from one checkpoint."
+                )
+    return {
+        "vocab_size": len(state["model.encoder.embed_tokens.weight"]),
+        "decoder_vocab_size": len(state["model.decoder.embed_tokens.weight"]),
+        "d_model": state["model.encoder.embed_tokens.weight"].shape[1],
+        "encoder_layers": _num_layers(state, "encoder"),
+        "decoder_layers": _num_layers(state, "decoder"),
+        "encoder_ffn_dim": len(state["model.encoder.layers.0.fc1.weight"]),
+        "decoder_ffn_dim": len(state["model.decoder.layers.0.fc1.weight"]),
+    }
+
+
+def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
+    prefix = f"model.{stack}.layers."
+    numbers = [int(name.removeprefix(prefix).split(".")[0]) for name in state if name.startswith(prefix)]
+    return max(numbers, default=-1) + 1
+
+
+def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
+    """The fields of the config about shared weights and biases. Add the names of shared weights that the
+    checkpoint lacks. `state` has the names of this package.
+    """
+    if is_shared:
+        joint = state["model.encoder.embed_tokens.weight"]
+        state["model.shared.weight"] = joint
+        state["model.decoder.embed_tokens.weight"] = joint
+    if is_tied:
+        state["lm_head.weight"] = state["model.decoder.embed_tokens.weight"]
+    return {
+        "share_encoder_decoder_embeddings": is_shared,
+        "tie_word_embeddings": is_tied,
+        "lm_head_bias": "lm_head.bias" in state,
+        "attention_bias": "model.encoder.layers.0.self_attn.q_proj.bias" in state,
+    }
+
+
+def add_biases(state: dict[str, torch.Tensor]) -> None:
+    """Add zeros for missing biases. `state` has the names of this package.
+
+    The LayerNorms and the feed-forward networks of this package always have biases. Either all projections of
+    the attention have biases, or no projection.
+    """
+    has_attention_bias = any(name.endswith("_proj.bias") for name in state)
+    for name, weight in list(state.items()):
+        module, _, kind = name.rpartition(".")
+        needs_bias = module.endswith(("fc1", "fc2", "norm")) or (
+            module.endswith("_proj") and has_attention_bias
+        )
+        if kind == "weight" and needs_bias:
+            state.setdefault(f"{module}.bias", torch.zeros(len(weight)))
+
+
 def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
     """Reorder the features of a model whose sinusoids have all sines in the first half and all cosines in the
     second half.
@@ -95,6 +160,27 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
     """
     order = torch.arange(d_model).view(2, -1).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
+
+
+# The largest difference between a table of sinusoids and its formula. The libraries compute angles in float32.
+# At position 5,000 the error of an angle is 1e-3.
+_TABLE_TOLERANCE = 2e-3
+
+
+def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
+    """Return the `position_timescales` of a table of sinusoids [L, D], and True if all sines are in the first
+    half of the features. Return None if the table has other values.
+    """
+    length, d_model = table.shape
+    if d_model % 2:
+        return None
+    for timescales in ("paper", "tensor2tensor"):
+        expected = sinusoids(torch.arange(length), d_model, timescales)
+        halves = torch.cat((expected[:, 0::2], expected[:, 1::2]), dim=1)
+        for layout, is_halves in ((expected, False), (halves, True)):
+            if torch.allclose(table.float(), layout, rtol=0, atol=_TABLE_TOLERANCE):
+                return timescales, is_halves
+    return None
 
 
 def to_halves(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:

@@ -1,0 +1,128 @@
+"""The import of OpenNMT-py: logits that OpenNMT-py 3.5.1 has computed, tokenizers, and refusals.
+
+recorded/opennmt_py.pt has two checkpoints with random weights, inputs and logits. The tables of positions are
+shortened to 16 positions.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.cli import main
+
+RECORDED = Path(__file__).parent / "recorded" / "opennmt_py.pt"
+
+
+@pytest.fixture
+def recorded():
+    # The options are an `argparse.Namespace`, so `weights_only=True` does not load the file.
+    return torch.load(RECORDED, weights_only=False)
+
+
+def write(case, folder, suffix):
+    """Write a checkpoint as OpenNMT-py: with the weights, or with the weights in two safetensors files."""
+    checkpoint = case["checkpoint"]
+    if suffix == ".safetensors":
+        checkpoint = dict(checkpoint)
+        state = checkpoint.pop("model")
+        generator = {f"generator.{name}": tensor for name, tensor in checkpoint.pop("generator").items()}
+        save_file(state, folder / "model_step_9.00.safetensors")
+        save_file(generator, folder / "model_step_9.01.safetensors")
+    torch.save(checkpoint, folder / "model_step_9.pt")
+    return folder / "model_step_9.pt"
+
+
+@pytest.mark.parametrize(
+    "name, suffix", [("concat", ".pt"), ("concat", ".safetensors"), ("interleaved", ".pt")]
+)
+def test_the_imported_model_computes_the_logits_of_opennmt(recorded, tmp_path, name, suffix):
+    case = recorded[name]
+    report = import_checkpoint(write(case, tmp_path, suffix), tmp_path / "ours")
+    assert report.format == "opennmt_py" and report.difference is None
+    ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
+    is_concat = name == "concat"
+    assert ours.config.position_timescales == ("tensor2tensor" if is_concat else "paper")
+    assert ours.config.share_encoder_decoder_embeddings is not is_concat
+    with torch.no_grad():
+        logits = ours(input_ids=case["input_ids"], decoder_input_ids=case["decoder_input_ids"]).logits
+    expected = case["logits"]
+    classes = [0, *range(2, expected.shape[-1])]
+    differences = logits[..., classes].log_softmax(-1) - expected[..., classes].log_softmax(-1)
+    assert differences.abs().max() < 1e-4
+
+
+def test_the_tokens_have_the_ids_of_the_vocabulary(recorded, tmp_path):
+    import_checkpoint(write(recorded["concat"], tmp_path, ".pt"), tmp_path / "ours")
+    source, target = load_tokenizers(tmp_path / "ours")
+    assert source("s1 s0 x").input_ids == [5, 4, 0]
+    assert target("t1 t0").input_ids == [5, 4, 3]
+    assert target.decode([5, 4, 3], skip_special_tokens=True) == "t1 t0"
+    (text,) = Translator.from_pretrained(tmp_path / "ours").translate(["s1 s0"], max_new_tokens=5)
+    assert set(text.split()) <= {f"t{number}" for number in range(7)}
+
+
+def test_sentencepiece_models_segment_the_texts(recorded, tmp_path):
+    sentencepiece = pytest.importorskip(
+        "sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'"
+    )
+    pytest.importorskip("google.protobuf")
+    texts = ["one two three four", "two four one", "three one two"]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(tmp_path / "joint"), vocab_size=16, minloglevel=2
+    )
+    model = sentencepiece.SentencePieceProcessor(str(tmp_path / "joint.model"))
+    pieces = [model.id_to_piece(number) for number in range(3, len(model))]
+    case = recorded["interleaved"]
+    size = len(case["checkpoint"]["vocab"]["src"])
+    tokens = (["<unk>", "<blank>", "<s>", "</s>"] + pieces[::-1])[:size]
+    case["checkpoint"]["vocab"] |= {"src": tokens, "tgt": tokens}
+    words = [
+        str(write(case, tmp_path, ".pt")),
+        str(tmp_path / "ours"),
+        "--vocabularies",
+        str(tmp_path / "joint.model"),
+    ]
+    assert main(["import", *words]) == 0
+    source, target = load_tokenizers(tmp_path / "ours")
+    known = list(range(4, size))
+    text = model.decode([tokens[number] for number in known])
+    assert target.decode(known, skip_special_tokens=True) == text
+    assert source("one two").input_ids[-1] != 3 and target("one two").input_ids[-1] == 3
+
+
+REFUSED = {
+    "decoder_type": ("rnn", "has `decoder_type` 'rnn', and cannot be imported"),
+    "self_attn_type": ("average", "has `self_attn_type` 'average'"),
+    "max_relative_positions": (20, "has `max_relative_positions` 20"),
+    "layer_norm": ("rms", "has `layer_norm` 'rms'"),
+    "pos_ffn_activation_fn": ("gated-gelu", "has `pos_ffn_activation_fn` 'gated-gelu'"),
+    "parallel_residual": (True, "has `parallel_residual` True"),
+    "copy_attn": (True, "has `copy_attn` True"),
+    "num_kv": (1, "has `num_kv` 1"),
+    "heads": (5, "`d_model` must be a multiple of"),
+}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_other_options_are_refused(recorded, tmp_path, field):
+    value, message = REFUSED[field]
+    setattr(recorded["concat"]["checkpoint"]["opt"], field, value)
+    with pytest.raises(ValueError, match=message):
+        import_checkpoint(write(recorded["concat"], tmp_path, ".pt"), tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_other_positions_and_missing_weights_are_refused(recorded, tmp_path):
+    case = recorded["concat"]
+    case["checkpoint"]["model"]["encoder.embeddings.make_embedding.pe.pe"] *= 2
+    with pytest.raises(ValueError, match=r"has `encoder.pe` \(16, 1, 12\), and cannot be imported"):
+        import_checkpoint(write(case, tmp_path, ".pt"), tmp_path / "ours")
+    file = write(case, tmp_path, ".safetensors")
+    for shard in tmp_path.glob("*.safetensors"):
+        shard.unlink()
+    with pytest.raises(ValueError, match="no file model_step_9.*.safetensors is in the same folder"):
+        import_checkpoint(file, tmp_path / "ours")

@@ -1,0 +1,144 @@
+"""Imports a state dict of "The Annotated Transformer" of Harvard NLP.
+
+The differences from the paper: pre-norm with a LayerNorm at the end of each stack; biases in the attention;
+an output projection with a bias. The LayerNorm of the original divides by the
+unbiased standard deviation plus 1e-6. The LayerNorm of PyTorch divides by the root of the biased variance. The
+biased deviation is sqrt((D - 1) / D) times the unbiased deviation, so the weight of the LayerNorm is multiplied
+by this factor.
+
+The state dict lacks the number of heads. The file of `--config` gives the number.
+"""
+
+import re
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from transformers import GenerationConfig
+
+from ..model.configuration_vaswani import VaswaniConfig
+from ..settings.base import Settings
+from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
+from .unpickling import header_of, load_state_dict
+from .weights import WeightNames, shared_weights, sizes, timescales_of
+
+_TITLE = "the Annotated Transformer"
+_FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
+_TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
+# The original adds 1e-6 to the deviation. The number changes outputs by less than one part in 100,000 if the deviation
+# is above 0.1. LayerNorm of PyTorch adds another number to the variance. Choose a number without effect.
+_LAYER_NORM_EPS = 1e-12
+
+
+class AnnotatedTransformerFacts(Settings):
+    """The facts that a state dict of the Annotated Transformer lacks. The defaults are those of the book."""
+
+    h: int = Field(ge=1)
+    """the number of heads"""
+    bos_token_id: int = Field(0, ge=0)
+    """the id of the token that starts the decoder"""
+    eos_token_id: int = Field(1, ge=0)
+    pad_token_id: int = Field(2, ge=0)
+    dropout: float = Field(0.1, ge=0, lt=1)
+
+
+def _names() -> dict[str, str | tuple[str, ...]]:
+    names: dict[str, str | tuple[str, ...]] = {
+        "src_embed.0.lut.weight": "model.encoder.embed_tokens.weight",
+        "tgt_embed.0.lut.weight": "model.decoder.embed_tokens.weight",
+        "generator.proj.weight": "lm_head.weight",
+        "generator.proj.bias": "lm_head.bias",
+    }
+    attentions = {
+        "encoder": {"self_attn": "self_attn"},
+        "decoder": {"self_attn": "self_attn", "src_attn": "encoder_attn"},
+    }
+    kinds = {"weight": "a_2", "bias": "b_2"}
+    for stack, attentions_of_stack in attentions.items():
+        theirs, ours = f"{stack}.layers.{{}}", f"model.{stack}.layers.{{}}"
+        norms = [*(f"{own}_layer_norm" for own in attentions_of_stack.values()), "final_layer_norm"]
+        for kind, norm_kind in kinds.items():
+            for attention, own in attentions_of_stack.items():
+                for number, part in enumerate(("q_proj", "k_proj", "v_proj", "out_proj")):
+                    names[f"{theirs}.{attention}.linears.{number}.{kind}"] = f"{ours}.{own}.{part}.{kind}"
+            names[f"{theirs}.feed_forward.w_1.{kind}"] = f"{ours}.fc1.{kind}"
+            names[f"{theirs}.feed_forward.w_2.{kind}"] = f"{ours}.fc2.{kind}"
+            for number, norm in enumerate(norms):
+                names[f"{theirs}.sublayer.{number}.norm.{norm_kind}"] = f"{ours}.{norm}.{kind}"
+            names[f"{stack}.norm.{norm_kind}"] = f"model.{stack}.layer_norm.{kind}"
+    return names
+
+
+NAMES = WeightNames(_names(), ignored=_TABLES)
+
+
+def recognise_annotated_transformer(path: Path) -> bool:
+    """Return True for a file with a weight `decoder.layers.0.src_attn.linears.0.weight`."""
+    return b"decoder.layers.0.src_attn.linears.0.weight" in header_of(path)
+
+
+def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
+    """Read a state dict of the book's `EncoderDecoder`."""
+    facts = load_facts(options.config, AnnotatedTransformerFacts, _TITLE)
+    state = load_state_dict(path, _FIRST_WEIGHT)
+    _refuse_other_positions(state)
+    own = NAMES.to_ours(state, _TITLE)
+    size_fields = sizes(own, _TITLE)
+    d_model = size_fields["d_model"]
+    for name in own:
+        if name.endswith("norm.weight"):
+            own[name] = own[name] * ((d_model - 1) / d_model) ** 0.5
+    source = own["model.encoder.embed_tokens.weight"]
+    target = own["model.decoder.embed_tokens.weight"]
+    # Readers of the book may have tied the weights. The state dict does not say whether weights are tied.
+    weight_fields = shared_weights(
+        own, torch.equal(source, target), torch.equal(target, own["lm_head.weight"])
+    )
+    config = VaswaniConfig(
+        **size_fields,
+        encoder_attention_heads=facts.h,
+        decoder_attention_heads=facts.h,
+        dropout=facts.dropout,
+        attention_dropout=facts.dropout,
+        activation_dropout=facts.dropout,
+        norm_position="pre",
+        layer_norm_eps=_LAYER_NORM_EPS,
+        **weight_fields,
+        bos_token_id=facts.bos_token_id,
+        pad_token_id=facts.pad_token_id,
+        eos_token_id=facts.eos_token_id,
+        decoder_start_token_id=facts.bos_token_id,
+    )
+    return Imported(
+        config=config,
+        state_dict=own,
+        generation_config=GenerationConfig(
+            bos_token_id=facts.bos_token_id,
+            pad_token_id=facts.pad_token_id,
+            eos_token_id=facts.eos_token_id,
+            decoder_start_token_id=facts.bos_token_id,
+        ),
+        notes=["The original has no tokenizers, so no tokenizers were written."],
+    )
+
+
+def _refuse_other_positions(state: dict[str, torch.Tensor]) -> None:
+    for name in _TABLES:
+        if name in state and timescales_of(state[name].squeeze(0)) != ("paper", False):
+            refuse(name, tuple(state[name].shape), "the table does not have the sinusoids of the paper")
+
+
+ANNOTATED_TRANSFORMER = ImportFormat(
+    name="annotated_transformer",
+    title="The Annotated Transformer",
+    recognise=recognise_annotated_transformer,
+    read=read_annotated_transformer,
+    files=("*.pt",),
+    peer="The Annotated Transformer",
+    keeps="The weights, both embeddings, and the output projection with its bias.",
+    loses=(
+        "`<pad>` gets the probability 0. The vocabularies are objects of torchtext, so no tokenizers are written. "
+        "`--config` gives the number of heads (`h`)."
+    ),
+    options=("config",),
+)

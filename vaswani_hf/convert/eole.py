@@ -1,0 +1,261 @@
+"""Imports models of Eole: a folder with config.json, vocab.json and `model.*.safetensors`.
+
+The differences from the paper: pre-norm with a LayerNorm at the end of each stack; an output projection with a
+bias. Embeddings are multiplied by sqrt(d_model) only with sinusoids. "SinusoidalInterleaved" are the paper's
+sinusoids, and "SinusoidalConcat" are tensor2tensor's sinusoids with all sines in the first half. A source text
+has no `</s>`.
+
+config.json has only the values that differ from Eole's defaults. A value of "encoder" or "decoder" replaces the
+value of the model.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from ..checkpoint.files import CONFIG_FILE
+from ..checkpoint.tokenizers import read_json_object
+from ..model.configuration_vaswani import VaswaniConfig
+from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .opennmt import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    first_rate,
+    generation_config,
+    read_tokenizers,
+    special_ids,
+    with_sinusoids,
+)
+from .weights import WeightNames, add_biases, shared_weights, sizes
+
+_TITLE = "Eole"
+_VOCABULARY_FILE = "vocab.json"
+_WEIGHT_FILES = "model.*.safetensors"
+_STACKS = ("encoder", "decoder")
+_SINUSOIDS = ("SinusoidalInterleaved", "SinusoidalConcat")
+# For each activation of Eole, the name in transformers.
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu-tanh": "gelu_pytorch_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+}
+# For each field of a stack, Eole's default and the reason for refusing other values.
+_REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
+    "parallel_residual": (False, "the sub-layers follow one another"),
+    "ffn_layernorm": (False, "a sub-layer has one LayerNorm"),
+    "query_norm": (False, "queries have no LayerNorm"),
+    "key_norm": (False, "keys have no LayerNorm"),
+    "value_norm": (False, "values have no LayerNorm"),
+    "q_gating": (False, "queries have no gate"),
+    "attn_scaling": (None, "scores are divided by the root of the width of a head"),
+    "head_dim": (None, "the heads share the width of the model"),
+    "sliding_window": (0, "the window of the decoder has another meaning"),
+    "relative_positions_buckets": (0, "positions must be absolute"),
+    "num_experts": (0, "a layer has one feed-forward network"),
+    "layer_types": (None, "all layers have the same type"),
+    "encoder_layer_style": ("standard", "the encoder must be pre-norm"),
+    "final_encoder_layer_norm": (True, "both stacks end with a LayerNorm"),
+}
+_REQUIRED_OF_MODEL: dict[str, tuple[Any, str]] = {
+    "generator_function": ("softmax", "the output is a softmax"),
+    "add_estimator": (False, "the model has no output for the quality of a translation"),
+    "left_pad": (False, "padding is on the right"),
+}
+_REQUIRED_OF_EMBEDDINGS: dict[str, tuple[Any, str]] = {
+    "embedding_type": ("standard", "embeddings have no LayerNorm"),
+    "normalize": (False, "only embeddings with sinusoids are scaled"),
+    "position_shift": (0, "learned positions are counted from 0"),
+}
+
+
+def _names() -> dict[str, str | tuple[str, ...]]:
+    names: dict[str, str | tuple[str, ...]] = {}
+    sides = {"src": "encoder", "tgt": "decoder"}
+    for side, stack in sides.items():
+        names[f"{side}_emb.embeddings.weight"] = f"model.{stack}.embed_tokens.weight"
+        names[f"{side}_emb.pe.weight"] = f"model.{stack}.embed_positions.weight"
+    modules_of_all = {
+        "input_layernorm": "self_attn_layer_norm",
+        "post_attention_layernorm": "final_layer_norm",
+        "mlp.gate_up_proj": "fc1",
+        "mlp.down_proj": "fc2",
+    }
+    attentions = {
+        "encoder": {"self_attn": "self_attn"},
+        "decoder": {"self_attn": "self_attn", "context_attn": "encoder_attn"},
+    }
+    linears = {
+        "linear_query": "q_proj",
+        "linear_keys": "k_proj",
+        "linear_values": "v_proj",
+        "final_linear": "out_proj",
+    }
+    for stack, attentions_of_stack in attentions.items():
+        modules = dict(modules_of_all)
+        if stack == "decoder":
+            modules["precontext_layernorm"] = "encoder_attn_layer_norm"
+        for attention, own_attention in attentions_of_stack.items():
+            for linear, own in linears.items():
+                modules[f"{attention}.{linear}"] = f"{own_attention}.{own}"
+        for kind in ("weight", "bias"):
+            for module, own in modules.items():
+                theirs = f"{stack}.transformer_layers.{{}}.{module}.{kind}"
+                names[theirs] = f"model.{stack}.layers.{{}}.{own}.{kind}"
+            names[f"{stack}.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
+            names[f"generator.{kind}"] = f"lm_head.{kind}"
+    return names
+
+
+_TABLES = {"encoder": "src_emb.pe.pe", "decoder": "tgt_emb.pe.pe"}
+_SCALAR = "decoder.transformer_layers.{}.layer_scalar"
+NAMES = WeightNames(_names(), ignored=(*_TABLES.values(), _SCALAR))
+
+
+def recognise_eole(path: Path) -> bool:
+    """Return True for a folder with vocab.json and a config.json that describes a model with two stacks."""
+    if not (path / CONFIG_FILE).is_file() or not (path / _VOCABULARY_FILE).is_file():
+        return False
+    model = read_json_object(path, CONFIG_FILE, path).get("model")
+    return isinstance(model, dict) and "decoder" in model
+
+
+def read_eole(path: Path, options: ReadOptions) -> Imported:
+    """Read a folder of Eole."""
+    settings = read_json_object(path, CONFIG_FILE, path)
+    model = settings["model"]
+    vocabulary = read_json_object(path, _VOCABULARY_FILE, path)
+    _refuse_others(model)
+    embeddings = {**model, **(model.get("embeddings") or {})}
+    positions = embeddings.get("position_encoding_type", "SinusoidalInterleaved")
+    if positions not in (*_SINUSOIDS, "Learned", None):
+        refuse("position_encoding_type", positions, "positions must be absolute")
+    state = _state(path)
+    own = NAMES.to_ours(state, _TITLE)
+    tables = {stack: state[name] for stack, name in _TABLES.items() if name in state}
+    own, timescales = with_sinusoids(own, tables if positions in _SINUSOIDS else {})
+    add_biases(own)
+    is_shared = model.get("share_embeddings", False)
+    weight_fields = shared_weights(own, is_shared, model.get("share_decoder_embeddings", False))
+    max_positions = VaswaniConfig.max_position_embeddings
+    if positions == "Learned":
+        max_positions = len(own["model.encoder.embed_positions.weight"])
+    position_names: dict[str | None, str] = {"Learned": "learned", None: "none"}
+    tokens = _special_tokens(vocabulary)
+    training = settings.get("training") or {}
+    dropout = first_rate(training.get("dropout", 0.1))
+    config = VaswaniConfig(
+        **sizes(own, _TITLE),
+        **weight_fields,
+        **special_ids(vocabulary["tgt"], tokens["start"], tokens["end"], tokens["pad"]),
+        encoder_attention_heads=_value(model, "encoder", "heads", 8),
+        decoder_attention_heads=_value(model, "decoder", "heads", 8),
+        dropout=dropout,
+        attention_dropout=first_rate(training.get("attention_dropout", 0.1)),
+        activation_dropout=dropout,
+        activation_function=_ACTIVATIONS[_value(model, "decoder", "mlp_activation_fn", "relu")],
+        norm_position="pre",
+        layer_norm_eps=_value(model, "decoder", "norm_eps", 1e-5),
+        position_embedding=position_names.get(positions, "sinusoidal"),
+        position_timescales=timescales,
+        max_position_embeddings=max_positions,
+        scale_embedding=positions in _SINUSOIDS,
+    )
+    tokenizers, notes = read_tokenizers(
+        vocabulary["src"], vocabulary["tgt"], files=options.vocabularies, **tokens
+    )
+    return Imported(
+        config=config,
+        state_dict=own,
+        generation_config=generation_config(config),
+        tokenizers=tokenizers,
+        notes=notes,
+    )
+
+
+def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> Any:
+    """The value of a field of a stack: from the stack, or else from the model."""
+    return (model.get(stack) or {}).get(field, model.get(field, default))
+
+
+def _refuse_others(model: Mapping[str, Any]) -> None:
+    """Refuse models that a config of this package cannot express."""
+    embeddings = {**model, **(model.get("embeddings") or {})}
+    for field, (value, reason) in _REQUIRED_OF_MODEL.items():
+        require(field, model.get(field, value), value, reason)
+    for field, (value, reason) in _REQUIRED_OF_EMBEDDINGS.items():
+        require(field, embeddings.get(field, value), value, reason)
+    for stack in _STACKS:
+        kind = f"{stack}_type"
+        default = "transformer" if model.get("architecture") == "transformer" else "rnn"
+        require(
+            kind, _value(model, stack, kind, default), "transformer", "only the Transformer can be expressed"
+        )
+        for field, (value, reason) in _REQUIRED_OF_STACK.items():
+            require(field, _value(model, stack, field, value), value, reason)
+        norm = _value(model, stack, "layer_norm", "standard")
+        if norm not in ("standard", "standardFP32"):
+            refuse("layer_norm", norm, "only LayerNorm can be expressed")
+        heads = _value(model, stack, "heads", 8)
+        num_kv = _value(model, stack, "heads_kv", None)
+        if num_kv not in (None, heads):
+            refuse("heads_kv", num_kv, "each head has keys and values of its own")
+        activation = _value(model, stack, "mlp_activation_fn", "relu")
+        if activation not in _ACTIVATIONS:
+            refuse("mlp_activation_fn", activation, "the feed-forward network has no gate")
+    defaults: dict[str, Any] = {"norm_eps": 1e-5, "mlp_activation_fn": "relu"}
+    for field, default in defaults.items():
+        of_encoder, of_decoder = (_value(model, stack, field, default) for stack in _STACKS)
+        require(field, of_encoder, of_decoder, "both stacks must have the same value")
+
+
+def _state(path: Path) -> dict[str, torch.Tensor]:
+    """The float32 weights of all shards."""
+    state: dict[str, torch.Tensor] = {}
+    for file in sorted(path.glob(_WEIGHT_FILES)):
+        state.update(load_file(file))
+    if not state:
+        raise ValueError(
+            f"'{path.name}' must have files {_WEIGHT_FILES}, but has none; copy the weights to the folder."
+        )
+    for name, tensor in state.items():
+        if name.endswith(".layer_scalar") and bool((tensor != 1).any()):
+            refuse(name, tensor.tolist(), "the outputs of a layer are not scaled")
+    return {name: tensor.float() for name, tensor in state.items()}
+
+
+def _special_tokens(vocabulary: Mapping[str, Any]) -> dict[str, str]:
+    specials = vocabulary.get("specials", {})
+    return {
+        "start": vocabulary.get("decoder_start_token", START),
+        "end": specials.get("eos_token", END),
+        "pad": specials.get("pad_token", PAD),
+        "unknown": specials.get("unk_token", UNKNOWN),
+    }
+
+
+EOLE = ImportFormat(
+    name="eole",
+    title=_TITLE,
+    recognise=recognise_eole,
+    read=read_eole,
+    files=(CONFIG_FILE, _VOCABULARY_FILE, _WEIGHT_FILES),
+    peer=_TITLE,
+    keeps=(
+        "The weights, the output bias, the vocabularies, and sinusoids or learned positions. With `--vocabularies`, the "
+        "tokenizers segment texts with the SentencePiece models; without `--vocabularies`, tokens are separated by "
+        "spaces."
+    ),
+    loses=(
+        "The padding token gets the probability 0. Rotary and relative positions, gated feed-forward networks, RMSNorm, "
+        "grouped heads, experts and decoder-only models are refused. If config.json lacks `norm_eps`, the value is "
+        "1e-5, as in current versions of Eole."
+    ),
+    options=("vocabularies",),
+)

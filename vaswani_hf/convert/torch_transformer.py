@@ -1,0 +1,358 @@
+"""Imports a state dict of `torch.nn.Transformer`.
+
+The state dict has the weights of both stacks, and lacks the embeddings, the output projection, the positions
+and the number of heads. The user's model has the embeddings and the output projection under names of its own.
+The file of `--config` gives these names and the other facts.
+
+The differences from the paper: the queries, keys and values have one joint weight `in_proj_weight`; the
+attention has biases; a LayerNorm follows the last layer of each stack also with post-norm.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+from transformers import GenerationConfig
+
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.loss_vaswani import EXCLUDED_LOGIT
+from ..model.modeling_vaswani import sinusoids
+from ..settings.base import Settings
+from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
+from .unpickling import header_of, load_state_dict
+from .weights import WeightNames, add_biases, shared_weights, sizes, timescales_of, to_interleaved
+
+_TITLE = "torch.nn.Transformer"
+# The name of a weight that every torch.nn.Transformer has. The name begins with the name of the attribute in
+# the user's model, such as "transformer.".
+_FIRST_WEIGHT = re.compile(r"^(.*\.)?decoder\.layers\.0\.multihead_attn\.in_proj_weight$")
+_SINUSOIDAL, _NONE = "sinusoidal", "none"
+
+
+class TorchTransformerFacts(Settings):
+    """The facts that a state dict of torch.nn.Transformer lacks, and the names of the other weights."""
+
+    nhead: int = Field(ge=1)
+    """the number of heads"""
+    source_embedding: str
+    """the name of the source embedding in the state dict"""
+    target_embedding: str | None = None
+    """the name of the target embedding; by default the target embedding is the source embedding"""
+    output_weight: str | None = None
+    """the name of the weight of the output projection; by default the weight is the target embedding"""
+    output_bias: str | None = None
+    """the name of the bias of the output projection; by default the output projection has no bias"""
+    scale_embedding: bool
+    """true if the model multiplies embeddings by the square root of d_model"""
+    positions: str
+    """"sinusoidal", "none", or the name of the table of positions"""
+    target_positions: str | None = None
+    """the name of the table of target positions; by default the source positions"""
+    ignored: list[str] = []
+    """the names of weights that translation does not use"""
+    pad_token_id: int = Field(ge=0)
+    bos_token_id: int = Field(ge=0)
+    """the id of the token that starts the decoder"""
+    eos_token_id: int = Field(ge=0)
+    activation: Literal["relu", "gelu"] = "relu"
+    norm_first: bool = False
+    """true for LayerNorm before each sub-layer"""
+    layer_norm_eps: float = Field(1e-5, gt=0)
+    dropout: float = Field(0.1, ge=0, lt=1)
+
+
+def _names() -> dict[str, str | tuple[str, ...]]:
+    names: dict[str, str | tuple[str, ...]] = {}
+    attentions = {"encoder": ["self_attn"], "decoder": ["self_attn", "encoder_attn"]}
+    for stack, ours_of_stack in attentions.items():
+        theirs, ours = f"{stack}.layers.{{}}", f"model.{stack}.layers.{{}}"
+        norms = [*(f"{attention}_layer_norm" for attention in ours_of_stack), "final_layer_norm"]
+        for kind in ("weight", "bias"):
+            for own in ours_of_stack:
+                attention = "multihead_attn" if own == "encoder_attn" else own
+                parts = tuple(f"{ours}.{own}.{part}_proj.{kind}" for part in "qkv")
+                names[f"{theirs}.{attention}.in_proj_{kind}"] = parts
+                names[f"{theirs}.{attention}.out_proj.{kind}"] = f"{ours}.{own}.out_proj.{kind}"
+            names[f"{theirs}.linear1.{kind}"] = f"{ours}.fc1.{kind}"
+            names[f"{theirs}.linear2.{kind}"] = f"{ours}.fc2.{kind}"
+            for number, norm in enumerate(norms, 1):
+                names[f"{theirs}.norm{number}.{kind}"] = f"{ours}.{norm}.{kind}"
+            names[f"{stack}.norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
+    return names
+
+
+NAMES = WeightNames(_names())
+
+
+def recognise_torch_transformer(path: Path) -> bool:
+    """Return True for a file with a weight `decoder.layers.0.multihead_attn.in_proj_weight`."""
+    return b"decoder.layers.0.multihead_attn.in_proj_weight" in header_of(path)
+
+
+def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
+    """Read a state dict of a model with a torch.nn.Transformer."""
+    facts = load_facts(options.config, TorchTransformerFacts, _TITLE)
+    state = load_state_dict(path, _FIRST_WEIGHT)
+    stacks, others = _split(state)
+    source = _matrix(others, facts, "source_embedding")
+    target = _matrix(others, facts, "target_embedding", default=source)
+    output = _matrix(others, facts, "output_weight", default=target)
+    bias = None if facts.output_bias is None else _weight(others, facts, "output_bias")
+    tables = _tables(others, facts)
+    _refuse_unused(others, facts)
+
+    own = NAMES.to_ours(stacks, _TITLE)
+    own["model.encoder.embed_tokens.weight"] = source
+    own["model.decoder.embed_tokens.weight"] = target
+    own["lm_head.weight"] = output
+    if bias is not None:
+        own["lm_head.bias"] = bias
+    add_biases(own)
+    own, positions = _with_positions(own, facts, tables, options.timescales)
+    # The state dict does not say whether weights are tied.
+    weight_fields = shared_weights(own, torch.equal(source, target), torch.equal(target, output))
+    config = VaswaniConfig(
+        **sizes(own, _TITLE),
+        encoder_attention_heads=facts.nhead,
+        decoder_attention_heads=facts.nhead,
+        dropout=facts.dropout,
+        attention_dropout=facts.dropout,
+        activation_dropout=facts.dropout,
+        activation_function=facts.activation,
+        norm_position="pre" if facts.norm_first else "post",
+        final_norm=_has_final_norms(stacks),
+        layer_norm_eps=facts.layer_norm_eps,
+        scale_embedding=facts.scale_embedding,
+        **weight_fields,
+        bos_token_id=facts.bos_token_id,
+        pad_token_id=facts.pad_token_id,
+        eos_token_id=facts.eos_token_id,
+        decoder_start_token_id=facts.bos_token_id,
+        **positions,
+    )
+
+    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        transformer = _transformer(stacks, config)
+        embedded = []
+        for ids, weight, table in (
+            (batch["input_ids"], source, tables[0]),
+            (batch["decoder_input_ids"], target, tables[1]),
+        ):
+            length = ids.shape[1]
+            if table is None:
+                table = torch.zeros(length, config.d_model)
+                if config.position_embedding == _SINUSOIDAL:
+                    table = sinusoids(torch.arange(length), config.d_model, config.position_timescales)
+            scale = config.d_model**0.5 if config.scale_embedding else 1.0
+            embedded.append(nn.functional.embedding(ids, weight) * scale + table[:length])
+        is_padding = batch["attention_mask"] == 0
+        target_length = embedded[1].shape[1]
+        states = transformer(
+            *embedded,
+            tgt_mask=torch.ones(target_length, target_length, dtype=torch.bool).triu(1),
+            src_key_padding_mask=is_padding,
+            memory_key_padding_mask=is_padding,
+        )  # [B, T, D]
+        logits = nn.functional.linear(states, output, bias)  # [B, T, V]
+        if facts.pad_token_id != facts.eos_token_id:
+            # `<pad>` has probability 0 in this package.
+            logits[..., facts.pad_token_id] = EXCLUDED_LOGIT
+        return logits.log_softmax(dim=-1)
+
+    return Imported(
+        config=config,
+        state_dict=own,
+        generation_config=GenerationConfig(
+            bos_token_id=facts.bos_token_id,
+            pad_token_id=facts.pad_token_id,
+            eos_token_id=facts.eos_token_id,
+            decoder_start_token_id=facts.bos_token_id,
+        ),
+        notes=["The original has no tokenizers, so no tokenizers were written."],
+        log_probs=log_probs,
+    )
+
+
+def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the weights of torch.nn.Transformer, without the name of its attribute, and the other weights."""
+    prefix = next(found.group(1) or "" for name in state if (found := _FIRST_WEIGHT.match(name)))
+    is_of_stack = re.compile(re.escape(prefix) + r"((?:encoder|decoder)\.(?:layers|norm)\..*)")
+    stacks: dict[str, torch.Tensor] = {}
+    others: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        found = is_of_stack.fullmatch(name)
+        if found is None:
+            others[name] = tensor
+        else:
+            stacks[found.group(1)] = tensor
+    return stacks, others
+
+
+def _weight(
+    others: Mapping[str, torch.Tensor],
+    facts: TorchTransformerFacts,
+    key: str,
+    default: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The weight that a key of the facts names. `default` if the key has no name."""
+    name = getattr(facts, key)
+    if name is None and default is not None:
+        return default
+    if name not in others:
+        names = ", ".join(sorted(others)) or "no other weights; add the weight to the state dict"
+        raise ValueError(
+            f"`{key}` must be the name of a weight outside {_TITLE}, but is {name!r}; the state dict has {names}."
+        )
+    return others[name]
+
+
+def _matrix(
+    others: Mapping[str, torch.Tensor],
+    facts: TorchTransformerFacts,
+    key: str,
+    default: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The weight that a key of the facts names, without dimensions of size 1."""
+    weight = _weight(others, facts, key, default)
+    if weight is default:
+        return weight
+    if weight.squeeze().dim() != 2:
+        raise ValueError(
+            f"`{key}` must be the name of a matrix, but {getattr(facts, key)} has the shape {tuple(weight.shape)}."
+        )
+    return weight.squeeze()
+
+
+def _tables(
+    others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The tables of source and target positions [L, D]. None for positions without a table."""
+    if facts.positions in (_SINUSOIDAL, _NONE):
+        if facts.target_positions is not None:
+            raise ValueError(
+                f"`target_positions` must be left out if `positions` is {facts.positions}, but is "
+                f"{facts.target_positions!r}."
+            )
+        return None, None
+    source = _matrix(others, facts, "positions")
+    target = _matrix(others, facts, "target_positions", default=source)
+    if source.shape != target.shape:
+        raise ValueError(
+            f"`target_positions` must have the shape {tuple(source.shape)} of the source positions, but has the shape "
+            f"{tuple(target.shape)}."
+        )
+    return source, target
+
+
+def _refuse_unused(others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts) -> None:
+    named = {value for value in facts.model_dump().values() if isinstance(value, str)}
+    unused = sorted(others.keys() - named - set(facts.ignored))
+    if unused:
+        raise ValueError(
+            f"The weight {unused[0]} is not a weight of {_TITLE}, and no key of `config` names the weight; if "
+            "translation does not use the weight, add the name to the key `ignored`."
+        )
+
+
+def _with_positions(
+    state: dict[str, torch.Tensor],
+    facts: TorchTransformerFacts,
+    tables: tuple[torch.Tensor | None, torch.Tensor | None],
+    timescales: str | None,
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the weights, with learned positions, and the fields of the config about positions."""
+    source, target = tables
+    if source is None or target is None:
+        return state, {"position_embedding": facts.positions, "position_timescales": timescales or "paper"}
+    found = timescales_of(source)
+    if found != timescales_of(target):
+        raise ValueError(
+            f"`target_positions` must have the same kind of positions as {facts.positions}, but {facts.target_positions} "
+            "has other sinusoids, or is learned."
+        )
+    if found is None:
+        state["model.encoder.embed_positions.weight"] = source
+        state["model.decoder.embed_positions.weight"] = target.clone()
+        return state, {"position_embedding": "learned", "max_position_embeddings": len(source)}
+    found_timescales, is_halves = found
+    if timescales not in (None, found_timescales):
+        raise ValueError(
+            f"`timescales` must be {found_timescales!r}, as in the table {facts.positions}, but is {timescales!r}."
+        )
+    if is_halves:
+        state = to_interleaved(state, source.shape[1])
+    return state, {"position_timescales": found_timescales}
+
+
+def _has_final_norms(stacks: Mapping[str, torch.Tensor]) -> bool:
+    of_encoder, of_decoder = (f"{stack}.norm.weight" in stacks for stack in ("encoder", "decoder"))
+    if of_encoder != of_decoder:
+        refuse("decoder.norm", of_decoder, "either both stacks or no stack must end with a LayerNorm")
+    return of_encoder
+
+
+def _transformer(stacks: Mapping[str, torch.Tensor], config: VaswaniConfig) -> nn.Transformer:
+    """The original's torch.nn.Transformer, in eval mode."""
+
+    def layer(layer_class: type[nn.Module], ffn_dim: int) -> nn.Module:
+        return layer_class(
+            config.d_model,
+            config.encoder_attention_heads,
+            ffn_dim,
+            activation=config.activation_function,
+            layer_norm_eps=config.layer_norm_eps,
+            batch_first=True,
+            norm_first=config.norm_position == "pre",
+            bias=config.attention_bias,
+        )
+
+    def norm() -> nn.LayerNorm | None:
+        has_norm = config.has_final_norm(is_decoder=False)
+        return (
+            nn.LayerNorm(config.d_model, config.layer_norm_eps, bias=config.attention_bias)
+            if has_norm
+            else None
+        )
+
+    encoder = nn.TransformerEncoder(
+        layer(nn.TransformerEncoderLayer, config.encoder_ffn_dim),
+        config.encoder_layers,
+        norm(),
+        enable_nested_tensor=False,
+    )
+    decoder = nn.TransformerDecoder(
+        layer(nn.TransformerDecoderLayer, config.decoder_ffn_dim), config.decoder_layers, norm()
+    )
+    transformer = nn.Transformer(
+        config.d_model,
+        config.encoder_attention_heads,
+        custom_encoder=encoder,
+        custom_decoder=decoder,
+        batch_first=True,
+    )
+    transformer.load_state_dict(dict(stacks))
+    return transformer.eval()
+
+
+TORCH_TRANSFORMER = ImportFormat(
+    name="torch_transformer",
+    title=_TITLE,
+    recognise=recognise_torch_transformer,
+    read=read_torch_transformer,
+    files=("*.pt", "*.pth"),
+    peer="PyTorch",
+    keeps=(
+        "The weights, the embeddings, the output projection and its bias, and a table of positions. A table of "
+        "sinusoids gives sinusoidal positions, and another table gives learned positions."
+    ),
+    loses=(
+        "`<pad>` gets the probability 0. The state dict has no tokenizers, so no tokenizers are written. `--config` "
+        "names the embeddings and the output projection, because torch.nn.Transformer has no embeddings. A weight "
+        "that no key names is refused."
+    ),
+    options=("timescales", "config"),
+)
