@@ -191,6 +191,48 @@ def test_tokenizers_split_at_spaces_and_join_tokens(tmp_path):
     assert len(list(Translator.from_pretrained(tmp_path / "ours").translate(["one two"]))) == 1
 
 
+def test_vocabularies_of_another_folder_are_read(tmp_path, capsys):
+    write(tmp_path / "theirs", fairseq_state(reference(False, False)))
+    files = []
+    for language in ("en", "de"):
+        files.append(tmp_path / f"words.{language}.txt")
+        (tmp_path / "theirs" / f"dict.{language}.txt").rename(files[-1])
+    words = ["import", str(tmp_path / "theirs"), str(tmp_path / "ours"), "--vocabularies", *map(str, files)]
+    assert main(words) == 0
+    assert "The tokenizers split texts at spaces" in capsys.readouterr().out
+    source, target = load_tokenizers(tmp_path / "ours")
+    assert source("a@@ one").input_ids == [10, 4, 2] and target("vier").input_ids == [8, 2]
+    files[1].write_text("eins\n")
+    assert main([*words[:2], str(tmp_path / "damaged"), *words[3:]]) != 0
+    assert "Line 1 of 'words.de.txt' must be a new token and a count" in capsys.readouterr().err
+    assert not (tmp_path / "damaged").exists()
+
+
+def test_one_sentencepiece_model_segments_texts(tmp_path):
+    pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
+    from marian_models import digit_pairs, write_sentencepiece
+
+    texts = [pair["source"] for pair in digit_pairs(300, seed=0)]
+    pieces = write_sentencepiece(texts, tmp_path / "spm.model", vocab_size=40)
+    model = reference(False, True)
+    state = fairseq_state(model)
+    for name in ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection"):
+        state[f"{name}.weight"] = torch.randn(len(pieces) + 4, 12)
+    write(tmp_path / "theirs", state, ())
+    (tmp_path / "spm.model").rename(tmp_path / "theirs" / "spm.model")
+    for language in ("en", "de"):
+        lines = [f"{piece} 1\n" for piece in reversed(pieces)]
+        (tmp_path / "theirs" / f"dict.{language}.txt").write_text("".join(lines))
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    source, _ = load_tokenizers(tmp_path / "ours")
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(str(tmp_path / "theirs" / "spm.model"))
+    expected = [pieces[::-1].index(piece) + 4 for piece in processor.encode(texts[0], out_type=str)]
+    assert source(texts[0]).input_ids == [*expected, 2]
+    assert source.decode(expected) == texts[0]
+
+
 @pytest.mark.parametrize(
     "field, value",
     [

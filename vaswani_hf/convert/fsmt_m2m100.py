@@ -147,6 +147,7 @@ def _imported(
 
 
 _FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "pytorch_model.bin")
+_SHARDS = ("model-*.safetensors", "pytorch_model-*.bin", "*.index.json")
 FSMT = ImportFormat(
     name="fsmt",
     title="FSMT of transformers",
@@ -165,7 +166,7 @@ M2M100 = ImportFormat(
     title="M2M100 of transformers",
     recognise=_recognise("m2m_100"),
     read=read_m2m100,
-    files=_FILES,
+    files=(*_FILES, *_SHARDS),
     peer="M2M100 of transformers",
     keeps="The weights, the positions, and the defaults of the search. NLLB models have the same format.",
     loses=(
