@@ -121,8 +121,9 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if is_output:
         return per_head.T.repeat(width, 1) / (heads * depth)
     wide = per_head.repeat(1, width) / width
-    # Multiply queries and keys by depth**-0.25, because a dot product has `depth` times as many terms as in
-    # `model`, and the divisor of the attention scores is only sqrt(depth) times as large.
+    # A wide head has `depth` times as many features. Its dot products are `depth` times as large, but attention
+    # divides them by a number that is only sqrt(depth) times as large. Multiply queries and keys by depth**-0.25 to
+    # remove the remaining factor sqrt(depth).
     return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
 
 

@@ -63,8 +63,8 @@ class Competitor:
     """A competitor, which fills one row of a table.
 
     `words` has the name of the module in training_peers and the arguments of the module. `python` is the
-    interpreter. If the competitor is not measured, `missing` is the reason. `turns` has the answers of the
-    competitor. The first answer follows the warm-up, and each further answer follows a turn.
+    interpreter. If the competitor is not measured, `missing` is the reason. `turns` has the measurements
+    that the competitor prints: the first after the warm-up, and one after each time slice.
     """
 
     title: str

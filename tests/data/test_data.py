@@ -584,8 +584,8 @@ def test_a_corpus_in_one_line_is_refused_with_the_limit(tmp_path):
     with pytest.raises(ValueError) as caught:
         load(data, tmp_path)
     assert str(caught.value) == (
-        f"The train split of `data`: {data.train_source} and {data.train_target} must hold a line of at most 64 characters, 16 per "
-        "token of `data.max_length`, but each of its 2 lines is longer or empty; split the lines, or raise `data.max_length`."
+        f"The train split of `data`: {data.train_source} and {data.train_target} must have at least one line with 1 to 64 characters (16 for each "
+        "token of `data.max_length`), but all 2 lines are longer or empty; split the lines, or raise `data.max_length`."
     )
 
 

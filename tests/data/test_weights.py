@@ -179,6 +179,6 @@ def test_weights_of_what_cleaning_left_nothing_of_are_refused(lengths):
     with pytest.raises(ValueError) as caught:
         WeightedPairs(*lengths, np.zeros(sum(SIZES), int), [0, 2.0], 1)
     assert str(caught.value) == (
-        "`data.train_weights` must have a weight above 0 for a corpus that is not empty, but the weights are [0, 2.0], and after "
+        "`data.train_weights` must give a weight above 0 to at least one corpus with pairs, but the weights are [0, 2.0], and after "
         "cleaning the corpora have [90, 0] pairs; raise the weight of a corpus that has pairs."
     )

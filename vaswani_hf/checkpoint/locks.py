@@ -1,7 +1,7 @@
 """Provides locks, so that only one process at a time writes to an output file, an output folder or the folder
 of a run.
 
-The operating system holds a lock on an open lock file. The operating system releases the lock when the
+The lock is a lock of the operating system on an open lock file. The operating system releases the lock when the
 process ends, even if the process is killed. Therefore a killed process leaves no stale lock. The lock file
 contains the name of the process that has the lock. The lock file is deleted when the lock is released.
 

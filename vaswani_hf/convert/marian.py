@@ -209,8 +209,8 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
     If the embeddings are tied, the row is also the embedding of `<pad>`. Usually no position attends to
     padding, so the row can be zero. If the decoder starts from `<pad>`, as in models of the Marian toolkit,
-    the decoder reads the row, so the row is kept. If the row is kept, the logit of the padding class is not
-    exactly the bias, but the probability is still 0.
+    the decoder reads the row, so the row is kept. Then the logit of the padding class is the bias plus a
+    product with the row, and the bias is so small that the probability is still 0.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"

@@ -67,7 +67,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
             f"'{path.name}' needs the libraries sentencepiece and protobuf; install them with "
             f"`{install_command('sentencepiece')}`."
         ) from None
-    model: Any = sentencepiece_model_pb2.ModelProto()
+    model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     try:
         model.ParseFromString(path.read_bytes())
     except Exception:
@@ -198,7 +198,8 @@ def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> norm
         ]
     unknown_runs = [run for run in runs if known.isdisjoint(run)]
     if unknown_runs:
-        # Replace each run of unknown characters that is not in the vocabulary by one unknown character.
+        # Replace each sequence of unknown characters by one unknown character, unless the sequence as a whole is an entry
+        # of the vocabulary.
         character = f"[^{_alternation(known, separator='')}]"
         in_vocabulary = f"(?:{_alternation(unknown_runs, separator='|')})(?!{character})"
         pattern = f"(?<!{character})(?!{in_vocabulary}){character}+"

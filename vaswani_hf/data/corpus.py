@@ -267,8 +267,8 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
         if not has_too_many_characters(pair["source"], pair["target"], max_length):
             return
     raise ValueError(
-        f"{name} must hold a line of at most {CHARACTERS_PER_TOKEN * max_length:,} characters, "
-        f"{CHARACTERS_PER_TOKEN} per token of `data.max_length`, but each of its {len(pairs):,} lines is longer "
+        f"{name} must have at least one line with 1 to {CHARACTERS_PER_TOKEN * max_length:,} characters "
+        f"({CHARACTERS_PER_TOKEN} for each token of `data.max_length`), but all {len(pairs):,} lines are longer "
         "or empty; split the lines, or raise `data.max_length`."
     )
 

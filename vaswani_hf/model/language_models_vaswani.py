@@ -36,8 +36,7 @@ from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, 
 _FILE = "language_models_vaswani"
 # The default maximum number of new tokens, as in transformers.
 _NEW_TOKENS = 20
-# The endings of field names; for example, `encoder_layers` and `decoder_layers` end with `layers`. A config
-# of one stack sets the encoder's field and the decoder's field with the same ending to the same value.
+# A model of one stack has one value for both fields `encoder_X` and `decoder_X`, where X is one of these endings.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 

@@ -47,8 +47,8 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     is_active = training and 0 < p < 1
     if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
-    # Draw 64 bits at once, because a draw of fewer bits takes as long as a draw of 64 bits. Each draw gives
-    # the masks of four numbers.
+    # Draw 64 bits at once, because a draw of fewer bits takes as long as a draw of 64 bits. Each draw of
+    # 64 bits decides whether four elements of `states` are dropped.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     dropped = min(round(p * 2**16), 2**16 - 1)
     kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15

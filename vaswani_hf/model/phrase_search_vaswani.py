@@ -129,7 +129,7 @@ class PhraseTables:
             padded = [*of_sentence, *[()] * (num_phrases - len(of_sentence))]
             lengths.append([len(phrase) for phrase in padded])
             tokens.append([[*phrase, *[-1] * (longest + 1 - len(phrase))] for phrase in padded])
-        # `lengths` is 0 if a sentence has fewer phrases. `tokens` is -1 after the end of a phrase.
+        # Sentences with fewer phrases than other sentences get phrases of length 0. `tokens` is -1 after the end of a phrase.
         self.lengths = torch.tensor(lengths, device=device)  # [B, F]
         self.tokens = torch.tensor(tokens, device=device)  # [B, F, L + 1]
         self.numbers = torch.arange(longest + 1, device=device)  # [L + 1]

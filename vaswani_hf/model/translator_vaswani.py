@@ -351,7 +351,7 @@ class BaseTranslator:
             first_line += len(window)
 
     def _check_number_of_translations(self, settings: dict[str, Any]) -> None:
-        """Raise a ValueError before the first line if the search finds too few translations of a line."""
+        """Raise a ValueError if the settings of the search cannot give `num_return_sequences` translations."""
         names = ("num_return_sequences", "num_beams", "do_sample")
         number, num_beams, do_sample = (
             setting_of(name, settings, self.backend.generation_config) for name in names
@@ -1065,8 +1065,8 @@ class Backend(Protocol):
     def max_positions(self) -> float | None:
         """The maximum number of source tokens; infinite if there is no limit.
 
-        The value is None for all models except Vaswani models, because the translator cuts only texts for
-        Vaswani models.
+        The value is None for all models except Vaswani models, because the translator truncates
+        the texts of no other models.
         """
         ...
 

@@ -62,11 +62,11 @@ from .processes import Processes, said_at_intervals, say
 from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
-# A run warns if the training data has fewer than this number of tokens for each token of the vocabulary, or if
-# the layers of the model have more than this number of parameters for each token of the training data. The
-# recipe for Multi30k has about 80 tokens for each token of the vocabulary and 1.6 parameters per token. The
-# paper's parser for the Wall Street Journal has about 30 parameters per token (Section 6.3).
+# A run warns if the training data has fewer tokens than this for each token of the vocabulary. The recipe for
+# Multi30k has about 80.
 LEAST_TOKENS_PER_ENTRY = 25
+# A run warns if the layers have more parameters than this for each token of the training data. The recipe for
+# Multi30k has 1.6, and the paper's parser for the Wall Street Journal has about 30 (Section 6.3).
 MOST_PARAMETERS_PER_TOKEN = 40
 # Do not check a vocabulary of at most this size, because 256 tokens of each vocabulary are single bytes.
 SMALL_VOCABULARY = 1000

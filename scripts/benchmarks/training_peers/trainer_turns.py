@@ -14,7 +14,7 @@ from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 
 
 class TurnsCallback(TrainerCallback):
-    """Starts the turns when the training begins, and counts the steps of the optimizer."""
+    """Starts the measured time slices at the beginning of the training, and counts the optimizer steps."""
 
     def __init__(self, turns: Turns):
         self.turns = turns
