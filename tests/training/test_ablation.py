@@ -164,7 +164,7 @@ def test_a_failed_training_does_not_stop_the_list_and_an_interrupted_list_is_con
         ("recipe: recipe.yaml\nruns: {a: {init_from: 'no|where'}}", "`init_from: no|where` must be a run"),
         (
             "recipe: recipe.yaml\nruns: {b: {}, a: {simcut_alfa: 3}}",
-            "The run `a` in '{}': `--simcut_alfa` is no key",
+            "The run `a` in '{}': `--simcut_alfa` is not a key",
         ),
         ("recipe: recipe.yaml\nruns: {b: {}, a: {simcut_alpha: many}}", "The run `a` in '{}': `"),
         ("recipe: texts.yaml\nruns: {a: {}}", "`task: causal_lm` has no BLEU; list recipes of translation."),
