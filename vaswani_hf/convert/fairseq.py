@@ -222,7 +222,7 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
 
 
 def _renamed(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Rename the LayerNorms of the oldest versions, which have numbers."""
+    """Rename the LayerNorms of the oldest fairseq versions: numbers replace the names in these versions."""
     numbered = {
         "encoder": ("self_attn_layer_norm", "final_layer_norm"),
         "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),

@@ -114,8 +114,8 @@ def load_facts(path: Path | None, settings_class: type[T], title: str) -> T:
         required = [name for name, field in settings_class.model_fields.items() if field.is_required()]
         keys = ", ".join(f"`{name}`" for name in required)
         raise ValueError(
-            f"`config` must be a JSON or YAML file with the keys {keys}, but is missing, because a checkpoint of "
-            f"{title} does not contain their values."
+            f"`config` must be a JSON or YAML file with the keys {keys}, but no file is given; give a file, "
+            f"because a checkpoint of {title} does not contain the values of these keys."
         )
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -205,7 +205,7 @@ def _weight(
     if name not in others:
         names = ", ".join(sorted(others)) or "no other weights; add the weight to the state dict"
         raise ValueError(
-            f"`{key}` must be the name of a weight outside {_TITLE}, but is {name!r}; the state dict has {names}."
+            f"`{key}` must name a weight that is not part of {_TITLE}, but is {name!r}; the state dict has {names}."
         )
     return others[name]
 

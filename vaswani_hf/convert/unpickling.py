@@ -61,8 +61,8 @@ def header_of(path: Path) -> bytes:
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
     """Load the float32 state dict of a file of `torch.save` or safetensors.
 
-    A file may contain the state dict in a dict with other objects. `has_name` finds a name that only the state
-    dict contains. Remove the prefix that DataParallel adds to names.
+    A file may contain the state dict in a dict with other objects. The state dict is the dict that has a name
+    which matches `has_name`. Remove the prefix that DataParallel adds to names.
     """
     path = weight_file(path)
     loaded = load_file(path) if path.suffix == ".safetensors" else load_weights(path)

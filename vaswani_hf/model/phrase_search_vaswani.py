@@ -460,7 +460,8 @@ def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
     """Return the phrases if at most `capacity` of their tokens are missing in the prompt, otherwise a single
-    sequence in which the phrases overlap. Return None if the single sequence is also too long.
+    sequence in which the phrases overlap. Return None if this sequence also has more
+    than `capacity` missing tokens.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:

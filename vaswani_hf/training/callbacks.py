@@ -282,7 +282,7 @@ class StopCallback(TrainerCallback):
         raise self.trainer.divergence(what, step, first_bad - 1)
 
     def _can_be_read(self) -> bool:
-        """Return True if the oldest sums can be read without waiting for the device."""
+        """Return True if the oldest pending sums of losses can be read without waiting for the device."""
         _, _, arrival = self.pending[0]
         return len(self.pending) > 1 or arrival is None
 
