@@ -20,7 +20,7 @@ RECORDED = Path(__file__).parent / "recorded" / "eole.pt"
 
 @pytest.fixture
 def recorded():
-    return torch.load(RECORDED)
+    return torch.load(RECORDED, weights_only=True)
 
 
 def write(case, folder):

@@ -177,10 +177,13 @@ def test_the_option_tgt_lang_adds_the_tag(opus):
         translate("one two", tgt_lang="fra")
 
 
-def test_a_ctranslate2_folder_and_an_unknown_folder_are_refused(tmp_path, capsys):
+def test_folders_of_other_formats_are_refused(tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"add_source_eos": false}')
     assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "marian_mt"]) == 1
     assert "is a CTranslate2 folder, and CTranslate2 is a format to export to" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"model_type": "vaswani"}')
+    assert main(["import", str(tmp_path), str(tmp_path / "ours")]) == 1
+    assert "is a checkpoint of this package; use the checkpoint without an import" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     assert main(["import", str(tmp_path), str(tmp_path / "ours")]) == 1
     assert "is no checkpoint of a format that can be imported" in capsys.readouterr().err

@@ -4,6 +4,7 @@ recorded/opennmt_py.pt has two checkpoints with random weights, inputs and logit
 shortened to 16 positions.
 """
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ RECORDED = Path(__file__).parent / "recorded" / "opennmt_py.pt"
 
 @pytest.fixture
 def recorded():
-    # The options are an `argparse.Namespace`, so `weights_only=True` does not load the file.
-    return torch.load(RECORDED, weights_only=False)
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return torch.load(RECORDED, weights_only=True)
 
 
 def write(case, folder, suffix):

@@ -116,7 +116,7 @@ def test_the_imported_model_computes_what_pytorch_computes(tmp_path, case):
 
 def test_one_embedding_for_everything_stays_tied(tmp_path):
     write_model(tmp_path)
-    state = torch.load(tmp_path / "model.pt")
+    state = torch.load(tmp_path / "model.pt", weights_only=True)
     kept = {name: tensor for name, tensor in state.items() if name.startswith("transformer.")}
     kept["embedding"] = state["src_tok_emb.embedding.weight"]
     torch.save({"epoch": 3, "model_state_dict": kept}, tmp_path / "model.pt")
@@ -135,7 +135,7 @@ def test_one_embedding_for_everything_stays_tied(tmp_path):
 
 def test_weights_that_the_model_has_tied_stay_tied(tmp_path):
     write_model(tmp_path, facts={"target_embedding": "src_tok_emb.embedding.weight"})
-    state = torch.load(tmp_path / "model.pt")
+    state = torch.load(tmp_path / "model.pt", weights_only=True)
     del state["tgt_tok_emb.embedding.weight"]
     state["generator.weight"] = state["src_tok_emb.embedding.weight"]
     state["generator.bias"] = torch.randn(17)

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import torch
 from pydantic import Field
-from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..settings.base import Settings
-from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
+from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts, refuse
 from .unpickling import header_of, load_state_dict
 from .weights import WeightNames, shared_weights, sizes, timescales_of
 
@@ -112,12 +111,7 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=GenerationConfig(
-            bos_token_id=facts.bos_token_id,
-            pad_token_id=facts.pad_token_id,
-            eos_token_id=facts.eos_token_id,
-            decoder_start_token_id=facts.bos_token_id,
-        ),
+        generation_config=generation_config(config),
         notes=["The original has no tokenizers, so no tokenizers were written."],
     )
 

@@ -19,14 +19,14 @@ from safetensors.torch import load_file
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
-from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, refuse, require
 from .opennmt import (
     END,
     PAD,
+    PROJECTIONS,
     START,
     UNKNOWN,
     first_rate,
-    generation_config,
     read_tokenizers,
     special_ids,
     with_sinusoids,
@@ -91,18 +91,12 @@ def _names() -> dict[str, str | tuple[str, ...]]:
         "encoder": {"self_attn": "self_attn"},
         "decoder": {"self_attn": "self_attn", "context_attn": "encoder_attn"},
     }
-    linears = {
-        "linear_query": "q_proj",
-        "linear_keys": "k_proj",
-        "linear_values": "v_proj",
-        "final_linear": "out_proj",
-    }
     for stack, attentions_of_stack in attentions.items():
         modules = dict(modules_of_all)
         if stack == "decoder":
             modules["precontext_layernorm"] = "encoder_attn_layer_norm"
         for attention, own_attention in attentions_of_stack.items():
-            for linear, own in linears.items():
+            for linear, own in PROJECTIONS.items():
                 modules[f"{attention}.{linear}"] = f"{own_attention}.{own}"
         for kind in ("weight", "bias"):
             for module, own in modules.items():

@@ -21,7 +21,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
-from .unpickling import Stub, load_weights
+from .unpickling import Stub, header_of, load_weights, weight_file
 from .weights import WeightNames, to_interleaved
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -118,26 +118,14 @@ NAMES = _names()
 
 def recognise_fairseq(path: Path) -> bool:
     """Return True for a `.pt` file of fairseq, or for a folder with one such file."""
-    file = _weight_file(path)
-    if file is None:
-        return False
-    # The pickle has the names of the weights as text. Files of torch.save store the pickle without compression.
-    with file.open("rb") as stream:
-        header = stream.read(2**20)
+    header = header_of(path)
     return b"decoder.layers.0.encoder_attn." in header and (b"args" in header or b"cfg" in header)
-
-
-def _weight_file(path: Path) -> Path | None:
-    if path.is_file():
-        return path if path.suffix == ".pt" else None
-    files = sorted(path.glob("*.pt"))
-    return files[0] if len(files) == 1 else None
 
 
 def read_fairseq(path: Path, options: ReadOptions) -> Imported:
     """Read a `.pt` file of fairseq, and the vocabularies in its folder."""
-    file = _weight_file(path)
-    if file is None:
+    file = weight_file(path)
+    if not file.is_file():
         raise ValueError(f"'{path}' must be a `.pt` file, or a folder with one `.pt` file; name the file.")
     loaded = load_weights(file, _CLASSES)
     if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), dict):

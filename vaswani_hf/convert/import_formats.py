@@ -144,3 +144,13 @@ def require(field: str, value: Any, allowed: Any, reason: str) -> None:
     """Refuse a field of the original's config unless it has the allowed value."""
     if value != allowed:
         refuse(field, value, reason)
+
+
+def generation_config(config: VaswaniConfig) -> GenerationConfig:
+    """Return the defaults of the search for a format without such defaults: the special token ids."""
+    return GenerationConfig(
+        bos_token_id=config.bos_token_id,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )

@@ -13,6 +13,7 @@ from yaml import YAMLError
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE, RESULTS_FILE, new_folder, write_whole
 from ..checkpoint.loading import checkpoint_folder, load_faults, load_model, load_with_report
 from ..checkpoint.tokenizers import read_json_object, save_tokenizers
+from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import check_tokenizers
 from ..publish.model_card import model_card
@@ -106,6 +107,7 @@ def import_checkpoint(
     with new_folder(Path(output)) as folder:
         path = _local_path(source, format)
         _refuse_ctranslate2(path, source)
+        _refuse_own_checkpoint(path, source)
         entry = _recognised(path, source) if format is None else IMPORT_FORMATS[format]
         _check(entry, options)
         imported = entry.read(path, options)
@@ -142,6 +144,12 @@ def _refuse_ctranslate2(path: Path, source: str | os.PathLike) -> None:
             f"'{source}' is a CTranslate2 folder, and CTranslate2 is a format to export to, not a format to "
             "import from; import the checkpoint from which the folder was converted."
         )
+
+
+def _refuse_own_checkpoint(path: Path, source: str | os.PathLike) -> None:
+    is_file = (path / CONFIG_FILE).is_file()
+    if is_file and read_json_object(path, CONFIG_FILE, source).get("model_type") == VaswaniConfig.model_type:
+        raise ValueError(f"'{source}' is a checkpoint of this package; use the checkpoint without an import.")
 
 
 def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Tokenizers
-from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import header_of, load_weights, weight_file
 from .weights import WeightNames, add_biases, shared_weights, sizes, timescales_of, to_interleaved
@@ -55,6 +55,15 @@ _REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
+# The names of the projections of an attention. Eole has the same names.
+PROJECTIONS = {
+    "linear_query": "q_proj",
+    "linear_keys": "k_proj",
+    "linear_values": "v_proj",
+    "final_linear": "out_proj",
+}
+
+
 def _names() -> dict[str, str | tuple[str, ...]]:
     names: dict[str, str | tuple[str, ...]] = {}
     for stack in ("encoder", "decoder"):
@@ -68,12 +77,6 @@ def _names() -> dict[str, str | tuple[str, ...]]:
         "encoder": {"layer_norm": "self_attn_layer_norm"},
         "decoder": {"layer_norm_1": "self_attn_layer_norm", "layer_norm_2": "encoder_attn_layer_norm"},
     }
-    linears = {
-        "linear_query": "q_proj",
-        "linear_keys": "k_proj",
-        "linear_values": "v_proj",
-        "final_linear": "out_proj",
-    }
     for stack, theirs in layers.items():
         modules = {
             "feed_forward.w_1": "fc1",
@@ -82,7 +85,7 @@ def _names() -> dict[str, str | tuple[str, ...]]:
             **norms[stack],
         }
         for attention, own_attention in attention_names[stack].items():
-            for linear, own in linears.items():
+            for linear, own in PROJECTIONS.items():
                 modules[f"{attention}.{linear}"] = f"{own_attention}.{own}"
         for kind in ("weight", "bias"):
             for module, own in modules.items():
@@ -204,16 +207,6 @@ def special_ids(tokens: list[str], start: str, end: str = END, pad: str = PAD) -
         "eos_token_id": tokens.index(end),
         "pad_token_id": tokens.index(pad),
     }
-
-
-def generation_config(config: VaswaniConfig) -> GenerationConfig:
-    """The defaults of the search: the special ids."""
-    return GenerationConfig(
-        bos_token_id=config.bos_token_id,
-        pad_token_id=config.pad_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )
 
 
 def read_tokenizers(

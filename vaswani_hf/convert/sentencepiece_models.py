@@ -61,6 +61,7 @@ class SentencePieces:
 def read_sentencepiece(path: Path) -> SentencePieces:
     """Read a SentencePiece model. Raise a ValueError if the file is damaged or cannot be expressed."""
     try:
+        from google.protobuf.message import DecodeError
         from sentencepiece import sentencepiece_model_pb2
     except ImportError:
         raise ValueError(
@@ -70,8 +71,7 @@ def read_sentencepiece(path: Path) -> SentencePieces:
     model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     try:
         model.ParseFromString(path.read_bytes())
-    except Exception:
-        # Catch all exceptions, because the class of the exception depends on the version of protobuf.
+    except DecodeError:
         model.Clear()
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if not model.pieces or trainer.model_type not in (_UNIGRAM, _BPE):

@@ -16,13 +16,12 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 from torch import nn
-from transformers import GenerationConfig
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import sinusoids
 from ..settings.base import Settings
-from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
+from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, load_facts, refuse
 from .unpickling import header_of, load_state_dict
 from .weights import WeightNames, add_biases, shared_weights, sizes, timescales_of, to_interleaved
 
@@ -166,12 +165,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
     return Imported(
         config=config,
         state_dict=own,
-        generation_config=GenerationConfig(
-            bos_token_id=facts.bos_token_id,
-            pad_token_id=facts.pad_token_id,
-            eos_token_id=facts.eos_token_id,
-            decoder_start_token_id=facts.bos_token_id,
-        ),
+        generation_config=generation_config(config),
         notes=["The original has no tokenizers, so no tokenizers were written."],
         log_probs=log_probs,
     )
