@@ -72,8 +72,8 @@ class VaswaniLoader(BartLoader):
             pre_norm=config.has_final_norm(is_decoder=False),
             activation=activation,
         )
-        # The class creates the LayerNorm after the last layer only with `pre_norm`. CTranslate2 applies this
-        # LayerNorm in both norm positions.
+        # The specification class creates the LayerNorm after the last layer only with `pre_norm`. CTranslate2
+        # applies this LayerNorm in both norm positions.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
         # CTranslate2 returns the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
