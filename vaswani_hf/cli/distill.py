@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
-# Each output file begins with these bytes. `--resume` uses the bytes to recognise a file that `vaswani
-# distill` wrote.
+# The first bytes of each output file. `--resume` compares the beginning of a file with these bytes to
+# recognise a file that `vaswani distill` wrote.
 _BEGINNING = b'{"distillation": '
 
 

@@ -219,7 +219,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         inputs |= {
             f"--compare {name}" if self.compare else "model": name for name in systems if _is_file(name)
         }
-        # Check standard output (None) too, because the user may have redirected it to one of the input files.
+        # Check standard output (None) too, because the user may have redirected standard output to one of the
+        # input files.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)
 
@@ -307,7 +308,8 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     for name in filter(_is_file, options.systems):
         finished[name] = _stripped_lines(name)
         check_equally_many("lines", source, len(sources), name, len(finished[name]))
-    # This dictionary contains the recipe that is stored with each checkpoint.
+    # The keys are the systems that are checkpoints, and the values are the recipes that are stored with the
+    # checkpoints.
     records: dict[str, Any] = {}
     models = [name for name in options.systems if name not in finished]
     for name in models:

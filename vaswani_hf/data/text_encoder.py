@@ -1,4 +1,6 @@
-"""Encodes texts into the same token ids as a tokenizer, but faster: each distinct word is encoded only once."""
+"""Encodes texts into the same token ids as a tokenizer, but faster: each distinct word is encoded only
+once.
+"""
 
 import json
 from array import array
@@ -44,8 +46,8 @@ class TextEncoder:
     """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
     once.
 
-    A tokenizer spends most of its time on words that it has encoded before. Looking up the ids of words in a
-    cache takes a third of the tokenizer's time (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that have occurred before in the texts. Looking up the ids of
+    words in a cache takes a third of the tokenizer's time (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
