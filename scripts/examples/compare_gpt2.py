@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> None:
         "--seeds",
         type=int,
         default=2,
-        help="train both models this many times, each time with another seed; default: 2",
+        help="the number of times that both models are trained, each time with another seed; default: 2",
     )
     parser.add_argument("--vocab_size", type=int, default=4000)
     parser.add_argument("--tokens_per_batch", type=int, default=2048)

@@ -42,7 +42,9 @@ PATH_LENGTH, PATH_WIDTH, PATH_KERNEL, PATH_WINDOW = 257, 16, 3, 16
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """The size of a layer. k and r are 0 for layers that do not use them."""
+    """The size of a layer. k is 0 for layers without a kernel, and r is 0 for layers without a
+    restriction.
+    """
 
     n: int
     d: int
@@ -71,8 +73,8 @@ class SelfAttention(nn.Module):
 
 
 class AttentionCore(SelfAttention):
-    """Attention without projections: scores, weights and weighted sum. The paper gives the cost n^2 d for
-    this layer. The states are used as queries, keys and values.
+    """Attention without projections: scores, weights and weighted sum. The paper gives the cost n^2 d for a
+    self-attention layer. The queries, the keys and the values are the states.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -293,7 +295,9 @@ def longest_chain(output: torch.Tensor) -> int:
 
 
 def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
-    """Return the length of the longest chain of operations in a layer, for n positions and for 2n positions."""
+    """Return the length of the longest chain of operations in a layer, for n positions and for 2n
+    positions.
+    """
     chains = []
     with without_onednn():
         for length in (size.n, 2 * size.n):
@@ -431,7 +435,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "--quick", action="store_true", help="measure small sizes once; the seconds are not reliable"
     )
     arguments = parser.parse_args(words)
-    # Check the folder before the measurement, which takes minutes.
+    # Check the folder before the measurement, because the measurement takes minutes.
     if not Path(arguments.picture).parent.is_dir():
         parser.error(f"`--picture` must be a file in an existing folder, but is '{arguments.picture}'.")
     torch.manual_seed(0)

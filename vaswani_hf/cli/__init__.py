@@ -1,8 +1,8 @@
 """Defines the command `vaswani`: the table of all subcommands, and the function that runs a subcommand.
 
 Each subcommand has a file in this folder. The file of a subcommand defines the class of the options and the
-function `run`. `vaswani --help` imports no file of a subcommand, and a subcommand imports torch and
-transformers only after it has checked its options, because these imports take seconds.
+function `run`. `vaswani --help` imports no file of a subcommand, and a subcommand checks its options before
+the import of torch and transformers, because the import takes seconds.
 """
 
 import errno
@@ -373,7 +373,8 @@ def _prepare_libraries() -> None:
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
 
-    # `disable_progress_bar` hides the progress bars of the Hub too, so enable them again.
+    # `disable_progress_bar` hides the progress bars of the Hub too, so enable the progress bars of the Hub
+    # again.
     disable_progress_bar()
     if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()

@@ -402,9 +402,9 @@ def _score_one(
     """Return the scores of one system, the translations of the system, and a function that formats the scores
     as text.
 
-    `record` is the recipe of the checkpoint. The task of this recipe determines the metrics.
-    `--split_compounds` always means BLEU. A file of outputs is scored as translations, because a file does
-    not name its task.
+    `record` is the recipe of the checkpoint. The task of this recipe determines the metrics. With
+    `--split_compounds`, the function scores the outputs as translations. A file of outputs is scored as
+    translations, because a file does not name its task.
     """
     from ..evaluation.bleu import score_translations
     from ..evaluation.evaluate import translate_and_measure
