@@ -4,8 +4,8 @@
         [--part steps products]
 
 Prints the median times of both dtypes, and the median and the range of the ratio float32 time / bfloat16
-time. The training steps are those of `vaswani train` on the corpus of number words. The file bf16.md has the
-measurements.
+time. The training steps are the steps of `vaswani train` on the corpus of number words. The file bf16.md has
+the measurements.
 """
 
 import argparse

@@ -221,7 +221,9 @@ class Benchmark:
             self.references = references[: arguments.sentences]
 
     def bleu(self, translations: Ids) -> str:
-        """Return the BLEU score of the translations; an empty str if these sentences have no references."""
+        """Return the BLEU score of the translations as text. Return an empty text if the sentences have no
+        references.
+        """
         if len(self.references) != len(translations):
             return ""
         texts = self.tokenizers[1].batch_decode(translations, skip_special_tokens=True)

@@ -105,7 +105,7 @@ def peak_memory(work: Callable[[], Any]) -> float:
         before = torch.cuda.memory_allocated() / 2**20
         work()
         return torch.cuda.max_memory_allocated() / 2**20 - before
-    # Reset the peak of the resident size by writing 5 to this file (Linux).
+    # Reset the peak of the resident size. On Linux, writing 5 to /proc/self/clear_refs resets the peak.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = resident("VmRSS")
     work()

@@ -1,4 +1,5 @@
-"""Compares perplexity and step time of our causal language model with those of GPT-2 of transformers.
+"""Compares our causal language model with GPT-2 of transformers: the perplexity, and the time of a training
+step.
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 

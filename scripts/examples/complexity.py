@@ -258,7 +258,7 @@ class Fit(NamedTuple):
     r_squared: float
 
     def at(self, size: Size) -> float:
-        """Return the cost that this fit predicts for a size."""
+        """Return the cost that the power law predicts for a size."""
         return self.factor * math.prod(getattr(size, name) ** power for name, power in self.exponents.items())
 
     def __str__(self) -> str:
@@ -266,8 +266,8 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """Fit a power law of the costs. The variables of the power law are those of n, d, k and r that differ
-    among the sizes.
+    """Fit a power law of the costs. The variables of the power law are the numbers among n, d, k and r that
+    differ between the sizes.
     """
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])
@@ -316,8 +316,8 @@ def layers_between_ends(row: Row, size: Size) -> int:
     for depth in range(size.n):
         layer = row.layer(size, depth, "eager").double()
 
-        # Add the residual connection and layer normalization (Section 3.1), because they do not connect
-        # different positions.
+        # Add the residual connection and layer normalization, as in Section 3.1 of the paper. Neither of them
+        # connects different positions, so the length of the path does not change.
         def sublayer(states: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
             return nn.functional.layer_norm(states + layer(states), (size.d,))
 
@@ -339,7 +339,7 @@ def path_length(row: Row, size: Size) -> int:
 
 
 class Measured(NamedTuple):
-    """A row with its measurements."""
+    """A row of the table with its measurements."""
 
     row: Row
     sizes: list[Size]

@@ -124,7 +124,7 @@ class MemoryNetwork(nn.Module):
 
 
 def train(hops: int, stories: list[Story]) -> MemoryNetwork:
-    """Train a network on the questions of these stories."""
+    """Train a network on the questions of `stories`."""
     network = MemoryNetwork(hops)
     data = tensors_of(stories)
     optimizer = torch.optim.Adam(network.parameters())

@@ -7,8 +7,8 @@ order and are written to NAME-00000-of-00003.parquet and so on, with at most `--
 and an additional column `translation`. If a text is null, its translation is null. Each worker has one model
 and one processor. Each output file gets its name only when the file is complete. To continue after an
 interruption, repeat the command; the command translates only missing or damaged files. If RAY_ADDRESS is set,
-Ray joins the cluster at this address. If RAY_ADDRESS is not set, Ray runs on this machine only, and its
-processes listen on the loopback interface.
+Ray joins the cluster at the address in RAY_ADDRESS. If RAY_ADDRESS is not set, Ray runs on this machine only,
+and its processes listen on the loopback interface.
 """
 
 import argparse
@@ -81,8 +81,8 @@ class PartTranslator:
 
 
 def batches_of(file: Any, start: int, stop: int) -> Iterator[Any]:
-    """Yield the rows from `start` to `stop` (exclusive) in batches. Row groups outside this range are not
-    read.
+    """Yield the rows from `start` to `stop` (exclusive) in batches. The function does not read row groups
+    outside the range.
     """
     first = 0
     for group in range(file.num_row_groups):

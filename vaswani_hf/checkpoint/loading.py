@@ -176,7 +176,9 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
 
 
 def load_faults(report: dict[str, Any]) -> str:
-    """Describe the weights that `from_pretrained` could not load. Empty if all weights were loaded."""
+    """Describe the weights that `from_pretrained` could not load. Return an empty text if all weights were
+    loaded.
+    """
     faults = [
         *_fault(report["missing_keys"], "missing"),
         *_fault(report["unexpected_keys"], "unexpected"),

@@ -1,8 +1,8 @@
 """Defines the command `vaswani`: the table of all subcommands, and the function that runs a subcommand.
 
-Each subcommand has a file in this folder. The file of a subcommand defines the class of the options and the
-function `run`. `vaswani --help` imports no file of a subcommand, and a subcommand checks its options before
-the import of torch and transformers, because the import takes seconds.
+Each subcommand has a file in the folder `cli/`. The file of a subcommand defines the class of the options and
+the function `run`. `vaswani --help` imports no file of a subcommand, and a subcommand checks its options
+before the import of torch and transformers, because the import takes seconds.
 """
 
 import errno
@@ -352,8 +352,8 @@ def _is_reader_gone() -> bool:
 def _discard_lost_output() -> bool:
     """Flush standard output, and return True if standard output can no longer be written.
 
-    If standard output cannot be written, redirect it to the null device, because Python flushes standard
-    output at exit.
+    If standard output cannot be written, redirect standard output to the null device, because Python flushes
+    standard output at exit.
     """
     try:
         if sys.stdout is not None:

@@ -40,7 +40,7 @@ _WITH_TREES = (
     "output",
     *SEARCH,
 )
-# If a file of translations or trees is scored, these options have no effect, because no model runs.
+# The options that have no effect if a file of translations or trees is scored, because no model runs.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
 # The options whose default values come from the section `evaluation` of the checkpoint's recipe.
 _SCORING = ("tokenize", "lowercase")
@@ -402,7 +402,7 @@ def _score_one(
     """Return the scores of one system, the translations of the system, and a function that formats the scores
     as text.
 
-    `record` is the recipe of the checkpoint. The task of this recipe determines the metrics. With
+    `record` is the recipe of the checkpoint. The task of the recipe determines the metrics. With
     `--split_compounds`, the function scores the outputs as translations. A file of outputs is scored as
     translations, because a file does not name its task.
     """

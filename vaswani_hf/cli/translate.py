@@ -169,7 +169,8 @@ def translate_texts(
     request.
     """
     if is_typed_by_user(options.text, options.input):
-        # Start no worker processes, because they would wait for each other's lines.
+        # Start no worker processes, because each worker process waits for a window of lines, and a user types
+        # one line at a time.
         options = options.replace(workers=1)
     skips = chosen.on_error == "skip"
     requests = CountedRequests(_requests(options, read))
@@ -187,7 +188,7 @@ def translate_texts(
             )
         if requests.num_read < done:
             raise ValueError(_more_lines(options, done))
-        # If an earlier run wrote all complete lines and an incomplete last line, this write deletes the
+        # If an earlier run wrote all complete lines and an incomplete last line, the first write deletes the
         # incomplete line.
         file.write(b"")
 

@@ -6,7 +6,8 @@ Vaswani checkpoints. The CTranslate2 model differs from the checkpoint in three 
 
 - The sinusoids are stored as a table, because CTranslate2 computes sinusoids in a different order: all sines,
   then all cosines, and positions from 1.
-- A bias of the output projection gives the padding class a logit so low that its probability is 0.
+- A bias of the output projection gives the padding class a logit so low that the probability of the class is
+0.
 - In CTranslate2, keys and values have the same width. If `d_k` and `d_v` differ, the narrower projections are
   padded with zeros.
 """

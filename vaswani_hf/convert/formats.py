@@ -116,7 +116,7 @@ class Format:
         needs_tokenizers (bool): True if the format stores the vocabularies. If True, a checkpoint
             without tokenizers cannot be exported.
         keeps_recipe (bool): True if the recipe is written into the folder, without private paths. `vaswani
-            distill` reads the languages from this recipe.
+            distill` reads the languages from the written recipe.
     """
 
     name: str

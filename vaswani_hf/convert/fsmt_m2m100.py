@@ -47,7 +47,7 @@ M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*_EMBEDDINGS, 
 
 
 def _recognise(model_type: str) -> Recognise:
-    """Return a function that recognises a folder with a config.json of this model type."""
+    """Return a function that recognises a folder whose config.json has the model type `model_type`."""
 
     def recognise(path: Path) -> bool:
         config = path / CONFIG_FILE
@@ -148,7 +148,9 @@ def _imported(
         state_dict=to_interleaved(state, config.d_model),
         generation_config=model.generation_config,
         facts=facts,
-        notes=["The tokenizer of the original has no equal fast tokenizer, so no tokenizers were written."],
+        notes=[
+            "No fast tokenizer gives the same tokens as the tokenizer of the original, so no tokenizers were written."
+        ],
         log_probs=log_probs,
     )
 

@@ -90,7 +90,7 @@ def import_checkpoint(
         vocabularies (tuple): The vocabulary files, if the checkpoint does not contain the vocabularies: one
             joint vocabulary, or the source and the target vocabulary.
         config (str or PathLike, optional): A JSON or YAML file with facts that the checkpoint does not
-            contain. Only some formats use this file.
+            contain. Only some formats use `config`.
 
     Returns:
         ImportReport: The format, the largest difference of two log-probabilities, and lines for the user.

@@ -215,8 +215,8 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
     If the embeddings are tied, the row is also the embedding of `<pad>`. Usually no position attends to
     padding, so the row can be zero. If the decoder starts from `<pad>`, as in models of the Marian toolkit,
-    the decoder reads the row, so the row is kept. In this case, the logit of the padding class is the bias
-    plus a product with the row, and the bias is so low that the probability is still 0.
+    the decoder reads the row, so the row is kept. With the kept row, the logit of the padding class is the
+    bias plus a product with the row, and the bias is so low that the probability is still 0.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -397,7 +397,7 @@ MARIAN_MT = ImportFormat(
     ),
     loses=(
         "`<pad>` gets the probability 0, while MarianMT gives `<pad>` a small probability. Models with Moses and BPE "
-        "are refused. Pieces of several characters that `vocab.json` lacks do not occur in segmentations."
+        "are refused. The tokenizers never use a piece of several characters that is missing in `vocab.json`."
     ),
     options=("timescales",),
 )

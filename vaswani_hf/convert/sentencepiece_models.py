@@ -111,8 +111,8 @@ def fast_tokenizer(
     vocabulary.
 
     `start` is the token that the decoder starts from. The tokenizer has `start` as its `bos_token`, and does
-    not add `start` to texts. Pieces of several characters that the vocabulary lacks do not occur in
-    segmentations.
+    not add `start` to texts. The tokenizer never uses a piece of several characters that is missing in the
+    vocabulary.
     """
     special = {end, unknown, pad, start}
     tags = [token for token in ids if _TAG.fullmatch(token)]

@@ -13,8 +13,8 @@ import torch
 
 from ..model.modeling_vaswani import sinusoids
 
-# Modules whose inputs have the D features of the model. In these modules the columns of the weights are
-# reordered. In all modules that are not in this set, the rows of the weights are reordered.
+# Modules whose inputs have the D features of the model. In the listed modules, the columns of the weights are
+# reordered. In all other modules, the rows of the weights are reordered.
 _READS_MODEL_FEATURES = {
     "shared",
     "embed_tokens",

@@ -490,8 +490,8 @@ class Corpus:
     seed: int
     # The tokenizer that encodes the texts of a language model; None for sentence pairs.
     text_tokenizer: PreTrainedTokenizerFast | None = None
-    # Drop a training pair if the number of tokens of one side exceeds this multiple of the number of tokens
-    # of the other side.
+    # Drop a training pair if one side has more than `max_length_ratio` times as many tokens as the other
+    # side.
     max_length_ratio: float | None = None
     # If true, keep the text of the training pairs. BPE-dropout needs the text, because BPE-dropout encodes
     # the text again in each epoch.
@@ -542,7 +542,9 @@ class Corpus:
 
     @cached_property
     def digest(self) -> dict[str, Any]:
-        """The number of training pairs (None for a stream) and their SHA-256, which identify the data."""
+        """The number of training pairs (None for a stream) and the SHA-256 hash of the pairs. Both values
+        together identify the training data.
+        """
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
         # Hash the text of a stream instead of the encoded pairs, because reading the encoded pairs would

@@ -123,7 +123,7 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 def _separates_words(token: dict[str, Any]) -> bool:
     """Return True if an added token includes the spaces around it and contains no space.
 
-    Added tokens of this kind do not change the encoding of the neighbouring words.
+    An added token that includes the spaces around it does not change the encoding of the neighbouring words.
     """
     includes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]

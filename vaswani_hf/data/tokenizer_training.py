@@ -3,10 +3,11 @@ for both together.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the alphabet has the 256 bytes and all characters of the training text. The characters
-are needed because a model could otherwise write an incomplete character. The bytes are needed because a
-tokenizer could otherwise not encode a new character. The tokenizer is trained on at most a million pairs: on
-evenly spaced batches of a corpus, or on the first pairs of a stream. Pairs with too many characters for
+Differs from the paper: the alphabet has the 256 bytes and all characters of the training text. Without the
+characters, a model could write an incomplete character. Without the bytes, a tokenizer could not encode a
+character that the training text does not contain. The tokenizer is trained on at most a million pairs: on
+evenly spaced batches of a corpus, or on the first pairs of a stream. Pairs with too many
+characters for
 `max_length` tokens (see corpus.py) are left out.
 """
 

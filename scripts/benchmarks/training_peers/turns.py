@@ -84,7 +84,8 @@ class Turns:
         self.tokens: Any = 0
         self.positions: Any = 0
         if device is None:
-            # Writing 5 to this file resets the peak of the resident size (Linux).
+            # Reset the peak of the resident size. On Linux, writing 5 to /proc/self/clear_refs resets the
+            # peak.
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         self._before = resident("VmRSS")
 
