@@ -16,10 +16,11 @@ from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, has_no
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# Report a p-value only if at least this number of translations differ between two systems. If m translations
-# differ, the randomization test cannot give a p-value below 2 / 2^m, because at least 2 of the 2^m exchanges
-# give a difference as large as the observed difference. For m = 10 the limit is 0.002. sacreBLEU ignores
-# exchanges that give exactly the observed difference, so sacreBLEU would report p = 0.0001 for m = 1.
+# Report a p-value only if at least this number of translations differ between two systems. The randomization
+# test exchanges translations between the two systems. If m translations differ, there are 2^m ways to
+# exchange translations, and at least 2 of these ways give a difference as large as the observed difference.
+# Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10. sacreBLEU ignores the ways that
+# give exactly the observed difference, and would report p = 0.0001 for m = 1.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes per sentence and trial, which is
 # 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -48,7 +49,7 @@ def check_comparable(num_sentences: int) -> None:
     # Refuse the seed 0, because sacreBLEU treats 0 as no seed, and would draw different samples for each
     # system without a warning.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
-        raise ValueError(f"`SACREBLEU_SEED` must be a positive integer or none, but is {seed!r}.")
+        raise ValueError(f"`SACREBLEU_SEED` must be a positive integer or 'none', but is {seed!r}.")
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:

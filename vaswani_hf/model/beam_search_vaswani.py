@@ -166,7 +166,8 @@ class SearchTask:
     strategies.
     """
 
-    # The model and the other models of the ensemble; `inputs` has the inputs of each model for B sentences.
+    # `models` contains the model and the other models of the ensemble. `inputs` contains a dict with the
+    # inputs of each model for B sentences.
     models: list[Any]
     inputs: list[dict[str, Any]]
     # `prompt` [B, P] int64 contains the beginnings of the translations. `limits` [B] int64 contains the
@@ -441,8 +442,8 @@ class BeamSearch:
         return self._use_step_numbers(numbers)
 
     def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
-        """Raise an error if a log-probability is NaN, and update the trees. Return the two values that
-        `_read_step_numbers` returns.
+        """Raise an error if a log-probability is NaN, and update the trees. Return whether a candidate has
+        ended, and the number of open sentences.
         """
         log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
         if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
@@ -677,8 +678,8 @@ class DeferredReader:
         self.pending: StepNumbers | None = None
 
     def exchange(self, numbers: StepNumbers | None) -> StepNumbers | None:
-        """Store the values of this step. Pass None after the last step. Return the values of the previous
-        step.
+        """Store `numbers`, the values of this step (None after the last step), and return the values of the
+        previous step.
         """
         before = self.pending
         event = self.event
@@ -895,7 +896,8 @@ def forbidding_settings(config: GenerationConfig) -> str:
     """Return the names and values of the settings that forbid tokens, as words for an error message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
-        # Do not name `min_length`, because transformers has derived `min_length` from `min_new_tokens`.
+        # Do not name `min_length` in the error message, because transformers has derived `min_length` from
+        # `min_new_tokens`.
         del values["min_length"]
     given = [
         f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)

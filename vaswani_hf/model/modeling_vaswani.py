@@ -73,8 +73,8 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
     Section 3.5.
 
     Positions [...] are int64, counted from 0. The encodings [..., D] are float32.
-    Differs from the paper: the timescales "tensor2tensor" have x = pos / 10000^(i/(d_model/2-1)), because
-    tensor2tensor, Marian and fairseq use them.
+    Differs from the paper: with the timescales "tensor2tensor", x is pos / 10000^(i/(d_model/2-1)), because
+    tensor2tensor, Marian and fairseq use these timescales.
     """
     # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Use float32 on Apple's GPUs,
     # because they do not support float64.
@@ -214,9 +214,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
         """True if the backward pass computes the forward pass of the layer again. transformers reads and sets
         this attribute.
 
-        The value is False while autograd records no gradients, because transformers removes the cache from
-        layers with gradient checkpointing. `generate` records no gradients and needs the cache, also during
-        training.
+        The value is False while autograd records no gradients. `generate` records no gradients and needs the
+        cache also during training, but transformers removes the cache from layers with gradient
+        checkpointing.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -425,7 +425,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             super()._init_weights(module)
 
     def _zero_row(self, module: nn.Module) -> int | None:
-        """The row of zeros in an embedding or in the output projection, or None."""
+        """Return the index of the row of zeros in an embedding or in the output projection; None if no row is
+        zero.
+        """
         if isinstance(module, nn.Embedding):
             return module.padding_idx
         return self.config.pad_token_id if self.config.zero_start_embedding else None
@@ -493,9 +495,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         state_dict = super().gather_sharded_state_dict_for_save(model_to_save, *args, **kwargs)
         if not is_fsdp_managed_module(model_to_save):
             return state_dict
-        # transformers gathers only weights that transformers itself has sharded, and detects tied weights by
-        # their shared memory. Gathered copies do not share memory, so keep only one name of each tied weight
-        # here.
+        # Gather the weights here, because transformers gathers only weights that transformers itself has
+        # sharded. Keep only one name of each tied weight, because transformers detects tied weights by their
+        # shared memory and gathered copies do not share memory.
         gathered = {}
         for name, tensor in state_dict.items():
             if name not in self.all_tied_weights_keys:
@@ -517,7 +519,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         """
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError(
-                "`resize_decoder_token_embeddings` is for two vocabularies, but this model has one; "
+                "`resize_decoder_token_embeddings` is for two vocabularies, but this model has one vocabulary; "
                 "use `resize_token_embeddings`."
             )
         decoder = self.get_decoder()
@@ -612,7 +614,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
         states = self.embed_positions(position_ids)
         expected = (*position_ids.shape, self.config.d_model)
         if states.shape != expected:
-            # A smaller shape would broadcast to wrong encodings without an error.
+            # Check the shape, because a smaller shape would broadcast to wrong encodings without an error.
             raise ValueError(
                 f"`{type(self.embed_positions).__name__}.forward` must return the shape [B or 1, T, D] = "
                 f"{list(expected)}, but returns the shape {list(states.shape)}."
@@ -807,8 +809,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
     def state_dict(self, *args, prefix: str = "", **kwargs):
         state = super().state_dict(*args, prefix=prefix, **kwargs)
         if self.config.share_encoder_decoder_embeddings and is_fsdp_managed_module(self.shared):
-            # Remove the second names of the shared embedding, because PyTorch cannot load a sharded module by
-            # a second name.
+            # Remove the names of the shared embedding in the encoder and the decoder, because PyTorch cannot
+            # load a sharded module by a second name.
             for stack in ("encoder", "decoder"):
                 state.pop(f"{prefix}{stack}.embed_tokens.weight", None)
         return state
@@ -928,8 +930,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """Return the id of the padding token, or None if padding may have a probability above 0."""
-        # Label smoothing gives the padding class a probability above 0, even if the training loop computes
-        # the smoothed loss instead of the model.
+        # Label smoothing gives the padding class a probability above 0. If the model gets no labels in
+        # training, the training loop may compute a smoothed loss.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         if self.config.zero_start_embedding and not self._padding_is_end():
             # Exclude the padding class also from label smoothing, so that its embedding stays zero.

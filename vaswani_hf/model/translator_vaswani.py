@@ -78,8 +78,8 @@ from .text_rules_vaswani import (
 
 logger = logging.get_logger(__name__)
 
-# A tokenizer changes its own state during a call (truncation, language). Therefore only one thread at a time
-# may call a tokenizer.
+# Only one thread at a time may call a tokenizer, because a tokenizer changes its own state (truncation,
+# language) during a call.
 TOKENIZING = threading.RLock()
 # The maximum number of input tokens if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
@@ -155,8 +155,9 @@ class Word:
     Attributes:
         word (str): The word.
         confidence (float): The product of the probabilities of the word's tokens; 1 if all tokens are forced.
-            On Multi30k the product predicts whether the reference contains the word (AUC 0.787) better than
-            the geometric mean of the probabilities (0.782) or the lowest probability (0.785).
+            On Multi30k this confidence predicts whether the reference contains the word (AUC 0.787) better
+            than the geometric mean of the token probabilities (AUC 0.782) or the lowest token probability
+            (AUC 0.785).
     """
 
     word: str
@@ -1000,7 +1001,8 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
     """Return for each part of a text the phrases that the translation of the part must contain.
 
     If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
-    first part that contains the phrase. Otherwise the phrase is assigned to the longest part.
+    first part that contains the phrase. If no part contains the phrase, the phrase is assigned to the longest
+    part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))
@@ -1065,8 +1067,8 @@ class Backend(Protocol):
     def max_positions(self) -> float | None:
         """The maximum number of source tokens; infinite if there is no limit.
 
-        The value is None for all models except Vaswani models, because the translator truncates
-        the texts of no other models.
+        The value is None for all models except Vaswani models, because the translator cuts only the texts of
+        Vaswani models.
         """
         ...
 
