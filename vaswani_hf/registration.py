@@ -36,8 +36,9 @@ def _flatten_tensor_state_dict(*args: Any) -> Any:
 def _import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
-    If torchao is installed, transformers imports torchao for one function of one quantizer. The import takes
-    a second and prints warnings. In this package, only int8 weights need torchao.
+    If torchao is installed, transformers imports torchao for one function of one quantizer. Avoid the import
+    of torchao, because the import takes a second and prints warnings, and only int8 weights need torchao in
+    this package.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return

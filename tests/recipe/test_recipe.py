@@ -338,7 +338,7 @@ def test_a_run_without_the_validation_that_it_needs_is_refused(loaded, option, k
 
 def test_what_may_be_a_mistake_is_said(loaded):
     assert loaded(f"{FILES} --target_language=en --warmup_steps=4").check_training() == [
-        "`data.source_language` and `data.target_language` are both 'en'; correct one of them unless the targets are paraphrases "
+        "`data.source_language` and `data.target_language` are both 'en'; correct one of the two keys unless the targets are paraphrases "
         "or corrections of the sources.",
         "`training.warmup_steps` is 4, but the run has 3 steps, so the learning rate never reaches its highest value; lower "
         "`training.warmup_steps`, or train for more steps.",

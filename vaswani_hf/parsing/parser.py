@@ -168,7 +168,7 @@ class TreeBackend(PyTorchBackend):
             fixed.append(lengths["max_length"] - 1)
         if self.max_positions != math.inf:
             # A tree can have as many symbols as the model has positions. The start token needs a position,
-            # but the last symbol needs none, because the decoder does not read the last symbol.
+            # but the last symbol needs no position, because the decoder does not read the last symbol.
             fixed.append(self.max_positions)
         by_source = GenerationConfig(
             max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]

@@ -118,8 +118,8 @@ def push(
 
     Args:
         checkpoint (str or Path): A folder that `vaswani train` or `save_pretrained` has written, with
-            tokenizers. If the folder has a README.md, this file is the model card. Otherwise the card is
-            written from the files of the run, such as recipe.yaml and results.json.
+            tokenizers. If the folder has a README.md, this file is the model card. If the folder has no
+            README.md, the card is written from the files of the run, such as recipe.yaml and results.json.
         repository (str): user/name.
         private (bool): Make a new repository private. If the repository exists and is public, an error is
             raised.
@@ -297,7 +297,8 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
 def _is_card_of_import(folder: Path) -> bool:
     """Return True if README.md is the card that `vaswani import` wrote.
 
-    The code examples of this card load the folder. Therefore a push writes a card for the repository.
+    A push replaces the card of an import by a card for the repository, because the code examples in the card
+    of an import load the local folder.
     """
     origin = read_record(folder / RESULTS_FILE).get("origin") or {}
     text = (folder / CARD_FILE).read_text(encoding="utf-8")

@@ -25,8 +25,7 @@ class _Loader(yaml.SafeLoader):
     error.
     """
 
-    # The words that name the file in the error about a repeated key. The words are empty for the file that
-    # the user names.
+    # The words that name the file in the error about a repeated key; empty if the user has named the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -62,10 +61,9 @@ def load_recipe(
         overrides (list, optional): Keys and values such as `["--key", "value"]` that replace values of the
             file. A key is `section.key`, or `key` if only one section has the key.
         needs_data (bool): True if the recipe must name training data. `vaswani plan` passes False, because an
-            estimate of the cost
-            reads no data.
-        is_record (bool): True if the file is the recipe.yaml that a run has written. In such a file, keys of
-            other tasks are ignored, and the tokenizer of BLEU may be missing on this machine.
+            estimate of the cost reads no data.
+        is_record (bool): True if the file is the recipe.yaml that a run has written. If `is_record` is True,
+            keys of other tasks are ignored, and the tokenizer of BLEU may be missing on this machine.
 
     The function executes the Python file that `model.code` names, unless `is_record` is True.
 
@@ -160,8 +158,8 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """Return the content of a YAML file. Error messages name similar recipes, and `extending`, the file that
-    extends this file.
+    """Return the content of a YAML file. `extending` is the file that extends the file `path`. If the file
+    cannot be read, the error message names `extending` and similar recipes.
     """
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))

@@ -35,7 +35,7 @@ _EXPECTED = {
 
 
 # Options of `create_model`. A class that `create_model` makes has no source code with help strings. Turn the
-# option off, because pydantic would search all modules for the source code.
+# option `use_attribute_docstrings` off, because pydantic would search all modules for the source code.
 NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 

@@ -81,7 +81,8 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
     Args:
         path (Path): The YAML file that lists the runs.
         output (Path): The folder of the runs.
-        overrides (list): Command-line words such as "--max_steps", "100". The words replace keys of `all`.
+        overrides (list): Command-line words such as "--max_steps", "100". The words replace keys of `all` in
+            the YAML file.
         seeds (int, optional): The number of trainings of each run; by default `seeds` of the list.
 
     Returns:
@@ -346,8 +347,8 @@ def _name_of_base(folder: str) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """Return the value of a key. If the recipe does not have the key, return the value of the base model, or
-    the default of the config without a base model.
+    """Return the value of a recipe key. If the recipe does not have the key, return the value of the base
+    model, or the default of the config without a base model.
     """
     values = recipe.values()
     if key in values:

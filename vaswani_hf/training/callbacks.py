@@ -167,7 +167,7 @@ class DivergenceDetector:
 
     - If the model has learned something, the first limit is halfway between the lowest loss of the model and
       the loss of a uniform guess. The loss has exploded if the loss is above the first limit for N
-      consecutive steps. N is a tenth of the steps of the run, but at least 10 and at most 100 steps.
+      consecutive steps, where N is a tenth of the steps of the run, but at least 10 and at most 100.
     - For all models, the second limit is twice the loss of a uniform guess, or twice the first loss if the
       first loss is larger. The first loss may be high after a bad initialization. The loss has exploded if
       the loss is above the second limit for 10 consecutive steps.

@@ -190,8 +190,8 @@ def with_kept_tokenizers(
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
-        # The sizes are upper limits. The tokenizers of an imported model may be smaller than the smallest size
-        # of a trained tokenizer.
+        # Raise the sizes to `SMALLEST_VOCABULARY`, because the sizes are upper limits, and the tokenizers of
+        # an imported model may be smaller than the smallest permitted size.
         "vocab_size": max(len(source), SMALLEST_VOCABULARY),
         "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,

@@ -75,7 +75,8 @@ def step_cost(
 
     A batch has `rows` pairs without padding: sources of `source_length` tokens and targets of `target_length`
     tokens. The loss is computed at all positions. `on_accelerator` selects the kernels of a GPU instead of
-    those of a CPU. `accumulates` means that the gradients of earlier batches exist when the step begins.
+    the kernels of a CPU. `accumulates` means that the gradients of earlier batches exist when the step
+    begins.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class).train()
@@ -212,7 +213,7 @@ class _Counter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Use the attention, the dropout and the loss chunks of a GPU instead of those of a CPU.
+    """Use the attention, the dropout and the loss chunks as on a GPU, not as on a CPU.
 
     The functions are patched, because a `TorchFunctionMode` is not active while the backward pass computes
     checkpointed layers again.

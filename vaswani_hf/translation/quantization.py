@@ -34,8 +34,8 @@ _HARMLESS = {
 }
 _VIEWS = {"T", "mT", "H", "mH", "data", "real"}
 _ONLY_MULTIPLIES = (
-    "An int8 weight can only be used in a linear layer, but {} is called on it; load the model without "
-    "`quantization` to save, move, copy or train it."
+    "An int8 weight can only be used in a linear layer, but {} is called on the weight; load the model "
+    "without `quantization` to save, move, copy or train it."
 )
 # The scale and the zero point that quantize values from -1 to 1 to integers from 1 to 255.
 _ROW_SCALE = (1 / 127, 128)
