@@ -189,7 +189,7 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
             _close_constituent(symbols, labels)
         elif token["word"] is None:
             labels.append(_cleaned_label(token["label"]))
-            # An inner bracket without a label is left out.
+            # Leave out an inner bracket without a label.
             if labels[-1] or len(labels) == 1:
                 symbols.append(OPEN + labels[-1])
         elif token["tag"] != TRACE:

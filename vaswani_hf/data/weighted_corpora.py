@@ -12,11 +12,11 @@ class WeightedPairs:
     """Chooses the pairs of each epoch if the training corpora have weights.
 
     An epoch consists of places, and each place holds one pair. A corpus with `n` pairs and the weight `w`
-    fills `m = round(w * n)` places of each epoch. The pairs of a corpus are sorted by length. Place `j` gets
-    the pair at position `floor((j * n + r) / m)` of its corpus, where `r` is a random integer from 0 to
-    `n - 1` and is drawn for each epoch. Each of the `n` pairs therefore fills `m / n` places of an epoch,
-    rounded down or up. The length of a place is the length of the longest pair that can fill the place in any
-    epoch, so that all epochs have the same batch bounds.
+    fills `m = round(w * n)` places of each epoch. The pairs of a corpus are sorted by length. Place `j` of
+    the `m` places gets the pair at position `floor((j * n + r) / m)` of the `n` pairs, where `r` is a random
+    integer from 0 to `n - 1` and is drawn for each epoch. Each of the `n` pairs therefore fills `m / n`
+    places of an epoch, rounded down or up. The length of a place is the length of the longest pair that can
+    fill the place in any epoch, so that all epochs have the same batch bounds.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class WeightedPairs:
         source_parts = []
         target_parts = []
         for pairs, weight in zip(self._pairs, weights, strict=True):
-            # Each corpus with a weight above 0 has at least one place.
+            # Give each corpus with a weight above 0 at least one place.
             least = int(weight > 0 and len(pairs) > 0)
             num_places = max(least, round(weight * len(pairs)))
             self.num_places.append(num_places)

@@ -95,7 +95,7 @@ def score_translations(
 
     BLEU (Papineni et al. 2002) is computed by sacreBLEU (Post 2018), which expects detokenized text. chrF
     (Popović 2015) is chrF2 with character 6-grams. Each prediction has one reference text, or a list of
-    several reference texts. The entry `bleu_note` explains a BLEU that is easily misread.
+    several reference texts. The entry `bleu_note` warns about a BLEU score that can be misunderstood.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)

@@ -156,7 +156,7 @@ def translate_test_set(
 
     translated = translator.translate(sources, **options)
     description = f"translating {what}".strip()
-    # `disable=None` shows no bar if stderr is not a terminal.
+    # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     bar = tqdm(translated, total=len(sources), unit=" sentences", desc=description, disable=None, leave=False)
     return list(bar)
 

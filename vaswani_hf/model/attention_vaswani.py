@@ -23,13 +23,13 @@ q and the key k of a head:
 Every attention kernel can compute "scaled_dot", "dot", "dot_mean" and "general": "scaled_dot", "dot" and
 "dot_mean" differ only in a factor, and "general" projects the query before the dot product. No fused kernel
 can compute "additive_linear" or "additive". `register_attention` adds score functions of users. The
-parameters of a score function are initialised so that queries and keys whose features have variance 1 give
-scores with a variance of about 1.
+parameters of a score function are initialised so that the scores have a variance of about 1 if the features
+of queries and keys have a variance of 1.
 
 This file is saved with every checkpoint because the models compute attention with the code of this file.
 
-Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). In shapes, B is the batch
-size, S the source length (or the number of keys), T the target length (or the number of queries), H the
+Section and equation numbers refer to "Attention Is All You Need" (arXiv 1706.03762). In shapes, B is the
+batch size, S the source length (or the number of keys), T the target length (or the number of queries), H the
 number of heads, D the model width and K the key width of a head. In the search, N is the number of sentences
 and M is the number of tokens in the tree of tokens, which contains the tokens of all beams of a sentence.
 """

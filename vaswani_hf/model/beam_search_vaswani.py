@@ -249,7 +249,8 @@ class SearchTask:
     def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
         """Return the fast decoder if the model and the settings permit it, else the general decoder."""
         in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
-        # Models of classes outside this package lack the attribute `supports_fast_path`.
+        # Use `getattr`, because models of classes outside this package lack the attribute
+        # `supports_fast_path`.
         if in_rows or not getattr(model, "supports_fast_path", False):
             return RowDecoder(model, config, inputs)
         return TreeAttentionDecoder(model, config, inputs)
@@ -423,8 +424,8 @@ class BeamSearch:
     ) -> tuple[bool, int]:
         """Read whether a candidate has ended, and the number of open sentences. Synchronises with the device.
 
-        All other methods that belong to a step do not wait for the device. With a `reader`, the two numbers
-        of `_read_step_numbers` are from the previous step.
+        All other methods that belong to a step do not wait for the device. With a `reader`, both results of
+        `_read_step_numbers` are from the previous step.
         """
         trees = [
             decoder.tree
@@ -437,7 +438,7 @@ class BeamSearch:
         if self.reader is not None:
             numbers = self.reader.exchange(numbers)
         if numbers is None:
-            # At the first step the reader has no values of a previous step.
+            # Return default values at the first step, because the reader has no values of a previous step.
             return True, len(self.sentences)
         return self._use_step_numbers(numbers)
 
@@ -463,8 +464,8 @@ class BeamSearch:
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
-            # Before the first new token some decoders return K rows per sentence, and other decoders return
-            # one row.
+            # Broadcast the log-probabilities, because before the first new token some decoders return K rows
+            # per sentence, and other decoders return one row.
             others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
             of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
             log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
@@ -588,7 +589,7 @@ class BeamSearch:
         goes_on = ~ended.all(dim=1)
         self.is_open = self.is_improvable & ~is_full
         if self.transformers_compatible:
-            # transformers continues or ends the search for all sentences of a batch at once.
+            # Continue or end the search for all sentences of the batch at once, as transformers does.
             return self.is_improvable.any() & ~is_full.all() & goes_on.any()
         self.is_improvable = self.is_improvable & goes_on
         self.is_open = self.is_open & goes_on
@@ -686,7 +687,8 @@ class DeferredReader:
         self.pending = None
         self.event = None
         if numbers is not None:
-            # `to` copies to pinned memory while the GPU and this thread continue.
+            # Pass `non_blocking=True`, so that the GPU and this thread continue during the copy to pinned
+            # memory.
             self.pending = replace(numbers, values=numbers.values.to("cpu", non_blocking=True))
             if numbers.values.is_cuda:
                 self.event = torch.cuda.current_stream(numbers.values.device).record_event()
@@ -741,8 +743,8 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # `worst` is NEG_INF if fewer than `num_counted` translations are finished. With too few finished
-        # translations, every further translation improves the results.
+        # `worst` is NEG_INF if fewer than `num_counted` translations are finished, because every further
+        # translation then improves the results.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:

@@ -551,7 +551,8 @@ class SearchMethod:
                 input_ids, logits_processor, stopping_criteria, config, self.synced_gpus, **model_kwargs
             )
         if config.num_beams == 1:
-            # Greedy search is beam search with one beam that stops at the first `</s>`.
+            # Set `early_stopping`, because greedy search is beam search with one beam that stops at the first
+            # `</s>`.
             config.early_stopping = True
         task = self._task(model, input_ids, logits_processor, criteria, config, model_kwargs)
         if strategies.ensemble:

@@ -248,7 +248,7 @@ class SearchSettings:
 
 # Maps the name of each setting to its default value.
 DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
-# The settings that this package adds to those of transformers.
+# The settings that this package adds to the settings of transformers.
 ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
 # The settings that the score of a translation depends on.
 SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")

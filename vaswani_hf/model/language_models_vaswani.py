@@ -306,7 +306,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         )
         states = outputs.last_hidden_state  # [B, T, D]
         if labels is not None:
-            # The label of each position is the next token.
+            # Shift the labels, because the label of each position is the next token.
             labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
         elif isinstance(logits_to_keep, torch.Tensor):
             states = states[:, logits_to_keep]

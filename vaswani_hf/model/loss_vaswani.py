@@ -100,7 +100,7 @@ def smoothed_cross_entropy(
         valid = labels != IGNORED_LABEL
         log_probs = nn.functional.log_softmax(logits, dim=-1)
         if excluded is not None:
-            # The target probability of the excluded class is 0.
+            # Leave out the excluded class, because the target probability of this class is 0.
             log_probs = log_probs * (torch.arange(logits.shape[-1], device=logits.device) != excluded)
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
     return total / _loss_divisor(labels, num_items)
@@ -122,7 +122,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:
-            # The target probability of the excluded class is 0.
+            # Leave out the excluded class, because the target probability of this class is 0.
             weight_sum -= weight[excluded].float()
         total = -other * (state_sum * weight_sum).sum()
         if with_gradients:

@@ -11,8 +11,9 @@ options differs from the paper. All options that differ from the paper are off b
 
 This file is saved with every checkpoint because it defines the models.
 
-Sections and equations are those of the paper (arXiv 1706.03762). In shapes, B is the batch size, S the source
-length, T the target length, D the model width, F the inner width and V the size of the target vocabulary.
+Section and equation numbers refer to the paper (arXiv 1706.03762). In shapes, B is the batch size, S the
+source length, T the target length, D the model width, F the inner width and V the size of the target
+vocabulary.
 """
 
 # transformers declares wider types for caches, masks and sub-modules than this file uses.
@@ -77,7 +78,7 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
     tensor2tensor, Marian and fairseq use these timescales.
     """
     # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Use float32 on Apple's GPUs,
-    # because they do not support float64.
+    # because Apple's GPUs do not support float64.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model  # [D / 2]
     if timescales == "tensor2tensor":
@@ -462,16 +463,18 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        # If `tie_word_embeddings` is False, transformers ties no weights at all. In this package
-        # `tie_word_embeddings` decides only whether the output projection is tied, and
-        # `share_encoder_decoder_embeddings` decides whether the embeddings are shared.
+        # Replace the method of transformers, because transformers ties no weights at all if
+        # `tie_word_embeddings` is False. In this package `tie_word_embeddings` decides only whether the
+        # output projection is tied, and `share_encoder_decoder_embeddings` decides whether the embeddings are
+        # shared.
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
 
     def mark_tied_weights_as_initialized(self, loading_info):
-        # Weights are tied before loading. If a file lacks all names of a tied weight, transformers would
-        # treat the weight as loaded and would leave the weight uninitialised.
+        # Mark a tied weight as missing if a file lacks all names of the weight. transformers would leave the
+        # weight uninitialised, because transformers ties weights before loading and treats tied weights as
+        # loaded.
         ties = self.all_tied_weights_keys
         missing = loading_info.missing_keys
         absent = set()
@@ -909,7 +912,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         form = self.config.label_smoothing_form
         excluded = self.excluded_class(smoothing, labels)
         skip_logits = self.training if skip_logits is None else skip_logits
-        # The chunked loss supports no adapter, quantization, sharding or hook of the output projection.
+        # Use the chunked loss only if the output projection has no adapter, quantization, sharding or hook.
         is_plain = are_plain(nn.Linear, self.lm_head) and self._tp_size in (None, 1)
         if skip_logits and is_plain:
             states, weight = self.output_product(hidden_states)
@@ -996,7 +999,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
         if self.config.share_encoder_decoder_embeddings:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        # Resize only the source embedding here. The output projection belongs to the target vocabulary.
+        # Resize only the source embedding here, because the output projection belongs to the target
+        # vocabulary.
         embedding = self._get_resized_embeddings(
             self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )

@@ -206,7 +206,8 @@ def target_word_indices(
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
-        # A token that ends inside a character is decoded to a replacement character.
+        # Compare with the whole text, because a token that ends inside a character is decoded to a
+        # replacement character.
         common = os.path.commonprefix([begun, text[known : known + len(begun)]])
         starts.append(-1 if token_id in special else known + len(common))
         if begun and begun == common:
@@ -355,7 +356,8 @@ def _most_repeats(source: str) -> int:
     letters = "".join(character for character in characters if character.isalnum())
     repeats = [1]
     for text in (characters, letters):
-        # Two equal letters in a row are normal spelling, not a repeat.
+        # Do not count two equal letters in a row, because two equal letters are normal spelling and no
+        # repeat.
         repeats += [count for length, count in _repeats(text) if length * count > 2]
     repeats += [count for _, count in _repeats(source.casefold().split())]
     return max(repeats)

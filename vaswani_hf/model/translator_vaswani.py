@@ -488,7 +488,8 @@ class BaseTranslator:
         prefixed = [self.prefix + text for text in texts]
         tokenizer = self.source_tokenizer
         if hasattr(tokenizer, "_build_translation_inputs"):
-            # Tokenizers of multilingual models, such as mBART, need the languages.
+            # Pass the languages, because tokenizers of multilingual models, such as mBART, need the
+            # languages.
             settings = {"return_tensors": None, **languages, **settings}
             tokenizer = tokenizer._build_translation_inputs
         with TOKENIZING:
@@ -899,8 +900,8 @@ def scored_translation(
     belongs to no word.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
-    # The search gives a forced language token and a forced `</s>` the probability 1, but counts both in the
-    # length.
+    # Count a forced language token and a forced `</s>` in the length only, because the search gives both
+    # tokens the probability 1 and counts both tokens in the length.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
     score = sum(log_probs) / length_penalty(max(1, length), config)
     if config.coverage_penalty and attention is not None:
@@ -1271,8 +1272,8 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # transformers counts the start token and the prompt in `max_length`. The default limit of
-            # transformers is 20 tokens.
+            # Subtract the start token and the prompt, because transformers counts both in `max_length`. The
+            # default limit of transformers is 20 tokens.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:

@@ -244,7 +244,7 @@ def stage_repository(
     model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
     config = model_class.config_class.from_pretrained(folder)
     for kind in config.user_classes():
-        # Refuse a class that cannot be published. `save_pretrained` only warns.
+        # Refuse a class that cannot be published, because `save_pretrained` would only warn.
         source_for_checkpoint(kind)
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():
@@ -309,7 +309,8 @@ def _link(path: Path, link: Path) -> None:
     try:
         link.symlink_to(path.absolute())
     except OSError:
-        # If the link cannot be created, copy the file. On Windows only administrators can create links.
+        # If the link cannot be created, copy the file, because on Windows only administrators can create
+        # links.
         shutil.copyfile(path, link)
 
 

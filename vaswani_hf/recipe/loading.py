@@ -77,7 +77,7 @@ def load_recipe(
     content = _extended(find_recipe(path), ())
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
-    # YAML reads a section without keys as null.
+    # Replace null by an empty section, because YAML reads a section without keys as null.
     content = {key: {} if value is None and key in SECTIONS else value for key, value in content.items()}
     _refuse_unknown_keys(content, task_of(content), is_record=is_record)
     if not is_record:
@@ -94,7 +94,7 @@ def _run_code(model: Any) -> None:
     """Execute the file of the key `model.code`, because the file registers names that other keys use."""
     if not isinstance(model, dict) or not isinstance(model.get("code"), str):
         return
-    # A path on the command line is relative to the current folder.
+    # Make the path absolute, because a path on the command line is relative to the current folder.
     model["code"] = os.path.abspath(model["code"])
     run_user_code(model["code"], "model.code")
 
@@ -149,7 +149,8 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
-        # YAML reads a section without keys as null, and a section without keys changes nothing.
+        # Replace null by an empty section, because YAML reads a section without keys as null, and a section
+        # without keys changes nothing.
         own = {} if has_sections and value is None and isinstance(earlier, dict) else value
         if isinstance(earlier, dict) and isinstance(own, dict):
             own = _merged(earlier, own, has_sections=False)

@@ -131,7 +131,8 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # The config checks the range of each field, and the combinations of fields that depend on each other.
+        # Create a config, because the config checks the range of each field, and the combinations of fields
+        # that depend on each other.
         fields = self.config_fields()
         if fields.get("zero_start_embedding"):
             # The check needs the start token: a run with `zero_start_embedding` uses `<pad>` as the start
@@ -210,7 +211,7 @@ class DecodingSettings(Settings):
         """
         settings = self.model_dump(exclude_none=True)
         if self.num_beams == 1:
-            # transformers refuses the fields of beam search if `num_beams` is 1.
+            # Remove the fields of beam search, because transformers refuses these fields if `num_beams` is 1.
             del settings["length_penalty"], settings["length_penalty_type"], settings["early_stopping"]
         return settings
 

@@ -328,5 +328,6 @@ class EarlyStoppingCallback(TrainerCallback):
                 count = training.early_stopping_patience or 0
                 say(
                     f"stopped early at step {state.global_step:,}: validation {training.metric_for_best_model} has not improved in the last "
-                    f"{count:,} validation{'' if count == 1 else 's'}; the final weights are those of the best checkpoint"
+                    f"{count:,} validation{'' if count == 1 else 's'}; the final weights are the weights of the best "
+                    "checkpoint"
                 )

@@ -81,7 +81,7 @@ def measure_speed(
         output.loss.backward()
         synchronize()
 
-    # The first step creates the state of the optimizer and is not measured.
+    # Compute one step that is not measured, because the first step creates the state of the optimizer.
     compute_part()
     optimizer.step()
     optimizer.zero_grad()

@@ -22,7 +22,7 @@ from .checkpoints import has_lost_patience
 from .processes import say
 from .results import read_results
 
-# The keys that a resumed run may change, because they do not change what a training step computes.
+# The keys that a resumed run may change, because these keys do not change what a training step computes.
 # `gradient_accumulation_steps` may change together with the number of processes; `_refuse_other_batches`
 # checks that the product of both numbers stays the same.
 FREE_TO_CHANGE = """

@@ -142,7 +142,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
         return results.read_results(folder)
     checkpoint = _prepare_run(recipe, fault, processes)
 
-    # 2. Data -> model -> trainer.
+    # 2. Load the data, and make the model and the trainer.
     with said_at_intervals("preparing the data") if processes.is_first else contextlib.nullcontext():
         corpus = processes.main_process_first(lambda: _load_corpus(recipe, processes, checkpoint))
     model = _initial_model(recipe, corpus, checkpoint, processes)

@@ -143,7 +143,7 @@ def step_cost(
         output.loss.backward()
         batch_flops = counter.flops - optimizer_flops
         optimizer.step()
-        # Delete the moving average only now, because it exists during the whole step.
+        # Delete the moving average only now, because the moving average exists during the whole step.
         del average
     activations = after_layers[-1] - before
     return StepCost(
@@ -231,7 +231,8 @@ def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
         return kernel(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
     def dropout(input, p=0.5, training=True, inplace=False):
-        # Use `native_dropout`, because it keeps a mask of one byte per element, as the dropout of a GPU does.
+        # Use `native_dropout`, because `native_dropout` keeps a mask of one byte per element, as the dropout
+        # of a GPU does.
         return torch.native_dropout(input, p, training)[0] if training and p else input
 
     chunks = {"cpu": loss_vaswani.LOGITS_PER_CHUNK["else"]}

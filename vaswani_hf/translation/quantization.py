@@ -103,7 +103,8 @@ def quantize(model: Any) -> Any:
     """
     kernel = _kernel()
     for module in model.modules():
-        # torchao cannot quantize a layer with one input, such as a layer of a user's position encoding.
+        # Skip layers with one input, such as a layer of a user's position encoding, because torchao cannot
+        # quantize such layers.
         if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel)
     return model
