@@ -83,7 +83,7 @@ from .model.pipeline_vaswani import DIRECTION, TASK
 class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
     """Translates texts with any encoder-decoder model that can generate.
 
-    The arguments and options are those of `pipeline_vaswani.TranslationPipeline`.
+    The arguments and options are the same as in `pipeline_vaswani.TranslationPipeline`.
 
     Example:
         >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM

@@ -29,8 +29,8 @@ MOST_SENTENCES = 20_000
 # al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
-# The colours of the systems in the picture. The baseline is grey. All other colours are from Okabe and Ito,
-# because colour-blind readers can distinguish these colours.
+# The colours of the systems in the picture. The baseline is grey. All other colours are from the palette of
+# Okabe and Ito, because colour-blind readers can distinguish these colours.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 
 Systems = Mapping[str, Sequence[str]]
@@ -148,7 +148,7 @@ def _is_testable(row: Mapping[str, Any]) -> bool:
 
 
 def _add_scores(rows: list[dict[str, Any]], key: str, results: list[Result], num_sentences: int) -> None:
-    """Add the score and the confidence interval of each system to its row."""
+    """Add the score and the confidence interval of each system to the row of the system."""
     for row, result in zip(rows, results, strict=True):
         # Convert the mean of sacreBLEU to a Python float, because json cannot write a NumPy float32.
         mean = float(result.mean)  # type: ignore[arg-type]

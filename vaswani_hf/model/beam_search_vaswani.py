@@ -174,7 +174,7 @@ class SearchTask:
     # maximum number of new tokens of each sentence.
     prompt: torch.Tensor
     limits: torch.Tensor
-    # The attention mask [B, S] of the source. The coverage penalty needs the mask.
+    # The attention mask [B, S] of the source, for the coverage penalty.
     source_mask: torch.Tensor | None
     processors: LogitsProcessorList
     # The stopping criteria except `</s>` and length limits, because the search itself checks `</s>` and
@@ -268,7 +268,7 @@ class BeamSearch:
         scorer: Computes the scores of finished translations.
         stopping_rule: Decides when the search of a sentence ends.
         sentences: [N] int64, the indices of the sentences to search.
-        source_mask: The attention mask [B, S] of the source. The coverage penalty needs the mask.
+        source_mask: The attention mask [B, S] of the source, for the coverage penalty.
         processors: Functions that change log-probabilities.
         criteria: Functions that decide whether a candidate ends, in addition to `</s>` and the limits.
         rows_per_sentence: The number of rows per sentence that processors and criteria receive in one call;

@@ -388,8 +388,8 @@ class VaswaniConfig(PreTrainedConfig):
         self._output_attentions = value
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Each model calls this method again, because fields may have
-        changed after the config was created.
+        """Check the combination of all fields. Each model calls `validate_architecture` again, because fields
+        may have changed after the config was created.
 
         Raises:
             ValueError: If two fields contradict each other.

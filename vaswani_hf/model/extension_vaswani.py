@@ -94,8 +94,8 @@ def module_of(kind: type) -> str:
 def _is_same_class(first: type, second: type) -> bool:
     """Return True if two classes have the same name, and also the same module or the same source code.
 
-    A class may be defined again in the same module, because a notebook cell runs again or a file is reloaded.
-    The copy of a user's file in a checkpoint has the same source code in another module.
+    A class is defined again in the same module if a notebook cell runs again or a file is reloaded. The copy
+    of a user's file in a checkpoint has the same source code in another module.
     """
     if first.__qualname__ != second.__qualname__:
         return False

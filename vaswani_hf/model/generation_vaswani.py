@@ -282,8 +282,8 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         if getattr(generation_config, "_is_complete", False):
-            # Return the config unchanged, because transformers would replace a None that the caller has set
-            # by a default.
+            # Return the config unchanged, because transformers would overwrite a None of the caller with a
+            # default.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
@@ -872,7 +872,7 @@ class TokensLeft(RowCheck):
         self.config = config
         self.prompt_length = prompt_length
         self.excluded = excluded
-        # The token ids that end the translation in a row.
+        # The ids of the tokens that end a translation.
         self.ends = eos_token_ids(config)
         if config.pad_token_id is not None:
             self.ends.append(config.pad_token_id)

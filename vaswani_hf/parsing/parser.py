@@ -102,8 +102,8 @@ class WellFormedTrees(LogitsProcessor):
         has_words_left = num_words_left > 0
         is_begun = num_opening > 0
         is_inside = depth > 0
-        # True if the last symbol is an opening bracket, because an empty bracket must not be closed. `any`
-        # returns False at the first step, because there is no symbol yet.
+        # `is_empty` is True if the last symbol is an opening bracket, because an empty bracket must not be
+        # closed. At the first step there is no symbol yet, and `any` returns False.
         is_empty = is_opening[:, -1:].any(dim=1)
         # If another bracket is opened, the tree still needs the remaining words, a closing bracket for each
         # open bracket, and `</s>`.

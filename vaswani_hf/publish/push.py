@@ -88,7 +88,9 @@ class Destination:
 
     @property
     def is_pull_request(self) -> bool:
-        """True if the push goes to a pull request. Every user may open a pull request."""
+        """True if the push goes to a pull request. A pull request needs no write permission for the
+        repository, because every user may open a pull request.
+        """
         return self.create_pr or (self.revision or "").startswith("refs/pr/")
 
 
@@ -411,8 +413,8 @@ def upload(
             with_retries(api.create_branch, repo_id, branch=revision, exist_ok=True)
     before = with_retries(api.model_info, repo_id, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # Do not repeat a request for a pull request, because if only the answer was lost, the repeated request
-    # would open a second pull request.
+    # Do not repeat a request for a pull request. If the first request has opened a pull request and only the
+    # answer was lost, the repeated request would open a second pull request.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 

@@ -183,8 +183,8 @@ class DivergenceDetector:
         self.first = earlier[0] if earlier else None
         # The lowest mean loss of 10 consecutive steps.
         self.lowest = min(earlier, default=math.inf)
-        # The first of the latest consecutive steps with a loss above the limit; None if the latest loss is
-        # not above the limit.
+        # The step from which on all losses have been above the limit; None if the latest loss is not above
+        # the limit.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 

@@ -85,7 +85,8 @@ def check_earlier_run(
     free = {*FREE_TO_CHANGE, *(f"data.{key}" for key in data.file_keys)}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
         free -= {"training.max_steps", "training.num_train_epochs"}
-    # Check `task` and `model.init_from` first, because another task or another base also changes other keys.
+    # Check `task` and `model.init_from` first, because another task or another model in `init_from` also
+    # changes other keys.
     order = sorted(
         values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
     )
@@ -104,7 +105,7 @@ def check_earlier_run(
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
     """Return the newest undamaged checkpoint of a run; None without checkpoints.
 
-    Damaged checkpoints are reported.
+    Print a line for each damaged checkpoint.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):

@@ -1,6 +1,6 @@
 """Counts the FLOPs and bytes of a training step, while the real step runs on fake tensors.
 
-The step is forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
+The step consists of forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
 checkpointing, autocast and the moving average of the recipe. Fake tensors have shapes, dtypes and devices but
 no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). The fake tensors have the
 device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
@@ -160,7 +160,7 @@ def step_cost(
     )
 
 
-# PyTorch's FLOP formulas, and our formulas for operators that PyTorch has no formula for, namely `addmm_` and
+# PyTorch's FLOP formulas, and additional formulas for operators that PyTorch has no formula for: `addmm_` and
 # the attention kernels of a CPU.
 _FORMULAS = flop_registry | {
     aten.addmm_: flop_registry[aten.addmm],

@@ -125,8 +125,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.norms_of_step: Any = 0.0
-        # The first of the latest consecutive steps whose loss is too high; None if the loss of the last step
-        # is not too high.
+        # The step from which on all losses have been too high; None if the loss of the last step is not too
+        # high.
         self.suspect_since: int | None = None
         self.stop = GracefulShutdown()
         # True if a signal prevented the validation of this step.
@@ -152,7 +152,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def batches_per_step(self) -> int:
-        """The number of batches of a step of the optimizer, for all processes together."""
+        """The number of batches of an optimizer step, for all processes together."""
         return self.training.gradient_accumulation_steps * self.args.world_size
 
     @property
@@ -456,7 +456,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return shares
 
     def _validation_outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
-        """Return the outputs for this process's share of the validation split, with the number of each row."""
+        """Return the outputs for this process's share of the validation split, with the index of each row."""
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))
