@@ -113,14 +113,14 @@ def score_translations(
         "chrf_signature": str(chrf.get_signature()),
     }
     notes = [SPLIT_COMPOUNDS_NOTE] if split_compounds else []
-    if has_no_sequence(bleu_score):
+    if is_zero_for_short_texts(bleu_score):
         notes.append(SHORT_TEXTS_NOTE)
     if notes:
         scores["bleu_note"] = " ".join(notes)
     return scores
 
 
-def has_no_sequence(score: BLEUScore) -> bool:
+def is_zero_for_short_texts(score: BLEUScore) -> bool:
     """Return True if BLEU is 0 because all translations are shorter than the longest token sequences that
     BLEU counts.
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest, Result
 
-from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, has_no_sequence
+from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, is_zero_for_short_texts
 
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
@@ -124,7 +124,7 @@ def compare_systems(
     shape = {"baseline": baseline, "sentences": len(sources), "systems": rows, "lengths": lengths}
     notes = _notes(rows, len(sources), split_compounds)
     for name, texts in systems.items():
-        if has_no_sequence(metrics["bleu"].corpus_score(list(texts), [references])):
+        if is_zero_for_short_texts(metrics["bleu"].corpus_score(list(texts), [references])):
             notes.append(f"{name}: {SHORT_TEXTS_NOTE}")
     return {**shape, **signatures, "notes": notes}
 

@@ -137,7 +137,7 @@ def translate_and_measure(
         translator.model, _reference_batches(translator, sources, references, tokens_per_batch)
     )
     if not math.isfinite(nats):
-        _name_broken_pair(translator, sources, references)
+        _raise_for_broken_pair(translator, sources, references)
     return {
         "loss": nats / tokens if tokens else None,
         "perplexity": perplexity(nats / tokens) if tokens else None,
@@ -161,7 +161,7 @@ def translate_test_set(
     return list(bar)
 
 
-def _name_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
+def _raise_for_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
     """Score the pairs one by one, to raise an error that names the first pair with NaN or infinite logits."""
     for source, reference in zip(sources, references, strict=True):
         if any(True for _ in _reference_batches(translator, [source], [reference], 1)):

@@ -209,7 +209,7 @@ class SearchTask:
             # A processor may raise scores above the bound that the stopping rule computes for longer
             # translations. Therefore, if there are processors, the stopping rule considers the `num_beams`
             # best translations, as transformers does.
-            is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
+            is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
         decoders = [
@@ -737,8 +737,11 @@ class EarlyStopping(StoppingRule):
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
         self.num_counted = num_counted
         self.num_full = config.num_beams
-        # [B] bool: True if `may_improve` considers all possible lengths of a longer translation.
-        self.is_exact = torch.full((num_sentences,), has_exact_bound(config), device=device)
+        # [B] bool: True if `may_improve` considers all possible lengths of a longer translation of the
+        # sentence.
+        self.considers_all_lengths = torch.full(
+            (num_sentences,), considers_all_lengths(config), device=device
+        )
         # [B] bool: True if the search of a sentence ends as soon as the sentence is full.
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
@@ -749,14 +752,14 @@ class EarlyStopping(StoppingRule):
         length: Any = search.num_new
         if search.config.length_penalty > 0:
             limits = search.limits[search.sentences]
-            length = torch.where(self.is_exact[search.sentences], limits, search.num_new)
+            length = torch.where(self.considers_all_lengths[search.sentences], limits, search.num_new)
         return search.scorer(best, length) > worst
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
         return self.stops_when_full[search.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
 
 
-def has_exact_bound(config: GenerationConfig) -> bool:
+def considers_all_lengths(config: GenerationConfig) -> bool:
     """Return True if the stopping rule must consider all possible lengths of a longer translation.
 
     transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,

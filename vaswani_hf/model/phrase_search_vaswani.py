@@ -388,7 +388,7 @@ def _grid_search(
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
     # Let the stopping rule consider all possible lengths, because a beam that lacks a phrase may not end yet
     # and can have its best score at any length.
-    rule.is_exact |= ~has_none
+    rule.considers_all_lengths |= ~has_none
     # Search only the sentences that lack a phrase if sentences may be removed from the batch, else all
     # sentences.
     sentences = torch.tensor(

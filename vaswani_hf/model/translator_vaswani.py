@@ -423,7 +423,7 @@ class BaseTranslator:
         for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
             of_request = list(islice(segments, len(of_text)))
             if options.return_alignments and len(of_request) > 1:
-                self._count_words_of_text(of_request)
+                self._shift_word_indices(of_request)
             pieces: list[Segment] = []
             # The separators before, between and after the translated pieces.
             between = separators[:1]
@@ -514,7 +514,7 @@ class BaseTranslator:
         num_before = len(self.prefix.split())
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
-    def _count_words_of_text(self, segments: list[Segment]) -> None:
+    def _shift_word_indices(self, segments: list[Segment]) -> None:
         """Change the word indices of the sentences of a text, so that the indices count from the beginning of
         the text.
         """

@@ -109,7 +109,7 @@ class TrainingSettings(_EntryKeys):
     resume: bool = False
     """Continue the earlier run in `output_dir` from its newest checkpoint."""
 
-    def check_length(self) -> None:
+    def check_run_length(self) -> None:
         """Refuse a section that sets both `max_steps` and `num_train_epochs`, or neither."""
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise ValueError(

@@ -190,7 +190,7 @@ def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
     }
 
 
-def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
+def _key_types(recipe: type[Recipe]) -> dict[str, Any]:
     """Return the type of each key of a class of recipes, by `section.key`, or by `key` for keys outside of
     sections.
     """
@@ -204,15 +204,15 @@ def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
 SECTIONS = ("data", "tokenizer", "model", "training", "decoding", "evaluation", "publishing")
 
 
-def _places_of_tasks() -> dict[str, dict[str, Any]]:
+def _key_types_of_tasks() -> dict[str, dict[str, Any]]:
     """Return the type of each key of each task, by task and `section.key`."""
-    return {task: _places_of(recipe) for task, recipe in recipe_classes().items()}
+    return {task: _key_types(recipe) for task, recipe in recipe_classes().items()}
 
 
-def _places_of_all_tasks() -> dict[str, Any]:
+def _key_types_of_all_tasks() -> dict[str, Any]:
     """Return the type of each key of all tasks, by `section.key`."""
     places: dict[str, Any] = {}
-    for of_task in _places_of_tasks().values():
+    for of_task in _key_types_of_tasks().values():
         places |= of_task
     return places
 
@@ -223,7 +223,7 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
     Keys of other tasks are deleted if their value is null or empty, or if the recipe is the recipe.yaml that
     a run has written.
     """
-    of_tasks = _places_of_tasks()
+    of_tasks = _key_types_of_tasks()
     places = of_tasks[task]
     for section in SECTIONS:
         keys: Any = content.get(section)
@@ -293,10 +293,10 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
     return [(name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True)]
 
 
-def _place_of(key: str) -> str:
+def _full_name(key: str) -> str:
     """Return the full name `section.key` of a key, which the command line gives with or without the
     section."""
-    places = _places_of_all_tasks()
+    places = _key_types_of_all_tasks()
     found = [key] if key in places else _named(key, places)
     if not found:
         names = [place.split(".")[-1] for place in places]
@@ -311,14 +311,14 @@ def _place_of(key: str) -> str:
 
 def _override(content: dict[str, Any], key: str, text: str) -> None:
     """Set a key in the content of a recipe to a value from the command line."""
-    place = _place_of(key)
+    place = _full_name(key)
     section, _, name = place.rpartition(".")
     target = content
     if section:
         target = content[section] = content.get(section) or {}
         if not isinstance(target, dict):
             raise ValueError(f"`{section}` must be a mapping of keys to values, but is {target!r}.")
-    target[name] = _value_of(key, text, _places_of_all_tasks()[place])
+    target[name] = _value_of(key, text, _key_types_of_all_tasks()[place])
 
 
 def _value_of(key: str, text: str, kind: Any) -> Any:

@@ -49,7 +49,7 @@ from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
-from ..recipe.recipe import check_warmup
+from ..recipe.recipe import warmup_warnings
 from ..settings.sections import ModelSettings, PublishingSettings, TokenizerSettings
 from ..tasks import TASKS
 from . import checkpoints, finished, initialization, results, resume
@@ -146,7 +146,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     with said_at_intervals("preparing the data") if processes.is_first else contextlib.nullcontext():
         corpus = processes.main_process_first(lambda: _load_corpus(recipe, processes, checkpoint))
     model = _initial_model(recipe, corpus, checkpoint, processes)
-    _warn(check_sizes(model, corpus, recipe.model, recipe.tokenizer), processes)
+    _warn(size_warnings(model, corpus, recipe.model, recipe.tokenizer), processes)
     trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
     processes.run_on_main(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=has_results))
 
@@ -280,7 +280,7 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
     `fault` names the damaged files of a finished run; empty for other runs.
     """
     folder = Path(recipe.output_dir)
-    _warn(processes.run_on_main(recipe.check_training), processes)
+    _warn(processes.run_on_main(recipe.training_warnings), processes)
     if fault and processes.is_first:
         say(
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
@@ -397,11 +397,11 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     return model
 
 
-def check_sizes(
+def size_warnings(
     model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
 ) -> list[str]:
-    """Warn if the vocabulary or the model is far too large for the corpus. The limits are constants of this
-    module.
+    """Return warnings if the vocabulary or the model is far too large for the corpus. The limits are
+    constants of this module.
 
     A run that starts from another model and a run on a stream are not checked.
     """
@@ -460,7 +460,7 @@ def _build_trainer(
     if training.max_steps is None:
         # Check the warm-up now, because the trainer has just computed the number of steps from the number of
         # epochs.
-        _warn(check_warmup(training, trainer.args.max_steps), processes)
+        _warn(warmup_warnings(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, recipe.publishing)
     return trainer
 
