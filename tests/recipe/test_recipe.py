@@ -259,7 +259,7 @@ WRONG = """
 --tokenize=nonsense | `evaluation.tokenize` must be one of ... 'nonsense'
 --corpus=null | Exactly one of `data.corpus`, `data.dataset`, ... none is
 --dataset=user/name | Exactly one of ... `data.corpus` and `data.dataset` are
-TWO --validation_source=a | `data.validation_source` and `data.validation_target` go together ... 'a' and None
+TWO --validation_source=a | `data.validation_source` and `data.validation_target` must be given together ... 'a' and None
 --test_pairs=a.jsonl | `data.test_pairs` and `data.corpus` cannot be given together
 --target_language=en | `data.corpus: numbers` has pairs of two languages ... both 'en'
 --corpus=null --train_pairs=a.jsonl --target_language=en | `data.train_pairs` ... both 'en'

@@ -221,7 +221,7 @@ def _reference_lists(
     if len(predictions) != len(lists) or not all(lists):
         raise ValueError(
             "`references` must have one entry, with at least one reference, for each of the"
-            f" {len(predictions)} predictions, but has {sum(map(bool, lists))} such entries."
+            f" {len(predictions)} predictions, but the number of such entries is {sum(map(bool, lists))}."
         )
     return lists
 
