@@ -65,8 +65,8 @@ class DataSettings(Settings):
     """The number of processes that tokenize the corpus."""
     license: str | None = None
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". If
-    `license` is null, a dataset on the Hub has the licence that its card states, a generated corpus has the
-    licence of the package, and the licence of all other data is unknown."""
+    `data.license` is null, a dataset on the Hub has the licence that its card states, a generated corpus has
+    the licence of the package, and the licence of all other data is unknown."""
     attribution: str | None = None
     """The people or projects to credit for the data. The model card contains this credit."""
 

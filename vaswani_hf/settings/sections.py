@@ -25,10 +25,10 @@ class TokenizerSettings(Settings):
     lowercase: bool = False
     """Convert all text to lowercase."""
     normalization: Literal["NFC", "NFKC"] | None = None
-    """The Unicode normalization of all text. If `normalization` is null, text is not normalized."""
+    """The Unicode normalization of all text. If `tokenizer.normalization` is null, text is not normalized."""
     keep: bool = True
-    """Keep the tokenizers of the model that `model.init_from` names. If `keep` is false, the run trains new
-    tokenizers."""
+    """Keep the tokenizers of the model that `model.init_from` names. If `tokenizer.keep` is false, the run
+    trains new tokenizers."""
 
     @property
     def planned_target_size(self) -> int:
@@ -109,7 +109,7 @@ class ModelSettings(Settings):
     init_from: str | InitFrom | None = None
     """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
     or `user/name@revision`. `{encoder: …, decoder: …}` names a model for the encoder and a model for the
-    decoder. If `init_from` is null, the training starts from random weights."""
+    decoder. If `model.init_from` is null, the training starts from random weights."""
     code: str | None = None
     """A Python file that registers attention functions or position encodings, relative to the folder of the
     recipe. The file is executed when the recipe is loaded."""
@@ -199,8 +199,8 @@ class DecodingSettings(Settings):
     """The summand `b` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
     tokens."""
     max_length: int | None = Field(None, gt=0, json_schema_extra={"unit": "tokens"})
-    """The largest number of tokens of a translation, the start token included. If `max_length` is null, only
-    `max_length_a` and `max_length_b` limit the length."""
+    """The largest number of tokens of a translation, the start token included. If `decoding.max_length` is
+    null, only `max_length_a` and `max_length_b` limit the length."""
     early_stopping: bool = False
     """Stop the search for a sentence as soon as the search has found `num_beams` complete translations."""
 
@@ -262,8 +262,8 @@ class PublishingSettings(Settings):
     hub_private_repo: bool = False
     """If the repository does not exist, create the repository as a private repository."""
     license: str | None = None
-    """The licence of the model, such as cc-by-4.0. If `license` is null, the model has the licence of the
-    training data."""
+    """The licence of the model, such as cc-by-4.0. If `publishing.license` is null, the model has the licence
+    of the training data."""
 
     @model_validator(mode="after")
     def _check_push(self) -> Self:
