@@ -232,7 +232,7 @@ BAD_INPUT = {
     "a --device cpu": "`--device` is for a model, but only files of translations are given (a); leave `--device` out.",
     "a --compare b --tokenize 13b": "`tokenize` must be one of ",
     "no/model --tokenize 13b": "`tokenize` must be one of ",
-    "a --tokenize ja-mecab": "`tokenize` is 'ja-mecab', which needs a package or a file that is not there; ",
+    "a --tokenize ja-mecab": "`tokenize` is 'ja-mecab', which needs a package or a file that is missing; ",
     "a --output new": "`--output` is for translations of a model, but a is a file of translations; leave `--output` out.",
     "a --compare b --output new": "`--output` is for the translations of one model and must not be given with `--compare`; write",
     ". --text_file source": "`--reference` is for translations, but `--text_file` is for a language model; leave one of",
