@@ -169,8 +169,7 @@ def translate_texts(
     request.
     """
     if is_typed_by_user(options.text, options.input):
-        # Start no worker processes, because each worker process waits for a window of lines, and a user types
-        # one line at a time.
+        # Start no worker processes, because worker processes would wait for the lines that the user types.
         options = options.replace(workers=1)
     skips = chosen.on_error == "skip"
     requests = CountedRequests(_requests(options, read))
