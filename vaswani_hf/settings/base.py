@@ -15,6 +15,7 @@ from .names import suggestion
 _EXPECTED = {
     "bool_type": "true or false",
     "int_type": "an integer",
+    "int_parsing": "an integer",
     "float_type": "a number",
     "string_type": "text",
     "list_type": "a list",
