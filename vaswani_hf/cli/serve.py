@@ -88,9 +88,7 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
     directions = load_directions(
         options.models, options.languages, lambda name: options.translator_loader(name, ())()
     )
-    settings = TranslationOptions.of(
-        **options.translation_settings(), split_sentences=options.split_sentences
-    )
+    settings = TranslationOptions.of(**options.translation_settings())
     service = Service(directions, settings, options, os.environ.get(_API_KEY) or None)
 
     def announce() -> None:
@@ -136,7 +134,7 @@ def _listening_socket(host: str, port: int) -> socket.socket:
                 f"`--host` must be an address of this machine, but is {host!r} ({error.strerror})."
             ) from error
         raise ValueError(
-            f"`--port` must be a free port, but {port} cannot be used ({error.strerror}); give another port, or 0 "
+            f"`--port` must be a free port, but {port} cannot be used ({os.strerror(error.errno)}); give another port, or 0 "
             "for any free port."
         ) from error
 
