@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
@@ -98,6 +98,36 @@ class Export(Protocol):
     ) -> str: ...
 
 
+class Engine(Protocol):
+    """Runs an exported folder in the runtime of its format.
+
+    `vaswani certify` compares the outputs of engines with the outputs of the checkpoint. The constructor
+    loads the folder. A class whose runtime is not a Python library also has the classmethod
+    `is_available() -> bool`.
+
+    Attributes:
+        libraries (tuple): The names of the modules that the runtime needs.
+        beam_search (bool): False if the runtime has only greedy search.
+    """
+
+    libraries: ClassVar[tuple[str, ...]]
+    beam_search: ClassVar[bool]
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
+        """Return the log-probabilities [B][T] (nats) of all tokens of given translations.
+
+        `source_ids` are [B][S] token ids with the end token. `target_ids` are [B][T] token ids without the
+        start token and with the end token.
+        """
+        ...
+
+    def translate(self, texts: list[str], num_beams: int) -> list[str]:
+        """Translate texts. The scores of translations are divided by their lengths."""
+        ...
+
+
 @dataclass(frozen=True)
 class Format:
     """Describes a format of another library. The table `FORMATS` lists all formats.
@@ -114,6 +144,9 @@ class Format:
             without tokenizers cannot be exported.
         keeps_recipe (bool): True if the recipe is written into the folder, without private paths. `vaswani
             distill` reads the languages from this recipe.
+        engine (type, optional): The class that runs an exported folder. None if this package cannot run the
+            format.
+        certified (tuple): The values of `quantization` that a certificate measures.
     """
 
     name: str
@@ -123,6 +156,8 @@ class Format:
     quantizations: tuple[str, ...] = ()
     needs_tokenizers: bool = False
     keeps_recipe: bool = False
+    engine: type[Engine] | None = None
+    certified: tuple[str | None, ...] = (None,)
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
