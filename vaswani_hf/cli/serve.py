@@ -46,7 +46,7 @@ class ServeOptions(_SearchFields, EngineOptions, CodeOptions, Limits):
         check_different("models", self.models)
         if self.languages and len(self.languages) != len(self.models):
             raise ValueError(
-                f"`--languages` must have one entry for each of the {len(self.models)} models, but has "
+                f"`--languages` must have one entry for each model ({len(self.models)}), but has "
                 f"{len(self.languages)}."
             )
         for entry in self.languages:

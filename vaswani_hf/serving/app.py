@@ -129,12 +129,14 @@ class Service:
         backend = direction.translator.backend
         if wanted.must_contain and not isinstance(backend, PyTorchBackend):
             raise ValueError(
-                "`must_contain` must be left out, because the engine ctranslate2 does not support phrases."
+                "`must_contain` must be left out, because the engine of the model does not support phrases."
             )
         generate = dict(options.generate)
         if wanted.is_streamed:
             if not isinstance(backend, PyTorchBackend):
-                raise ValueError("`stream` must be false, because the engine ctranslate2 does not stream.")
+                raise ValueError(
+                    "`stream` must be left out, because the engine of the model does not stream."
+                )
             generate["num_beams"] = 1
         if wanted.num_alternatives:
             num_translations = 1 + wanted.num_alternatives
