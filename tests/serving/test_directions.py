@@ -11,7 +11,7 @@ from vaswani_hf.serving.directions import Directions, language_name, load_direct
 
 
 def model(*tags: str) -> SimpleNamespace:
-    return SimpleNamespace(source_tokenizer=tiny_tokenizer(vocab_size=290, tags=tags))
+    return SimpleNamespace(backend=None, source_tokenizer=tiny_tokenizer(vocab_size=290, tags=tags))
 
 
 def pairs(directions: Directions) -> list[tuple]:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import nn
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..checkpoint.languages import recorded_languages
 from ..checkpoint.loading import checkpoint_folder
-from ..model.translator_vaswani import BaseTranslator, tags_of
+from ..model.translator_vaswani import BaseTranslator, PyTorchBackend, tags_of
 
 AUTO = "auto"
 
@@ -137,6 +138,8 @@ def load_directions(
     models = []
     for number, name in enumerate(names):
         translator = load(name)
+        if isinstance(translator.backend, PyTorchBackend):
+            _keep_in_memory(translator.backend.model)
         if languages:
             source, _, target = languages[number].partition(":")
         else:
@@ -149,3 +152,13 @@ def load_directions(
             source, target = recorded
         models.append((source, target, translator))
     return Directions(models)
+
+
+def _keep_in_memory(model: nn.Module) -> None:
+    """Copy the weights into memory. transformers maps the weight file, and the process would crash if another
+    program shortened the file.
+    """
+    for parameter in model.parameters():
+        # Quantized weights are not in the file.
+        if type(parameter) is nn.Parameter:
+            parameter.data = parameter.data.clone()
