@@ -88,7 +88,7 @@ class Service:
 
     def check_limits(self, wanted: Wanted) -> None:
         """Refuse a request that is too large."""
-        num_characters = sum(map(len, wanted.texts))
+        num_characters = sum(map(len, (*wanted.texts, wanted.target_prefix, *wanted.must_contain)))
         for number, limit, name in (
             (num_characters, self.limits.max_characters, "characters"),
             (len(wanted.texts), self.limits.max_texts, "texts"),
@@ -189,7 +189,7 @@ def _translating(service: Service, kind: type[ApiRequest]) -> Callable[..., Any]
                 direction = service.directions.find(wanted.source, wanted.target, wanted.texts)
                 if wanted.is_streamed:
                     return _streamed(service, parsed, direction, wanted)
-                translations = await _translations(service, request, direction, wanted)
+                translations = await _result_of(service.submit(direction, wanted), request)
         except TimeoutError:
             raise HTTPException(503, _too_slow(service)) from None
         except ValueError as error:
@@ -233,30 +233,8 @@ async def _fields_of(request: Request) -> dict[str, Any]:
         raise HTTPException(400, "Invalid JSON format") from None
 
 
-async def _translations(
-    service: Service, request: Request, direction: Direction, wanted: Wanted
-) -> list[list[Translation]]:
-    """Translate the texts of a request. If the client leaves, the request leaves the queue."""
-    unchanged = {number for number, text in enumerate(wanted.texts) if _is_unchanged(text, wanted)}
-    texts = [text for number, text in enumerate(wanted.texts) if number not in unchanged]
-    found: list[list[Translation]] = []
-    if texts:
-        job = service.submit(direction, replace(wanted, texts=texts))
-        found = await _result_of(job, request)
-    in_order = iter(found)
-    return [
-        [Translation(text)] if number in unchanged else next(in_order)
-        for number, text in enumerate(wanted.texts)
-    ]
-
-
-def _is_unchanged(text: str, wanted: Wanted) -> bool:
-    """Return True if a text has neither a letter nor a digit, such as an emoji. The text is its translation."""
-    has_constraint = wanted.target_prefix or wanted.must_contain
-    return not has_constraint and not any(map(str.isalnum, text))
-
-
 async def _result_of(job: Job, request: Request) -> list[list[Translation]]:
+    """Wait for the translations of a job. If the client leaves, the job leaves the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
     try:

@@ -70,8 +70,12 @@ class Job:
             streamer = _Streamer(self)
             generate = {**self.options.generate, "streamer": streamer}
             self.options = replace(self.options, generate=generate)
-        numbers = range(1, len(self.requests) + 1)
-        self.layouts = self.translator.layouts(self.requests, numbers, self.options)
+        translated = list(filter(_needs_translation, self.requests))
+        layouts = iter(self.translator.layouts(translated, range(1, len(translated) + 1), self.options))
+        self.layouts = [
+            next(layouts) if _needs_translation(request) else ([], [request.text])
+            for request in self.requests
+        ]
         segments = [segment for of_text, _ in self.layouts for segment in of_text]
         self.waiting.extend(enumerate(segments))
         if self.on_text is not None:
@@ -116,6 +120,12 @@ class Job:
         """Set the error of the future."""
         with contextlib.suppress(InvalidStateError):
             self.future.set_exception(error)
+
+
+def _needs_translation(request: Request) -> bool:
+    """Return False for a text without letters and digits, such as an emoji. The text is its own translation."""
+    is_constrained = request.target_prefix or request.must_contain
+    return bool(is_constrained) or any(map(str.isalnum, request.text))
 
 
 class _Streamer(TextStreamer):
@@ -215,7 +225,7 @@ class Engine:
     def _prepare(self, job: Job) -> None:
         try:
             job.prepare()
-            # A job of blank texts has no segments.
+            # A job of texts without letters has no segments.
             job.finish_if_complete()
         except Exception as error:
             job.fail(error)

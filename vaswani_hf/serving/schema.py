@@ -140,7 +140,7 @@ class TranslationsRequest(Settings):
     """return the word alignment of each translation"""
     target_prefix: str = ""
     """the text that each translation must begin with"""
-    must_contain: list[str] = []
+    must_contain: list[str] = Field([], max_length=20)
     """the phrases that each translation must contain"""
     stream: bool = False
     """return the parts of the translation as server-sent events, as soon as greedy search finds the parts"""

@@ -30,6 +30,7 @@ _EXPECTED = {
     "less_than_equal": "{le} or less",
     "literal_error": "{expected}",
     "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
     "string_too_short": "text that is not empty",
     "string_pattern_mismatch": "text that matches {pattern}",
 }
