@@ -69,6 +69,12 @@ def _translate() -> Implementation:
     return translate.TranslateOptions, translate.run
 
 
+def _serve() -> Implementation:
+    from . import serve
+
+    return serve.ServeOptions, serve.run
+
+
 def _parse() -> Implementation:
     from . import parse
 
@@ -167,6 +173,11 @@ COMMANDS = {
         "translate standard input, a file or --text",
         "vaswani translate checkpoints/run --input test.en --output test.de --num_beams 4",
         _translate,
+    ),
+    "serve": Command(
+        "translate texts that other programs send over HTTP, with the interface of LibreTranslate",
+        "vaswani serve checkpoints/run --port 5000",
+        _serve,
     ),
     "parse": Command(
         "write the constituency tree of each sentence as one line of brackets",

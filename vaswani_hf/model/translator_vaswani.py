@@ -216,6 +216,21 @@ class Translation:
             record["alignment"] = self.alignment
         return record
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict for JSON, without the token ids and without fields whose value is None.
+        Numbers are rounded to six decimals, because float32 is not more precise.
+        """
+        return _rounded(asdict(self))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        fields = {name: entry for name, entry in value.items() if entry is not None and name != "token_ids"}
+        return {name: _rounded(entry) for name, entry in fields.items()}
+    return [_rounded(entry) for entry in value] if isinstance(value, list) else value
+
 
 class BaseTranslator:
     """Translates texts with one model or an ensemble of models, and with the tokenizers of the models.
@@ -336,8 +351,7 @@ class BaseTranslator:
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Translation]]:
         """Yield for each request at most `num_return_sequences` translations, best first."""
-        completed = replace(options, generate=self._with_defaults(options.generate))
-        self._check_number_of_translations(completed.generate)
+        completed = self.complete(options)
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
@@ -350,6 +364,17 @@ class BaseTranslator:
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
+
+    def complete(self, options: TranslationOptions) -> TranslationOptions:
+        """Return the options with the default settings of the search. `layouts`, `translate_segments` and
+        `join` need complete options.
+
+        Raises:
+            ValueError: If the search cannot give `num_return_sequences` translations.
+        """
+        completed = replace(options, generate=self._with_defaults(options.generate))
+        self._check_number_of_translations(completed.generate)
+        return completed
 
     def _check_number_of_translations(self, settings: dict[str, Any]) -> None:
         """Raise a ValueError if the settings of the search cannot give `num_return_sequences` translations."""
@@ -380,21 +405,12 @@ class BaseTranslator:
             segments += of_text
         if options.warn_of_limit:
             self._warn_of_limit(segments, options)
-        # Steps 4 and 5: search, and search again for loops.
-        hypotheses = self._search(segments, options)
-        if options.repetition_guard and "streamer" not in options.generate:
-            self._search_loops_again(segments, hypotheses, options)
-        # Steps 6 and 7: score, and join the segments of each text.
-        if options.is_scored:
-            of_segments = iter(self._score_hypotheses(segments, hypotheses, options))
-        else:
-            of_segments = map(_without_scores, segments, hypotheses)
+        # Steps 4 to 6: search, search again for loops, and score.
+        of_segments = iter(self.translate_segments(segments, options))
+        # Step 7: join the segments of each text.
         results = []
         for (number, request), (of_text, separators) in zip(lines, layouts, strict=True):
-            if of_text:
-                translations = _joined(list(islice(of_segments, len(of_text))), separators)
-            else:
-                translations = self._translate_blank_text(request, separators, options)
+            translations = self.join(request, list(islice(of_segments, len(of_text))), separators, options)
             if unmet := translations[0].unmet_phrases:
                 logger.warning(
                     f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with "
@@ -572,7 +588,20 @@ class BaseTranslator:
             segment.phrase_texts = phrases
             segment.forced_text = " ".join([segment.forced_text, *phrases])
 
-    # Steps 4 and 5: from segments to hypotheses.
+    # Steps 4 to 6: from segments to translations of segments.
+
+    def translate_segments(
+        self, segments: list[Segment], options: TranslationOptions
+    ) -> list[list[Translation]]:
+        """Steps 4 to 6: return the translations of each segment, best first. The segments may belong to
+        different texts.
+        """
+        hypotheses = self._search(segments, options)
+        if options.repetition_guard and "streamer" not in options.generate:
+            self._search_loops_again(segments, hypotheses, options)
+        if options.is_scored:
+            return self._score_hypotheses(segments, hypotheses, options)
+        return list(map(_without_scores, segments, hypotheses))
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
         """Step 4: search, and return the hypotheses of each segment with their texts, best first."""
@@ -611,8 +640,6 @@ class BaseTranslator:
                 if not _is_looping(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
                     hypotheses[row] = found
 
-    # Steps 6 and 7: from hypotheses to translations of texts.
-
     def _score_hypotheses(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
@@ -640,6 +667,22 @@ class BaseTranslator:
                 scored[i] = translation
         in_order = iter([scored[i] for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
+
+    # Step 7: from translations of segments to translations of texts.
+
+    def join(
+        self,
+        request: Request,
+        of_segments: list[list[Translation]],
+        separators: list[str],
+        options: TranslationOptions,
+    ) -> list[Translation]:
+        """Step 7: return the translations of a text, best first. `of_segments` has the translations of the N
+        segments of the text, and `separators` the N + 1 separators that `layouts` returned.
+        """
+        if not of_segments:
+            return self._translate_blank_text(request, separators, options)
+        return _joined(of_segments, separators)
 
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions

@@ -15,6 +15,7 @@ from .names import suggestion
 _EXPECTED = {
     "bool_type": "true or false",
     "int_type": "an integer",
+    "int_parsing": "an integer",
     "float_type": "a number",
     "string_type": "text",
     "list_type": "a list",
@@ -29,6 +30,7 @@ _EXPECTED = {
     "less_than_equal": "{le} or less",
     "literal_error": "{expected}",
     "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
     "string_too_short": "text that is not empty",
     "string_pattern_mismatch": "text that matches {pattern}",
 }
