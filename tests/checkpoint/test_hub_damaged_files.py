@@ -5,13 +5,11 @@ remedy.
 import json
 
 import pytest
-from factories import files_in, loaded_recipe
-from safetensors.torch import load, load_file, save, save_file
-
-from vaswani_hf.publish.model_card import check_card, model_card
-from vaswani_hf.tasks import TASKS
+from factories import files_in
+from safetensors.torch import load, save
 
 AGAIN = "copy or download it again."
+NO_CONFIG = "`model` must be a checkpoint, but '{folder}' has no config.json; check the name, or copy the whole checkpoint again."
 NO_OBJECT = "{file} of '{folder}' must hold a JSON object, but does not: it is damaged; " + AGAIN
 NO_FILE = "{file} of '{folder}' must be a file, but is a folder; copy or download the checkpoint again."
 NOT_NAMED = "tokenizer_config.json of '{folder}' must name the `%s` of the tokenizer, but does not; " + AGAIN
@@ -46,11 +44,7 @@ def with_key(**changes):
 
 # Each row is a file, the new content of the file or a change of its content (None: the file is deleted), and the error.
 DAMAGES = [
-    (
-        CONFIG,
-        None,
-        "`model` must be a checkpoint, but '{folder}' has no config.json; check the name, or copy the whole checkpoint again.",
-    ),
+    (CONFIG, None, NO_CONFIG),
     (CONFIG, b"{", "The config.json of '{folder}' must name its `model_type`, but is damaged."),
     (
         CONFIG,
@@ -67,28 +61,23 @@ DAMAGES = [
     (WEIGHTS, None, NOT_WHOLE % WEIGHTS),
     (WEIGHTS, without_a_bias, OTHER % "decoder.layers.1.fc2.bias is missing"),
     (WEIGHTS, lambda content: content[:-100], TORN % "incomplete metadata, file not fully covered"),
-    (WEIGHTS, b"version https://git-lfs.github.com/spec/v1\n", TORN % "header too large"),
     (INDEX, b'{"weight_map": {"a": "model-1.safetensors"}}', NOT_WHOLE % "model-1.safetensors"),
     (INDEX, b"{}", "{file} of '{folder}' is damaged; copy or download the file again."),
     *[
         (INDEX, json.dumps({"weight_map": {"a": shard}}).encode(), ELSEWHERE % str(shard))
-        for shard in ("../model.safetensors", "/etc/passwd", "a\\b.safetensors", 7)
+        for shard in ("../model.safetensors", 7)
     ],
     ("tokenizer.json", b"{}", "tokenizer.json of '{folder}' describes no tokenizer; " + AGAIN),
     ("tokenizer.json", None, MISSING),
     ("tokenizer_config.json", None, MISSING),
     ("tokenizer_config.json", b"{}", NOT_NAMED % "pad_token"),
     ("tokenizer_config.json", b'{"pad_token": "<pad>"}', NOT_NAMED % "eos_token"),
-    *[
-        (file, how, sentence)
-        for file in (
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "generation_config.json",
-            "target_tokenizer/tokenizer_config.json",
-        )
-        for how, sentence in ((b"[]", NO_OBJECT), (cut, NO_OBJECT), (FOLDER, NO_FILE))
-    ],
+    ("generation_config.json", b"[]", NO_OBJECT),
+    ("target_tokenizer/tokenizer_config.json", b"[]", NO_OBJECT),
+    ("tokenizer.json", cut, NO_OBJECT),
+    ("tokenizer_config.json", cut, NO_OBJECT),
+    ("generation_config.json", FOLDER, NO_FILE),
+    ("tokenizer.json", FOLDER, NO_FILE),
 ]
 
 
@@ -118,58 +107,12 @@ def test_a_damaged_checkpoint_is_neither_pushed_nor_loaded(
     assert files_in(folder) == before and not hub.requests
 
 
-NOT_OURS = "must hold what `vaswani train` writes, but does not ("
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "sentence"),
-    [
-        ("results.json", '{"test": {"bleu": "x"}}', NOT_OURS),
-        ("results.json", '{"training": {"seconds": "x"}}', NOT_OURS),
-        ("recipe.yaml", "steps: 3\n", "cannot be used: `steps` is not a key of a recipe"),
-    ],
-)
-def test_a_record_that_cannot_be_used(hub, repo_id, tiny_checkpoint, vaswani, file, content, sentence):
-    folder = tiny_checkpoint()
-    (folder / file).write_text(content)
-    code, _, said = vaswani("push", folder, repo_id)
-    assert code == 1 and said.startswith(f"The record '{folder / file}' {sentence}")
-    assert file == "recipe.yaml" or said.endswith("); restore it or remove it.")
-    assert ("model", repo_id) not in hub.repositories
-
-
-def test_results_that_are_null(tiny_checkpoint):
-    folder = tiny_checkpoint()
-    training = {"seconds": None, "versions": None}
-    content = {"training": training, "test": {"bleu": None, "chrf": None}, "data": None}
-    (folder / "results.json").write_text(json.dumps(content))
-    assert "BLEU" not in str(model_card(folder, "alice/x"))
-
-
-def test_a_card_that_is_not_utf8(tmp_path):
-    path = tmp_path / "README.md"
-    path.write_bytes("Übersetzer".encode("latin-1"))
-    with pytest.raises(ValueError) as caught:
-        check_card(path)
-    assert str(caught.value) == (
-        f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to get a new card."
-    )
-    path.write_text("Übersetzer", encoding="utf-8")
-    check_card(path)
-
-
 def test_a_damaged_repository(hub, repo_id, tiny_checkpoint, vaswani):
     translate = ("translate", repo_id, "--text", "der Hund")
     repository = hub.create_repository(repo_id)
-    (_, _, no_config), *_ = DAMAGES
-    assert vaswani(*translate) == (2, "", no_config.format(folder=repo_id))
-    repository.commit({"config.json": b'{"model_type": "bert"}'})
-    code, _, sentence = vaswani(*translate)
-    assert code == 2 and f"but '{repo_id}' has the model type 'bert'" in sentence
-    content = files_in(tiny_checkpoint())
-    for file in ("tokenizer_config.json", "tokenizer.json"):
-        repository.commit(content | {file: b"{"})
-        assert vaswani(*translate) == (1, "", NO_OBJECT.format(file=file, folder=repo_id))
+    assert vaswani(*translate) == (2, "", NO_CONFIG.format(folder=repo_id))
+    repository.commit(files_in(tiny_checkpoint()) | {"tokenizer.json": b"{"})
+    assert vaswani(*translate) == (1, "", NO_OBJECT.format(file="tokenizer.json", folder=repo_id))
 
 
 def test_what_is_no_folder(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
@@ -180,25 +123,3 @@ def test_what_is_no_folder(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
     sentence = f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{file}'; check the name."
     assert vaswani("translate", file, "--text", "der Hund") == (2, "", sentence)
     assert not hub.requests
-
-
-def test_parameters_are_counted_once(tiny_checkpoint):
-    folder = tiny_checkpoint()
-    total = sum(weight.numel() for weight in load_file(folder / "model.safetensors").values())
-    save_file(load_file(folder / "model.safetensors"), folder / "model-00001-of-00001.safetensors")
-    assert f"| parameters | {total:,} |" in str(model_card(folder, "alice/x"))
-
-
-def test_a_dataset_whose_card_is_damaged(tmp_path):
-    folder = tmp_path / "pairs"
-    folder.mkdir()
-    (folder / "train.jsonl").write_text('{"translation": {"en": "one", "de": "eins"}}\n')
-    (folder / "README.md").write_text("---\nlicense: [mit\nconfigs: {\n---\n")
-    data = {"source_language": "en", "target_language": "de", "dataset": str(folder)}
-    recipe = loaded_recipe(tmp_path / "recipe.yaml", data=data)
-    with pytest.raises(ValueError) as caught:
-        TASKS["translation"].load_split(recipe.data, "train", 1)
-    assert str(caught.value) == (
-        f"the card (README.md) of the dataset '{folder}' must begin with YAML between two lines of ---, but the YAML is "
-        "damaged; correct the card, or choose another `data.dataset_revision`."
-    )

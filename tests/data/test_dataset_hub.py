@@ -12,7 +12,6 @@ import pyarrow.parquet
 import pytest
 import torch
 from factories import write_recipe
-from huggingface_hub import HfApi
 from safetensors.torch import load_file
 from sentences import contains, rows
 
@@ -110,7 +109,7 @@ def test_a_run_is_made_from_one_commit_of_a_dataset_and_says_which(hub, dataset,
     assert data["train"] == expected | {"split": "train"}
     assert data["test"] == expected | {"split": "test"}
     assert results(recipe.folder)["corpus"]["train"]["kept"] == 60
-    read = [request.path for request in hub.requests if "/resolve/" in request.path]
+    read = [path for path in hub.requests if "/resolve/" in path]
     assert read and all(f"/resolve/{commit}/" in path for path in read)
     card = model_card(recipe.folder, "alice/model")
     assert card.data.datasets == [dataset.id]
@@ -141,7 +140,6 @@ def test_a_resumed_run_keeps_its_commit_when_the_branch_has_moved_on(dataset, re
 
 def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, pinned):
     first = dataset.head()
-    HfApi().create_branch(dataset.id, repo_type="dataset", branch="exp/2")
     branch = dataset.commit(files(train_size=20), ref="exp/2")
     section = pinned("--dataset_revision=exp/2")
     assert section.dataset_revision == branch
@@ -158,25 +156,18 @@ def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, pinned):
         pinned("--dataset_revision=0000000", recorded)
 
 
-@pytest.mark.parametrize(
-    ("streaming", "stop"), [("true", 5), pytest.param("false", 4, marks=pytest.mark.slow)]
-)
-def test_a_dataset_of_several_shards_is_read_whole_and_goes_on_exactly(
-    dataset, recipe, tmp_path, streaming, stop
-):
-    shards = {
-        f"de-en/train-0000{number}-of-00003.parquet": parquet("train", 20 + number) for number in range(3)
-    }
-    dataset.commit({**files(), "de-en/train-00000-of-00001.parquet": None, **shards})
+def test_a_streamed_dataset_of_several_shards_is_read_whole_and_goes_on_exactly(dataset, recipe, tmp_path):
+    shards = {f"de-en/train-{number}.parquet": parquet("train", 20 + number) for number in range(3)}
+    dataset.commit({"de-en/train-00000-of-00001.parquet": None, **shards})
 
     def run(name, options):
-        words = f"--output_dir={tmp_path / name} --streaming={streaming} --save_steps=9 {options}"
+        words = f"--output_dir={tmp_path / name} --streaming=true --save_steps=9 {options}"
         train(load_recipe(recipe.path, words.split()))
         return load_file(tmp_path / name / "model.safetensors")
 
     whole = run("whole", "--max_steps=7")
     assert results(tmp_path / "whole")["corpus"]["train"]["kept"] >= 63
-    run("stopped", f"--max_steps={stop}")
+    run("stopped", "--max_steps=5")
     resumed = run("stopped", "--max_steps=7 --resume=true")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
@@ -204,21 +195,16 @@ def test_absent_data_of_the_hub_are_named(hub, dataset, recipe):
         assert contains(said, parts.replace("NAME", dataset.id).replace("HUB", hub.endpoint)), said
 
 
-def test_a_dataset_of_the_hub_that_one_may_not_read_is_named(hub, dataset, recipe, monkeypatch):
-    dataset.private = True
+def test_a_dataset_of_the_hub_that_one_may_not_read_is_named(dataset, recipe, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
+    cannot_be_read = f"The dataset '{dataset.id}' of `data.dataset` cannot be read: "
+    dataset.private = True
     sentence = refusal(recipe)
-    assert sentence.startswith(
-        f"The dataset '{dataset.id}' of `data.dataset` cannot be read: There is no dataset '{dataset.id}' on "
-    )
+    assert sentence.startswith(f"{cannot_be_read}There is no dataset '{dataset.id}' on ")
     assert "it is private and there is no token" in sentence
     dataset.private, dataset.gated = False, True
     sentence = refusal(recipe)
-    assert (
-        sentence.startswith(f"The dataset '{dataset.id}' of `data.dataset` cannot be read: ")
-        and "gated repo" in sentence
-    )
-    assert sentence.endswith("You must have access to it and be authenticated to access it. Please log in.")
+    assert sentence.startswith(cannot_be_read) and "gated repo" in sentence
 
 
 def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, recipe, pinned):
@@ -266,11 +252,7 @@ def test_a_folder_is_no_dataset_of_the_hub_even_if_it_is_called_like_one(
     monkeypatch.chdir("/")
     recorded = load_recipe(recipe.folder / "recipe.yaml").data
     assert (recorded.dataset, recorded.dataset_revision) == (f"./{dataset.id}", None)
-    # The folder of the dataset may be moved before the run is resumed.
-    name = dataset.id.split("/")[1]
-    (tmp_path / dataset.id).rename(tmp_path / name)
-    train(recipe(f"--dataset={tmp_path / name} --resume=true --max_steps=3"))
     card = model_card(recipe.folder, "alice/model")
     assert card.data.datasets is None
-    assert f"`{name}`, configuration `de-en`" in card.text
+    assert f"`{dataset.id.split('/')[1]}`, configuration `de-en`" in card.text
     assert dataset.id not in str(card)
