@@ -16,11 +16,6 @@ TEXT = "der Hund läuft"
 TARGET = "eins zwei, drei!"
 
 
-def is_tied(model):
-    embeddings = {model.get_input_embeddings().weight, model.model.decoder.embed_tokens.weight}
-    return embeddings == {model.lm_head.weight}
-
-
 def logits(model, tokenizer):
     ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
     with torch.no_grad():
@@ -44,28 +39,29 @@ def test_an_adapter_is_trained_pushed_loaded_and_merged(hub, copier_repository):
     published = copier_repository.id
     tokenizer = AutoTokenizer.from_pretrained(published)
     base = AutoModelForSeq2SeqLM.from_pretrained(published)
-    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    before = base.lm_head.weight.clone()
     adapted = train_adapter(base, tokenizer)
     adapter = f"{published}-adapter"
     adapted.push_to_hub(adapter)
     assert "model.safetensors" not in hub.repository(adapter).files()
 
-    fresh = AutoModelForSeq2SeqLM.from_pretrained(published)
-    loaded = peft.PeftModel.from_pretrained(fresh, adapter)
+    loaded = peft.PeftModel.from_pretrained(AutoModelForSeq2SeqLM.from_pretrained(published), adapter)
     expected = logits(adapted, tokenizer)
     assert torch.equal(logits(loaded, tokenizer), expected)
-    assert not torch.allclose(
-        logits(AutoModelForSeq2SeqLM.from_pretrained(published), tokenizer), expected, atol=0.1
-    )
     # transformers finds the base model through the config of the adapter.
     assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(adapter), tokenizer), expected)
     assert pipeline("translation", model=adapter, tokenizer=published)(TEXT) == [{"translation_text": TARGET}]
 
     merged = loaded.merge_and_unload()
-    assert type(merged) is VaswaniForSeq2SeqLM and is_tied(merged)
+    assert type(merged) is VaswaniForSeq2SeqLM
     torch.testing.assert_close(logits(merged, tokenizer), expected, atol=1e-4, rtol=1e-4)
     # The adapter does not change tied weights.
-    assert torch.equal(merged.lm_head.weight, before["lm_head.weight"])
+    assert (
+        merged.lm_head.weight
+        is merged.model.decoder.embed_tokens.weight
+        is merged.get_input_embeddings().weight
+    )
+    assert torch.equal(merged.lm_head.weight, before)
 
 
 def test_an_adapter_in_the_folder_is_named(hub, repo_id, copier_checkpoint, vaswani, tmp_path):

@@ -144,7 +144,7 @@ def check_rights(hub, call: Call, repository: Repository, write: str | None) -> 
 
 
 def create_ref(repository: Repository, kind: str, name: str, sha: str) -> Reply:
-    if re.fullmatch(r"(?!refs/|.*\.\.)[\w./-]+", name) is None:
+    if re.fullmatch(r"[\w/-]+(\.[\w/-]+)*", name) is None:
         raise RefusalError(400, f"Invalid reference name: {name}")
     if f"refs/{kind}/{name}" in repository.refs:
         raise RefusalError(409, f"Reference already exists: {name}")
