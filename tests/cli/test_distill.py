@@ -206,7 +206,7 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
         code, _, sentence = vaswani(*words, "--resume")
         is_ours = mine == b'{"dist'
         assert is_ours == (code == 0) == (output.read_bytes() == whole)
-        assert is_ours or f"{output} does not begin like such a file" in sentence
+        assert is_ours or f"{output} does not begin like a file of `vaswani distill`" in sentence
         assert is_ours or output.read_bytes() == mine
 
 
@@ -317,7 +317,7 @@ REFUSED = {
         "`--output` must not be a file of `--train_pairs`, but train-2.jsonl is one of the files train-*.jsonl."
     ),
     "--target_language en --corpus null --train_source a.en --train_target a.de": (
-        "`data.source_language` and `data.target_language` are both 'en', but they name the two sides of a pair"
+        "`data.source_language` and `data.target_language` are both 'en', but the languages name the two sides of a pair"
     ),
     "--teacher there ./there": "`--teacher` names ./there twice; name it once.",
     "--teacher no/at/all": "`--teacher` must be a checkpoint folder or user/name on the Hub, but there is no folder 'no/at/all'; check the name.",

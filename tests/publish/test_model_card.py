@@ -211,14 +211,14 @@ def test_what_a_run_had_not_is_not_on_its_card(texts):
     metadata = card.data.to_dict()
     assert metadata["license"] == "cc-by-sa-4.0"
     assert not {"model-index", "metrics", "datasets"} & metadata.keys()
-    assert "Not known: it was not scored on a test set." in card.text
+    assert "The scores are not known, because the model was not scored on a test set." in card.text
     table = rows(card)
     assert table["training data"] == "`train.en.txt` and `train.de.txt`: 50 of 50 sentence pairs"
     assert table["validation data"] == "none"
     assert table["shape"].endswith("vocabulary 270 and 270")
     assert "Training data: Alice, who wrote it" in card.text
-    assert "this question is open" in card.text
-    assert "Its tokenizer lowercases all text." in card.text
+    assert "It is not settled whether a model is an adaptation" in card.text
+    assert "The tokenizer lowercases all text." in card.text
     assert "The model reads the whole sentence at once." in card.text
 
 
@@ -241,8 +241,8 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     assert "There is no record of the training of this model." in card.text
     assert "the two languages are not known" in card.text
     assert "The purpose of the model is not known" in card.text
-    assert "Not known: no score was recorded." in card.text
-    assert "Not known. Ask the publisher of the model before you use it." in card.text
+    assert "The scores are not known, because no score was recorded." in card.text
+    assert "The licence is not known. Ask the publisher before you use the model." in card.text
     assert "The recipe is not known." in card.text
     assert "training_curve" not in card.text
     table = rows(card)
@@ -419,7 +419,7 @@ def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
     ):
         card = model_card(licensed(folder, data_license, chosen), "alice/words")
         assert card.data.license == expected
-        assert ("Not known. Ask the publisher of the model" in card.text) == (expected in (None, "unknown"))
+        assert ("The licence is not known. Ask the publisher" in card.text) == (expected in (None, "unknown"))
         if expected is not None and data_license != expected:
             assert f"`{expected}`. The training data is under `{data_license}`." in card.text
 
