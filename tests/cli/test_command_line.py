@@ -136,9 +136,6 @@ def test_a_word_that_is_no_command_is_answered_by_a_similar_command(capsys, word
 IMPOSSIBLE = {
     "ablate no.yaml --output c": "`runs` must be an existing file, but is no.yaml.",
     "plan numbers --hardware P100 --tokens_per_second 3": "`--hardware` and `--tokens_per_second` ",
-    "average a b --last 2 --output c": "`--last` and `--best` choose from one run, but 2 ",
-    "average a --output c": "`checkpoints` must be two or more folders, or one run with `--last` or `--best`",
-    "average a --metric bleu --output c": "`--metric bleu` has an effect only with `--best`, which is not given",
     "translate m --num_beams two": "`--num_beams` must be an integer, but is 'two'.",
     "translate m --dtype int4": "`--dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', but is ",
 }
