@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -208,36 +206,6 @@ def test_wherever_it_breaks_off_it_goes_on_to_the_same_bytes(vaswani, teacher, r
         assert is_ours == (code == 0) == (output.read_bytes() == whole)
         assert is_ours or f"{output} does not begin like a file of `vaswani distill`" in sentence
         assert is_ours or output.read_bytes() == mine
-
-
-KILLED = """
-import os, signal, sys
-from vaswani_hf.cli import main
-from vaswani_hf.cli.output import LineOutput
-write, calls = LineOutput.write, []
-def fatal(self, line):
-    calls.append(line)
-    if len(calls) == 20:
-        write(self, line[:30])
-        os.kill(os.getpid(), signal.SIGKILL)
-    write(self, line)
-LineOutput.write = fatal
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on(vaswani, python, teacher, recipe, output, tmp_path):
-    whole = tmp_path / "whole.jsonl"
-    words = [str(word) for word in ("distill", recipe, "--teacher", teacher, "--output")]
-    assert vaswani(*words, whole)[0] == 0
-    killed = subprocess.run([python, "-c", KILLED, *words, str(output)], capture_output=True, timeout=300)
-    assert killed.returncode == -signal.SIGKILL
-    assert len(output.read_bytes()) < len(whole.read_bytes()) and not output.read_bytes().endswith(b"\n")
-    code, out, sentence = vaswani(*words, output, "--resume")
-    assert code == 0, sentence
-    assert out == f"42 more pairs from 42 more sentences are in '{output}'\n"
-    assert output.read_bytes() == whole.read_bytes()
 
 
 def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
