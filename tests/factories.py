@@ -74,10 +74,10 @@ def tiny_config(**fields) -> VaswaniConfig:
     return VaswaniConfig(**TINY_CONFIG | fields)
 
 
-def tiny_model(**fields) -> VaswaniForSeq2SeqLM:
+def tiny_model(model_class: Any = VaswaniForSeq2SeqLM, **fields) -> Any:
     """The model of `tiny_config(**fields)` in eval mode. The weights are the same at every call."""
     torch.manual_seed(0)
-    model = VaswaniForSeq2SeqLM(tiny_config(**fields)).eval()
+    model = model_class(tiny_config(**fields)).eval()
     with torch.no_grad():
         # Add random numbers to all weights, because biases of 0 and gains of 1 would hide unused parameters,
         # and small weights a missing mask.

@@ -3,10 +3,13 @@ remedy.
 """
 
 import json
+import logging
 
 import pytest
 from factories import files_in
 from safetensors.torch import load, save
+
+from vaswani_hf.checkpoint.loading import load_model
 
 AGAIN = "copy or download it again."
 NO_CONFIG = "`model` must be a checkpoint, but '{folder}' has no config.json; check the name, or copy the whole checkpoint again."
@@ -102,6 +105,20 @@ def test_a_damaged_checkpoint_is_not_loaded(tiny_checkpoint, vaswani, file, how,
     expected = (code, "", sentence.format(file=file, folder=folder))
     assert vaswani("translate", folder, "--text", "der Hund") == expected
     assert files_in(folder) == before
+
+
+def test_transformers_prints_no_report_of_weights_that_do_not_fit(tiny_checkpoint, caplog):
+    folder = tiny_checkpoint()
+    path = folder / CONFIG
+    path.write_bytes(with_key(encoder_layers=3)(path.read_bytes()))
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addHandler(caplog.handler)
+    try:
+        with pytest.raises(ValueError, match="does not hold the weights"):
+            load_model(folder)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "LOAD REPORT" not in caplog.text
 
 
 def test_a_file_is_no_folder(tiny_checkpoint, vaswani):

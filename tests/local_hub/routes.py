@@ -95,7 +95,7 @@ def head_of(repository: Repository, revision: str) -> str:
 
 def whoami(hub, call: Call) -> Reply:
     token = {"type": "access_token", "accessToken": {"displayName": "tests", "role": call.role}}
-    return json_reply({"type": "user", "name": call.user, "fullname": call.user, "orgs": [], "auth": token})
+    return json_reply({"type": "user", "name": call.user, "orgs": [{"name": "team"}], "auth": token})
 
 
 def create_repo(hub, call: Call) -> Reply:

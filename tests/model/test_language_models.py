@@ -4,7 +4,7 @@ package.
 
 import pytest
 import torch
-from factories import TINY_CONFIG
+from factories import tiny_config, tiny_model
 from reference import Reference
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -21,7 +21,6 @@ from transformers import (
 from transformers.generation import GenerationMixin
 
 from vaswani_hf import (
-    VaswaniConfig,
     VaswaniDecoderConfig,
     VaswaniDecoderModel,
     VaswaniEncoderConfig,
@@ -35,7 +34,7 @@ from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 
 PAD, EOS = 1, 2
 TEXTS = [[0, 5, 9, 4, 7, 13, EOS], [0, 6, 3, EOS], [0, 8]]
-SHAPE = TINY_CONFIG | {"decoder_layers": 3, "encoder_attention_heads": 4, "decoder_ffn_dim": 28}
+SHAPE = {"decoder_layers": 3, "encoder_attention_heads": 4, "decoder_ffn_dim": 28}
 VARIANTS = {
     "paper": {},
     "pre-norm": {"norm_position": "pre"},
@@ -54,12 +53,7 @@ both = pytest.mark.parametrize("model_class", [VaswaniForCausalLM, VaswaniForMas
 
 def make(model_class, **fields):
     """A model whose biases and gains change the outputs."""
-    torch.manual_seed(0)
-    model = model_class(VaswaniConfig(**SHAPE | fields)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
+    return tiny_model(model_class, **SHAPE | fields)
 
 
 def padded(texts, side="right"):
@@ -338,7 +332,7 @@ def test_ties_hold_through_saving_and_resizing(model_class, tmp_path):
 
 @pytest.mark.parametrize("model_class", [VaswaniForCausalLM, VaswaniForMaskedLM, VaswaniForSeq2SeqLM])
 def test_a_table_that_is_missing_under_all_its_names_is_named_and_drawn(model_class, tmp_path):
-    model = model_class(VaswaniConfig(**SHAPE))
+    model = model_class(tiny_config(**SHAPE))
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     (table,) = [name for name in weights if "embed_tokens" in name or "shared" in name or "head" in name]
@@ -358,11 +352,11 @@ def test_a_config_has_the_fields_of_one_stack():
     ]
     config.vocab_size = 40
     assert config.decoder_vocab_size == 40
-    other = VaswaniForMaskedLM(VaswaniConfig(**SHAPE)).config
+    other = VaswaniForMaskedLM(tiny_config(**SHAPE)).config
     assert (other.num_hidden_layers, other.num_attention_heads) == (2, 4)
-    two = VaswaniConfig(**SHAPE, share_encoder_decoder_embeddings=False, decoder_vocab_size=19)
+    two = tiny_config(**SHAPE, share_encoder_decoder_embeddings=False, decoder_vocab_size=19)
     assert VaswaniForCausalLM(two).config.vocab_size == 19 and VaswaniForMaskedLM(two).config.vocab_size == 23
-    deep = VaswaniConfig(
+    deep = tiny_config(
         **SHAPE | {"encoder_layers": 3, "decoder_layers": 2, "attention_window": [1, 2, 3, 4, 5]}
     )
     assert VaswaniForMaskedLM(deep).config.attention_window == [1, 2, 3]

@@ -11,7 +11,7 @@ from huggingface_hub import HfApi
 
 import vaswani_hf
 from vaswani_hf.checkpoint.loading import load_model
-from vaswani_hf.publish.push import HubError, fingerprint, push
+from vaswani_hf.publish.push import Destination, HubError, check_destination, fingerprint, push
 from vaswani_hf.translation.translator import Translator
 
 MODEL_FOLDER = Path(vaswani_hf.__file__).parent / "model"
@@ -195,6 +195,8 @@ def test_from_python_with_another_token_and_message(
     assert url == f"{hub.endpoint}/{name}/commit/{hub.repository(name).head()}"
     monkeypatch.setenv("HF_TOKEN", bob.token)
     assert hub.repository(name).titles()[0] == "Mine"
+    # Every user of the local Hub is a member of the organisation "team".
+    assert check_destination(Destination("team/model")).repo_id == "team/model"
     with pytest.raises(HubError, match=f"^`model` must be a checkpoint, but '{tmp_path}' has no config.json"):
         push(tmp_path, repo_id)
 

@@ -104,10 +104,14 @@ def plan_of(recipe, **options):
     return plan_run(recipe.task, recipe.data, recipe.tokenizer, recipe.model, recipe.training, **options)
 
 
+def small_config(**fields) -> VaswaniConfig:
+    return VaswaniConfig(**SMALL | fields)
+
+
 def cost(fields=None, rows=3, on_accelerator=False, accumulates=False, **training):
     """The planned cost of a step of a small model."""
     return step_cost(
-        VaswaniConfig(**SMALL | (fields or {})),
+        small_config(**(fields or {})),
         EncoderDecoderTraining(**training),
         rows=rows,
         source_length=LENGTH,
@@ -123,7 +127,7 @@ class RealStep:
     def __init__(self, fields, rows, **training):
         torch.manual_seed(0)
         self.training = EncoderDecoderTraining(**training)
-        self.model = VaswaniForSeq2SeqLM(VaswaniConfig(**SMALL | fields)).train()
+        self.model = VaswaniForSeq2SeqLM(small_config(**fields)).train()
         self.model.config.use_cache = False
         if self.training.gradient_checkpointing:
             # transformers 5.23 deprecates the older name of this method.
@@ -203,7 +207,7 @@ def test_the_operations_of_a_step_by_hand(on_accelerator):
 
 def test_a_window_leaves_a_query_fewer_keys():
     def flops(**fields):
-        config = VaswaniConfig(**SMALL | fields)
+        config = small_config(**fields)
         lengths = {"source_length": 256, "target_length": 256}
         return step_cost(config, EncoderDecoderTraining(), rows=1, on_accelerator=True, **lengths).batch_flops
 
@@ -272,7 +276,7 @@ def test_average_muon_and_frozen_weights_change_what_is_kept():
     assert cost(ema_decay=0.99).weights == 2 * plain.weights
     assert plain.optimizer - cost(optimizer="muon").optimizer == pytest.approx(matrices, abs=1000)
     frozen = cost(frozen=["encoder.layers"])
-    encoder = 4 * parameters_by_part(planned_model(VaswaniConfig(**SMALL)))["encoder"]["total"]
+    encoder = 4 * parameters_by_part(planned_model(small_config()))["encoder"]["total"]
     assert plain.gradients - frozen.gradients == encoder
     assert frozen.batch_flops < plain.batch_flops
 
@@ -300,13 +304,13 @@ def test_the_paper_s_runs_take_the_paper_s_hours_and_operations(base_plan):
 
 def test_the_side_with_fewer_tokens_has_shorter_sentences():
     training = EncoderDecoderTraining(source_tokens_per_batch=128, target_tokens_per_batch=512)
-    found = batch_cost(VaswaniConfig(**SMALL), training, VaswaniForSeq2SeqLM, 32)
+    found = batch_cost(small_config(), training, VaswaniForSeq2SeqLM, 32)
     assert (found.source_positions, found.target_positions) == (16 * 8, 16 * 32)
     longer = EncoderDecoderTraining(
         source_tokens_per_batch=128, target_tokens_per_batch=512, gradient_accumulation_steps=2
     )
     # A step of several batches also holds the gradients of the earlier batches.
-    assert batch_cost(VaswaniConfig(**SMALL), longer, VaswaniForSeq2SeqLM, 32).peak > found.peak
+    assert batch_cost(small_config(), longer, VaswaniForSeq2SeqLM, 32).peak > found.peak
 
 
 @pytest.fixture
