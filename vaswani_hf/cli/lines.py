@@ -97,8 +97,8 @@ def translate_remaining(
 def report_bad_lines(
     translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
 ) -> Iterator[Any]:
-    """Yield the translations, and report skipped lines on stderr. The first translation belongs to line `done
-    + 1` of `place`.
+    """Yield the translations, and report skipped lines on stderr. The first translation is the translation of
+    line `done + 1` of `place`.
     """
     number = done
     num_skipped = 0

@@ -78,8 +78,8 @@ from .text_rules_vaswani import (
 
 logger = logging.get_logger(__name__)
 
-# A tokenizer changes its own state during a call (truncation, language). Therefore only one thread at a time
-# may call a tokenizer.
+# Only one thread at a time may call a tokenizer, because a tokenizer changes its own state (truncation,
+# language) during a call.
 TOKENIZING = threading.RLock()
 # The maximum number of input tokens if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
@@ -155,8 +155,9 @@ class Word:
     Attributes:
         word (str): The word.
         confidence (float): The product of the probabilities of the word's tokens; 1 if all tokens are forced.
-            On Multi30k the product predicts whether the reference contains the word (AUC 0.787) better than
-            the geometric mean of the probabilities (0.782) or the lowest probability (0.785).
+            On Multi30k this confidence predicts whether the reference contains the word (AUC 0.787) better
+            than the geometric mean of the token probabilities (AUC 0.782) or the lowest token probability
+            (AUC 0.785).
     """
 
     word: str
@@ -438,7 +439,7 @@ class BaseTranslator:
         for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
             of_request = list(islice(segments, len(of_text)))
             if options.return_alignments and len(of_request) > 1:
-                self._count_words_of_text(of_request)
+                self._shift_word_indices(of_request)
             pieces: list[Segment] = []
             # The separators before, between and after the translated pieces.
             between = separators[:1]
@@ -503,7 +504,8 @@ class BaseTranslator:
         prefixed = [self.prefix + text for text in texts]
         tokenizer = self.source_tokenizer
         if hasattr(tokenizer, "_build_translation_inputs"):
-            # Tokenizers of multilingual models, such as mBART, need the languages.
+            # Pass the languages, because tokenizers of multilingual models, such as mBART, need the
+            # languages.
             settings = {"return_tensors": None, **languages, **settings}
             tokenizer = tokenizer._build_translation_inputs
         with TOKENIZING:
@@ -528,7 +530,7 @@ class BaseTranslator:
         num_before = len(self.prefix.split())
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
-    def _count_words_of_text(self, segments: list[Segment]) -> None:
+    def _shift_word_indices(self, segments: list[Segment]) -> None:
         """Change the word indices of the sentences of a text, so that the indices count from the beginning of
         the text.
         """
@@ -910,7 +912,7 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Copy the generation config, and set in the copy those settings of a call that affect scores."""
+    """Copy the generation config, and set in the copy the settings of a call that affect scores."""
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
@@ -941,8 +943,8 @@ def scored_translation(
     belongs to no word.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
-    # The search gives a forced language token and a forced `</s>` the probability 1, but counts both in the
-    # length.
+    # Count a forced language token and a forced `</s>` in the length only, because the search gives both
+    # tokens the probability 1 and counts both tokens in the length.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
     score = sum(log_probs) / length_penalty(max(1, length), config)
     if config.coverage_penalty and attention is not None:
@@ -1043,7 +1045,8 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
     """Return for each part of a text the phrases that the translation of the part must contain.
 
     If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
-    first part that contains the phrase. Otherwise the phrase is assigned to the longest part.
+    first part that contains the phrase. If no part contains the phrase, the phrase is assigned to the longest
+    part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))
@@ -1108,8 +1111,8 @@ class Backend(Protocol):
     def max_positions(self) -> float | None:
         """The maximum number of source tokens; infinite if there is no limit.
 
-        The value is None for all models except Vaswani models, because the translator truncates
-        the texts of no other models.
+        The value is None for all models except Vaswani models, because the translator cuts only the texts of
+        Vaswani models.
         """
         ...
 
@@ -1312,8 +1315,8 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # transformers counts the start token and the prompt in `max_length`. The default limit of
-            # transformers is 20 tokens.
+            # Subtract the start token and the prompt, because transformers counts both in `max_length`. The
+            # default limit of transformers is 20 tokens.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:

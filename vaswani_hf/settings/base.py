@@ -37,7 +37,7 @@ _EXPECTED = {
 
 
 # Options of `create_model`. A class that `create_model` makes has no source code with help strings. Turn the
-# option off, because pydantic would search all modules for the source code.
+# option `use_attribute_docstrings` off, because pydantic would search all modules for the source code.
 NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
@@ -116,7 +116,8 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if "a number" in expected and "an integer" in expected:
         expected.remove("an integer")
     value = first["input"]
-    # YAML 1.1 reads the words no and off as false, and the words yes and on as true.
+    # Recommend quotes, because YAML 1.1 reads the words no and off as false, and the words yes and on as
+    # true.
     is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)
     remedy = "; put the word in quotes" if is_word else ""
     return f"`{place}` must be {' or '.join(expected)}, but is {as_yaml(value)}{remedy}."
@@ -133,7 +134,7 @@ def _expected(error: ErrorDetails) -> str:
     words = _EXPECTED.get(error["type"])
     if words is None:
         return error["msg"]
-    # pydantic converts the limit 1 of a float field to 1.0. Show 1.
+    # Show the limit 1 instead of 1.0, because pydantic converts the limit 1 of a float field to 1.0.
     limits = {
         name: int(limit) if isinstance(limit, float) and limit.is_integer() else limit
         for name, limit in error.get("ctx", {}).items()
