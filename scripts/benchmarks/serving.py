@@ -10,6 +10,7 @@ latency of one sentence.
 import argparse
 import asyncio
 import contextlib
+import os
 import re
 import shlex
 import statistics
@@ -44,6 +45,12 @@ class Served(NamedTuple):
         """The resident memory in MiB."""
         return resident("VmRSS", self.process)
 
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU seconds of the service since its start. Other work on the machine hardly changes this time."""
+        fields = Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
 
 @contextlib.contextmanager
 def served(words: list[str]) -> Iterator[Served]:
@@ -65,8 +72,10 @@ def served(words: list[str]) -> Iterator[Served]:
         process.communicate()
 
 
-async def load(address: str, texts: list[str], num_clients: int, latencies: list[float]) -> None:
-    """Translate all texts with this number of clients. Append the seconds of each request to `latencies`."""
+async def load(address: str, target: str, texts: list[str], num_clients: int, latencies: list[float]) -> None:
+    """Translate all texts to the language `target` with this number of clients. Append the seconds of each
+    request to `latencies`.
+    """
     remaining = iter(texts)
     limits = httpx.Limits(max_connections=num_clients)
     async with httpx.AsyncClient(base_url=address, timeout=600, limits=limits) as client:
@@ -74,7 +83,8 @@ async def load(address: str, texts: list[str], num_clients: int, latencies: list
         async def one_client() -> None:
             for text in remaining:
                 start = time.perf_counter()
-                answer = await client.post("/v1/translations", json={"text": text})
+                fields = {"q": text, "source": "auto", "target": target}
+                answer = await client.post("/translate", json=fields)
                 answer.raise_for_status()
                 latencies.append(time.perf_counter() - start)
 
@@ -87,12 +97,14 @@ def milliseconds(seconds: list[float]) -> str:
     return f"p50 {1000 * percentiles[49]:.1f} ms, p99 {1000 * percentiles[98]:.1f} ms"
 
 
-def measure_load(services: dict[str, Served], texts: list[str], num_clients: int, rounds: int) -> None:
+def measure_load(
+    services: dict[str, Served], target: str, texts: list[str], num_clients: int, rounds: int
+) -> None:
     """Print the speed and the latency of each service with this number of clients."""
     latencies: dict[str, list[float]] = {name: [] for name in services}
 
     def work(name: str) -> None:
-        asyncio.run(load(services[name].address, texts, num_clients, latencies[name]))
+        asyncio.run(load(services[name].address, target, texts, num_clients, latencies[name]))
 
     times = in_turns({name: partial(work, name) for name in services}, rounds)
     print_times(times, "one request at a time", f"{num_clients} clients: ")
@@ -103,6 +115,18 @@ def measure_load(services: dict[str, Served], texts: list[str], num_clients: int
         print(
             f"{num_clients} clients: {name:28} {speed:9.1f} sentences/s, {milliseconds(measured)}", flush=True
         )
+
+
+def measure_sentence(service: Served, target: str, sentence: str, num_requests: int) -> None:
+    """Print the latency and the CPU time of one sentence. The requests come one after the other."""
+    asyncio.run(load(service.address, target, [sentence] * 10, 1, []))
+    latencies: list[float] = []
+    before = service.cpu_seconds
+    asyncio.run(load(service.address, target, [sentence] * num_requests, 1, latencies))
+    cpu = 1000 * (service.cpu_seconds - before) / num_requests
+    print(
+        f"one sentence, no wait for a batch: {milliseconds(latencies)}, {cpu:.1f} ms of CPU time", flush=True
+    )
 
 
 def main() -> None:
@@ -120,6 +144,7 @@ def main() -> None:
     parser.add_argument("--serve", default="", help="more options of `vaswani serve`, in one word")
     arguments = parser.parse_args()
     lines = arguments.source.read_text(encoding="utf-8").splitlines()
+    target = arguments.languages.partition(":")[2]
     texts = [lines[number % len(lines)] for number in range(arguments.requests)]
     common = [arguments.checkpoint, "--languages", arguments.languages, *shlex.split(arguments.serve)]
     print_header()
@@ -128,12 +153,11 @@ def main() -> None:
         for name, service in services.items():
             print(f"{name:28} ready after {service.seconds:.1f} s, {service.memory:.0f} MiB", flush=True)
         for num_clients in arguments.clients:
-            measure_load(services, texts, num_clients, arguments.rounds)
+            measure_load(services, target, texts, num_clients, arguments.rounds)
         if arguments.sentence is not None:
-            latencies: list[float] = []
-            address = services["one request at a time"].address
-            asyncio.run(load(address, [arguments.sentence] * (arguments.requests + 10), 1, latencies))
-            print(f"one sentence, no wait for a batch: {milliseconds(latencies[10:])}")
+            measure_sentence(
+                services["one request at a time"], target, arguments.sentence, arguments.requests
+            )
         for name, service in services.items():
             print(f"{name:28} {service.memory:.0f} MiB at the end")
 

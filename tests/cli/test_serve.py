@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("fastapi", reason="needs FastAPI: pip install '.[serve]'")
 httpx = pytest.importorskip("httpx", reason="the tests call the service with httpx: pip install '.[dev]'")
 
+from vaswani_hf.cli.serve import _listening_socket  # noqa: E402
+
 TEXTS = ["der Hund läuft", "zwei, nein", "Öl", "日本"]
 
 
@@ -87,6 +89,14 @@ def test_quantization_and_search_options(python, copier_checkpoint, copier):
     words = [copier_checkpoint, "--languages", "en:de", "--quantization", "int8", "--num_beams", "1"]
     with served(python, *words) as (_, client, _):
         assert translate(client, "der Hund").json() == {"translatedText": "der Hund"}
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement():
+    """The connections of clients inherit the option of the listening socket."""
+    with _listening_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_port_in_use(vaswani, copier_checkpoint):

@@ -127,7 +127,7 @@ def _listening_socket(host: str, port: int) -> socket.socket:
     """Open the port before the models are loaded, so that an error about the port comes immediately."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno not in _PORT_ERRORS:
             raise ValueError(
@@ -137,6 +137,10 @@ def _listening_socket(host: str, port: int) -> socket.socket:
             f"`--port` must be a free port, but {port} cannot be used ({os.strerror(error.errno)}); give another port, or 0 "
             "for any free port."
         ) from error
+    # uvicorn sends the header and the body of an answer separately. Without this option, the body waits 40 ms for
+    # the acknowledgement of the header. The sockets of the clients inherit the option.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def _curl_line(address: str, needs_key: bool, direction: Any) -> str:
