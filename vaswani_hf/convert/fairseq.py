@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import GenerationConfig
 
-from ..checkpoint.tokenizers import IMPORTED_MARK
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import Stub, header_of, load_weights, weight_file
 from .weights import WeightNames, to_interleaved
+from .word_tokenizers import word_tokenizer
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BOS, _PAD, _EOS, _UNK = range(4)
@@ -331,7 +330,7 @@ def _tokenizers(
         ids = _read_vocabulary(file)
         # Very old versions pad the vocabulary with the tokens madeupword0000 and so on, and list these tokens.
         require(f"tokens of {file.name}", len(ids), size, f"the model has {size:,} tokens")
-        tokenizer = _word_tokenizer(ids)
+        tokenizer = word_tokenizer(ids)
         if len(models) == 1:
             pieces = read_sentencepiece(models[0])
             tokenizer = fast_tokenizer(pieces, ids, pad="<pad>", start="<s>")
@@ -363,33 +362,6 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
             )
         ids.setdefault(token, len(ids))
     return ids
-
-
-def _word_tokenizer(ids: dict[str, int]) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that splits texts at spaces, and joins tokens that end with `@@` to the next token."""
-    backend = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.post_processor = processors.TemplateProcessing(
-        single=["$A", "</s>"], pair=["$A", "$B", "</s>"], special_tokens=[("</s>", _EOS)]
-    )
-    # The first decoder adds spaces between tokens. Its prefix never occurs in text.
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.WordPiece(prefix="\ue000", cleanup=False),
-            decoders.Fuse(),
-            decoders.Replace(Regex("@@( |$)"), ""),
-        ]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token="<s>",
-        pad_token="<pad>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
-        **{IMPORTED_MARK: True},
-    )
 
 
 FAIRSEQ = ImportFormat(
