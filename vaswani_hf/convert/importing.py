@@ -27,6 +27,7 @@ from .import_formats import Imported, ImportFormat, ReadOptions
 from .joeynmt import JOEYNMT
 from .marian import MARIAN_MT
 from .opennmt import OPENNMT_PY
+from .sockeye import SOCKEYE
 from .torch_transformer import TORCH_TRANSFORMER
 
 IMPORT_FORMATS: dict[str, ImportFormat] = {
@@ -41,6 +42,7 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
         OPENNMT_PY,
         EOLE,
         JOEYNMT,
+        SOCKEYE,
     )
 }
 
