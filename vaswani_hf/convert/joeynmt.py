@@ -101,13 +101,9 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     # With `tied_embeddings`, the file has a copy of the source embedding as the target embedding.
     weight_fields = shared_weights(own, model.get("tied_embeddings", False), model.get("tied_softmax", False))
     size_fields = sizes(own, _TITLE)
-    for name, tokens in zip(("vocab_size", "decoder_vocab_size"), vocabularies, strict=True):
-        require(
-            f"tokens of the vocabulary ({name})",
-            len(tokens),
-            size_fields[name],
-            "the weights have another size",
-        )
+    vocabulary_sizes = (size_fields["vocab_size"], size_fields["decoder_vocab_size"])
+    for file, tokens, size in zip(_VOCABULARY_FILES.values(), vocabularies, vocabulary_sizes, strict=True):
+        require(f"tokens of {file}", len(tokens), size, f"the model has {size:,} tokens")
     encoder = model["encoder"]
     dropout = encoder.get("dropout", 0.1)
     config = VaswaniConfig(

@@ -81,7 +81,7 @@ def _tokenizer(
 
 
 def _sentencepiece(
-    folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: Mapping[str, str]
+    folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: Mapping[str, Any]
 ) -> tuple[Any, str | None]:
     name = Path(options["model_file"]).name
     if not (folder / name).is_file():
@@ -92,7 +92,7 @@ def _sentencepiece(
     return fast_tokenizer(model, ids, **special), None
 
 
-def _words(ids: Mapping[str, int], special: Mapping[str, str]) -> PreTrainedTokenizerFast:
+def _words(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special["unknown"]))
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     # This decoder adds spaces between tokens. Its prefix never occurs in text.
@@ -100,7 +100,7 @@ def _words(ids: Mapping[str, int], special: Mapping[str, str]) -> PreTrainedToke
     return imported_tokenizer(backend, ids, **special)
 
 
-def _characters(ids: Mapping[str, int], special: Mapping[str, str]) -> PreTrainedTokenizerFast:
+def _characters(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special["unknown"]))
     backend.normalizer = normalizers.Replace(" ", _SPACE)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")

@@ -127,10 +127,9 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     tying = settings.get("weight_tying_type", "src_trg_softmax")
     weight_fields = shared_weights(own, "src" in tying and "trg" in tying, "softmax" in tying)
     size_fields = sizes(own, _TITLE)
-    for name, ids in zip(("vocab_size", "decoder_vocab_size"), vocabularies, strict=True):
-        require(
-            f"tokens of the vocabulary ({name})", len(ids), size_fields[name], "the weights have another size"
-        )
+    vocabulary_sizes = (size_fields["vocab_size"], size_fields["decoder_vocab_size"])
+    for file, ids, size in zip(_VOCABULARY_FILES, vocabularies, vocabulary_sizes, strict=True):
+        require(f"tokens of {file}", len(ids), size, f"the model has {size:,} tokens")
     positions = _POSITIONS[encoder["positional_embedding_type"]]
     own, num_positions = _with_positions(own, positions, size_fields["d_model"])
     of_encoder, of_decoder = _norm_position(encoder), _norm_position(decoder)
