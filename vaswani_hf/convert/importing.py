@@ -28,6 +28,7 @@ from .joeynmt import JOEYNMT
 from .marian import MARIAN_MT
 from .opennmt import OPENNMT_PY
 from .sockeye import SOCKEYE
+from .tensor2tensor import TENSOR2TENSOR
 from .torch_transformer import TORCH_TRANSFORMER
 
 IMPORT_FORMATS: dict[str, ImportFormat] = {
@@ -43,6 +44,7 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
         EOLE,
         JOEYNMT,
         SOCKEYE,
+        TENSOR2TENSOR,
     )
 }
 
