@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import GenerationConfig
 
-from ..checkpoint.tokenizers import IMPORTED_MARK
 from ..model.configuration_vaswani import VaswaniConfig
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import Stub, header_of, load_weights, weight_file
 from .weights import WeightNames, to_interleaved
+from .word_tokenizers import word_tokenizer
 
 _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BOS, _PAD, _EOS, _UNK = range(4)
@@ -345,7 +344,7 @@ def _tokenizers(
         # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000, and list these
         # tokens in the dictionary file.
         require(f"tokens of {file.name}", len(ids), size, f"the model has {size:,} tokens")
-        tokenizer = _word_tokenizer(ids)
+        tokenizer = word_tokenizer(ids)
         if len(models) == 1:
             pieces = read_sentencepiece(models[0])
             tokenizer = fast_tokenizer(pieces, ids, pad="<pad>", start="<s>")
@@ -377,36 +376,6 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
             )
         ids.setdefault(token, len(ids))
     return ids
-
-
-def _word_tokenizer(ids: dict[str, int]) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that splits texts at spaces, and joins tokens that end with `@@` to the next
-    token.
-    """
-    backend = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.post_processor = processors.TemplateProcessing(
-        single=["$A", "</s>"], pair=["$A", "$B", "</s>"], special_tokens=[("</s>", _EOS)]
-    )
-    # The WordPiece decoder adds a space before each token that does not begin with the prefix. The prefix
-    # never occurs in text, so the decoder adds a space before each token.
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.WordPiece(prefix="\ue000", cleanup=False),
-            decoders.Fuse(),
-            decoders.Replace(Regex("@@( |$)"), ""),
-        ]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token="<s>",
-        pad_token="<pad>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
-        **{IMPORTED_MARK: True},
-    )
 
 
 FAIRSEQ = ImportFormat(

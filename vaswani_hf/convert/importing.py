@@ -24,8 +24,11 @@ from .fairseq import FAIRSEQ
 from .formats import TOLERANCE, alternatives, sample_batch
 from .fsmt_m2m100 import FSMT, M2M100
 from .import_formats import Imported, ImportFormat, ReadOptions
+from .joeynmt import JOEYNMT
 from .marian import MARIAN_MT
 from .opennmt import OPENNMT_PY
+from .sockeye import SOCKEYE
+from .tensor2tensor import TENSOR2TENSOR
 from .torch_transformer import TORCH_TRANSFORMER
 
 IMPORT_FORMATS: dict[str, ImportFormat] = {
@@ -39,6 +42,9 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
         ANNOTATED_TRANSFORMER,
         OPENNMT_PY,
         EOLE,
+        JOEYNMT,
+        SOCKEYE,
+        TENSOR2TENSOR,
     )
 }
 

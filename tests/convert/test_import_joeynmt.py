@@ -1,0 +1,211 @@
+"""The import of JoeyNMT: log-probabilities and token ids that JoeyNMT 2.3.0 has computed, and refusals.
+
+recorded/joeynmt.pt has two models that JoeyNMT has trained on number words, without the tables of positions. "word"
+has no key `layer_norm`, different factors `alpha` and two vocabularies. "sp" is pre-norm, and has a SentencePiece
+model and one joint vocabulary.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.cli import main
+from vaswani_hf.convert.joeynmt import NAMES
+from vaswani_hf.convert.joeynmt_tokenizers import joeynmt_tokenizers
+from vaswani_hf.model.modeling_vaswani import sinusoids
+
+RECORDED = Path(__file__).parent / "recorded" / "joeynmt.pt"
+CASES = ["word", "sp"]
+
+
+@pytest.fixture
+def recorded():
+    return torch.load(RECORDED, weights_only=True)
+
+
+def write(case, folder, change=lambda settings: None):
+    """Write a folder as JoeyNMT. `change` changes the settings of config.yaml."""
+    folder.mkdir()
+    for name, content in case["files"].items():
+        (folder / name).write_bytes(content.numpy().tobytes())
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    change(settings)
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    table = sinusoids(torch.arange(5000), 32).unsqueeze(0)
+    state = case["state"] | {f"{stack}.pe.pe": table for stack in ("encoder", "decoder")}
+    torch.save({"model_state": state, "stats_state": {"steps": 9}}, folder / "best.ckpt")
+    return folder
+
+
+def differences(folder, case):
+    ours = VaswaniForSeq2SeqLM.from_pretrained(folder).eval()
+    source, target = case["input_ids"], case["decoder_input_ids"]
+    with torch.no_grad():
+        logits = ours(
+            input_ids=source,
+            attention_mask=(source != 1).long(),
+            decoder_input_ids=target,
+            decoder_attention_mask=(target != 1).long(),
+        ).logits
+    classes = [0, *range(2, logits.shape[-1])]
+    found = logits.log_softmax(-1)[..., classes] - case["log_probs"][..., classes]
+    return found[target != 1].abs().max()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_imported_model_computes_the_log_probabilities_of_joeynmt(recorded, tmp_path, name):
+    if name == "sp":
+        pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
+    case = recorded[name]
+    report = import_checkpoint(write(case, tmp_path / "joeynmt"), tmp_path / "ours")
+    assert report.format == "joeynmt"
+    assert differences(tmp_path / "ours", case) < 1e-5
+    ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+    search = ours.generation_config
+    assert (search.num_beams, search.length_penalty, search.length_penalty_type) == (5, 1.0, "gnmt")
+    assert search.max_new_tokens == 40
+    config = ours.config
+    is_word = name == "word"
+    assert config.final_norm is (False if is_word else None)
+    assert (config.norm_position, config.norm_position_of_decoder) == ("pre", "post" if is_word else None)
+    assert config.tie_word_embeddings is not is_word
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_joeynmt_itself_computes_the_same(recorded, tmp_path, name):
+    pytest.importorskip("joeynmt.model", reason="needs JoeyNMT: pip install joeynmt")
+    report = import_checkpoint(write(recorded[name], tmp_path / "joeynmt"), tmp_path / "ours")
+    assert report.difference is not None and report.difference < 1e-4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_tokenizers_give_the_ids_of_joeynmt(recorded, tmp_path, name):
+    if name == "sp":
+        pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
+    case = recorded[name]
+    folder = write(case, tmp_path / "joeynmt")
+    assert main(["import", str(folder), str(tmp_path / "ours")]) == 0
+    source, target = load_tokenizers(tmp_path / "ours")
+    assert [source(text).input_ids for text in case["texts"]] == case["ids"]
+    texts = [target.decode(ids, skip_special_tokens=True) for ids in case["target_ids"]]
+    assert texts == case["target_texts"]
+    translator = Translator.from_pretrained(tmp_path / "ours")
+    assert list(translator.translate(["nine hundred eighty three"])) == ["neun hundert drei und achtzig"]
+
+
+def test_the_level_char_gives_the_tokens_of_joeynmt(recorded, tmp_path):
+    side = {"level": "char", "lowercase": True, "normalize": True}
+    characters = recorded["characters"]
+    letters = sorted({letter for text in characters for letter in text})
+    vocabulary = ["<unk>", "<pad>", "<s>", "</s>", *letters]
+    (source, target), notes = joeynmt_tokenizers(tmp_path, (side, side), (vocabulary, vocabulary))
+    assert source is target and not notes
+    texts = recorded["word"]["texts"]
+    assert [source.convert_ids_to_tokens(source(text).input_ids[:-1]) for text in texts] == characters
+    assert source.decode(source("one  two ?").input_ids, skip_special_tokens=True) == "one two?"
+
+
+TOKENIZERS = {
+    "subword-nmt": ({"level": "bpe", "tokenizer_type": "subword-nmt"}, "segments with subword-nmt"),
+    "Moses": ({"tokenizer_cfg": {"pretokenizer": "moses"}}, "tokenizes with moses"),
+    "missing model": (
+        {"level": "bpe", "tokenizer_cfg": {"model_file": "data/x.model"}},
+        "lacks the SentencePiece model x.model",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_other_tokenizers_split_segmented_texts_at_spaces(tmp_path, case):
+    side, note = case
+    vocabulary = ["<unk>", "<pad>", "<s>", "</s>", "thir@@", "ty", "one"]
+    (source, _), notes = joeynmt_tokenizers(tmp_path, (side, side), (vocabulary, vocabulary))
+    assert source("thir@@ ty one x").input_ids == [4, 5, 6, 0, 3]
+    assert source.decode([4, 5, 6, 3], skip_special_tokens=True) == "thirty one"
+    assert len(notes) == 1 and note in notes[0]
+
+
+def test_the_table_of_names_is_used_in_both_directions(recorded):
+    state = recorded["word"]["state"]
+    back = NAMES.to_theirs(NAMES.to_ours(state, "JoeyNMT"))
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def change(section, **values):
+    """A function that changes values of a section of config.yaml, such as "model.encoder"."""
+
+    def changed(settings):
+        for name in section.split("."):
+            settings = settings.setdefault(name, {})
+        settings.update(values)
+
+    return changed
+
+
+REFUSED = {
+    "recurrent": (change("model.encoder", type="recurrent"), "has `encoder.type` 'recurrent'"),
+    "activation": (change("model.encoder", activation="tanh"), "has `activation` 'tanh'"),
+    "two activations": (change("model.decoder", activation="relu"), "has `decoder.activation` 'relu'"),
+    "scale": (change("model.decoder.embeddings", scale=False), "has `decoder.embeddings.scale` False"),
+    "prompts": (change("data.special_symbols", sep_token="<sep>"), "has `sep_token` '<sep>'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_settings_are_refused(recorded, tmp_path, name):
+    changed, message = REFUSED[name]
+    folder = write(recorded["word"], tmp_path / "joeynmt", changed)
+    with pytest.raises(ValueError, match=message):
+        import_checkpoint(folder, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def damage_vocabulary(folder):
+    (folder / "src_vocab.txt").unlink()
+
+
+def cut_vocabulary(folder):
+    lines = (folder / "trg_vocab.txt").read_text().splitlines()
+    (folder / "trg_vocab.txt").write_text("\n".join(lines[:-1]))
+
+
+def cut_weights(folder):
+    (folder / "best.ckpt").write_bytes((folder / "best.ckpt").read_bytes()[:1000])
+
+
+def remove_weights(folder):
+    (folder / "best.ckpt").unlink()
+
+
+def damage_config(folder):
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text + "\n}")
+
+
+def empty_section(folder):
+    (folder / "config.yaml").write_text("data: 1\ntraining: 1\nmodel: 1\n")
+
+
+DAMAGE = {
+    damage_vocabulary: "must have the vocabulary src_vocab.txt, but has not",
+    cut_vocabulary: "has `tokens of trg_vocab.txt` ",
+    cut_weights: "'best.ckpt' is not a file of torch.save, or is incomplete",
+    remove_weights: "must have best.ckpt or one `.ckpt` file, but has no such file",
+    damage_config: "config.yaml of 'joeynmt' cannot be read",
+    empty_section: "must have the keys of `data.src`, but has not",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_a_damaged_folder_is_refused_in_one_sentence(recorded, tmp_path, capsys, damage):
+    folder = write(recorded["word"], tmp_path / "joeynmt")
+    damage(folder)
+    assert main(["import", str(folder), str(tmp_path / "ours")]) == 1
+    error = capsys.readouterr().err
+    assert DAMAGE[damage] in error and "Traceback" not in error
+    assert not (tmp_path / "ours").exists()

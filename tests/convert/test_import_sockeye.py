@@ -1,0 +1,206 @@
+"""The import of Sockeye 3: log-probabilities that Sockeye 3.1.34 has computed, tokenizers, and refusals.
+
+recorded/sockeye.pt has a pre-norm model that Sockeye has trained on number words ("trained"), and a post-norm model
+with learned positions and random weights ("post_norm").
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers
+from vaswani_hf.cli import main
+
+RECORDED = Path(__file__).parent / "recorded" / "sockeye.pt"
+CASES = ["trained", "post_norm"]
+EXPECTED = {
+    "trained": {"norm_position": "pre", "tie_word_embeddings": True, "position_embedding": "sinusoidal"},
+    "post_norm": {
+        "norm_position": "post",
+        "tie_word_embeddings": False,
+        "position_embedding": "learned",
+        "max_position_embeddings": 18,
+        "activation_function": "silu",
+    },
+}
+
+
+@pytest.fixture
+def recorded():
+    return torch.load(RECORDED, weights_only=True)
+
+
+def write(case, folder):
+    """Write a folder as Sockeye."""
+    folder.mkdir()
+    for name, content in case["files"].items():
+        (folder / name).write_bytes(content.numpy().tobytes())
+    torch.save(case["state"], folder / "params.best")
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_imported_model_computes_the_log_probabilities_of_sockeye(recorded, tmp_path, name):
+    case = recorded[name]
+    report = import_checkpoint(write(case, tmp_path / "sockeye"), tmp_path / "ours")
+    assert report.format == "sockeye"
+    ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
+    expected = {"layer_norm_eps": 1e-6, "lm_head_bias": True, "attention_bias": False} | EXPECTED[name]
+    assert expected.items() <= ours.config.to_dict().items()
+    source, target = case["input_ids"], case["decoder_input_ids"]
+    with torch.no_grad():
+        logits = ours(
+            input_ids=source,
+            attention_mask=(source != 0).long(),
+            decoder_input_ids=target,
+            decoder_attention_mask=(target != 0).long(),
+        ).logits
+    differences = logits.log_softmax(-1)[..., 1:] - case["log_probs"][..., 1:]
+    assert differences[target != 0].abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sockeye_itself_computes_the_same(recorded, tmp_path, name):
+    pytest.importorskip("sockeye.model", reason="needs Sockeye: pip install sockeye")
+    report = import_checkpoint(write(recorded[name], tmp_path / "sockeye"), tmp_path / "ours")
+    assert report.difference is not None and report.difference < 1e-4
+
+
+def test_the_imported_model_translates(recorded, tmp_path, capsys):
+    folder = write(recorded["trained"], tmp_path / "sockeye")
+    assert main(["import", str(folder), str(tmp_path / "ours")]) == 0
+    assert "The tokenizers split texts at spaces" in capsys.readouterr().out
+    source, target = load_tokenizers(tmp_path / "ours")
+    ids = json.loads((folder / "vocab.src.0.json").read_text())
+    assert source("seven x hundred").input_ids == [ids["seven"], 1, ids["hundred"], 3]
+    assert target.pad_token_id == 0
+    translator = Translator.from_pretrained(tmp_path / "ours")
+    assert list(translator.translate(["nine hundred eighty three"])) == ["neun hundert drei und achtzig"]
+
+
+def test_sentencepiece_models_segment_the_texts(recorded, tmp_path):
+    sentencepiece = pytest.importorskip(
+        "sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'"
+    )
+    pytest.importorskip("google.protobuf")
+    texts = ["one two three four", "two four one", "three one two"]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(tmp_path / "joint"), vocab_size=16, minloglevel=2
+    )
+    model = sentencepiece.SentencePieceProcessor(str(tmp_path / "joint.model"))
+    pieces = [model.id_to_piece(number) for number in range(3, len(model))]
+    case = recorded["trained"]
+    folder = write(case, tmp_path / "sockeye")
+    size = len(json.loads((folder / "vocab.src.0.json").read_text()))
+    tokens = ["<pad>", "<unk>", "<s>", "</s>", *pieces]
+    tokens += [f"<pad{number}>" for number in range(len(tokens), size)]
+    for file in ("vocab.src.0.json", "vocab.trg.0.json"):
+        (folder / file).write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+    import_checkpoint(folder, tmp_path / "ours", vocabularies=(tmp_path / "joint.model",))
+    source, target = load_tokenizers(tmp_path / "ours")
+    assert source is target
+    assert source("two three").tokens() == [*model.encode("two three", out_type=str), "</s>"]
+    assert source.decode(source("two three").input_ids, skip_special_tokens=True) == "two three"
+
+
+# The text of the file `config`, the text that replaces it, and a part of the message.
+REFUSED = {
+    "ssru": (
+        "decoder_type: transformer",
+        "decoder_type: ssru_transformer",
+        "`decoder_type` 'ssru_transformer'",
+    ),
+    "lhuc": ("use_lhuc: false", "use_lhuc: true", "`use_lhuc` True"),
+    "glu": ("use_glu: false", "use_glu: true", "`use_glu` True"),
+    "factors": (
+        "factor_configs: null",
+        "factor_configs: [!FactorConfig {vocab_size: 9}]",
+        "`num_source_factors` 2",
+    ),
+    "selection": (
+        "neural_vocab_selection: null",
+        "neural_vocab_selection: logit_max",
+        "`neural_vocab_selection` 'logit_max'",
+    ),
+    "prepended": (
+        "block_prepended_cross_attention: false",
+        "block_prepended_cross_attention: true",
+        "`block_prepended_cross_attention` True",
+    ),
+    "sequence": ("postprocess_sequence: dr", "postprocess_sequence: drn", "`postprocess_sequence` 'n:drn'"),
+    "activation": ("act_type: relu", "act_type: tanh", "`act_type` 'tanh'"),
+    "positions": ("embedding_type: fixed", "embedding_type: none", "`positional_embedding_type` 'none'"),
+    "heads": ("attention_heads: 4", "attention_heads: 5", "`attention_heads` 5"),
+    "int8": ("dtype: float32", "dtype: int8", "`dtype` 'int8'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_models_are_refused(recorded, tmp_path, name):
+    old, new, message = REFUSED[name]
+    folder = write(recorded["trained"], tmp_path / "sockeye")
+    text = (folder / "config").read_text()
+    assert old in text
+    (folder / "config").write_text(text.replace(old, new))
+    with pytest.raises(ValueError, match=f"The original has {re.escape(message)}, and cannot be imported"):
+        import_checkpoint(folder, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def quantize(folder):
+    # The quantized linear layers of PyTorch store a pair of a weight and a bias.
+    state = torch.load(folder / "params.best", weights_only=True)
+    weight = state.pop("encoder.layers.0.ff.ff1.weight")
+    pair = (weight, state.pop("encoder.layers.0.ff.ff1.bias"))
+    state["encoder.layers.0.ff.ff1._packed_params._packed_params"] = pair
+    torch.save(state, folder / "params.best")
+
+
+def remove_weights(folder):
+    (folder / "params.best").unlink()
+
+
+def cut_weights(folder):
+    (folder / "params.best").write_bytes((folder / "params.best").read_bytes()[:1000])
+
+
+def remove_vocabulary(folder):
+    (folder / "vocab.trg.0.json").unlink()
+
+
+def change_ids(folder):
+    (folder / "vocab.src.0.json").write_text('{"<pad>": 0, "<unk>": 2, "<s>": 1, "</s>": 3}')
+
+
+def cut_config(folder):
+    text = (folder / "config").read_text()
+    (folder / "config").write_text(text[: text.index("config_encoder")])
+
+
+def damage_config(folder):
+    (folder / "config").write_text("!ModelConfig {")
+
+
+DAMAGE = {
+    quantize: "must consist of tensors, but does not",
+    remove_weights: "must have the weights params.best, but has not",
+    cut_weights: "'params.best' is not a file of torch.save, or is incomplete",
+    remove_vocabulary: "it has no vocab.trg.0.json",
+    change_ids: "vocab.src.0.json of 'sockeye' must give <pad>, <unk>, <s> and </s> the ids 0 to 3",
+    cut_config: "must have the section `config_encoder`, but has not",
+    damage_config: "`config` of 'sockeye' cannot be read",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_a_damaged_folder_is_refused_in_one_sentence(recorded, tmp_path, capsys, damage):
+    folder = write(recorded["trained"], tmp_path / "sockeye")
+    damage(folder)
+    assert main(["import", str(folder), str(tmp_path / "ours")]) in (1, 2)
+    error = capsys.readouterr().err
+    assert DAMAGE[damage] in error and "Traceback" not in error
+    assert not (tmp_path / "ours").exists()

@@ -1,0 +1,249 @@
+"""The import of tensor2tensor. tensor2tensor does not install on current versions of Python, so the reference is a
+forward pass in NumPy that this file defines after the source of tensor2tensor 1.15.
+
+If TensorFlow is installed, TensorFlow writes and reads the checkpoints. Otherwise a module with the two functions
+that the import calls replaces TensorFlow, and the checkpoints are files of NumPy.
+"""
+
+import json
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from vaswani_hf import VaswaniForSeq2SeqLM, import_checkpoint
+from vaswani_hf.cli import main
+
+HAS_TENSORFLOW = find_spec("tensorflow") is not None
+D, FFN, HEADS, SOURCE, TARGET = 16, 24, 2, 19, 19
+REPLACEMENT = """
+import types
+import numpy
+
+
+class Reader:
+    def __init__(self, prefix):
+        try:
+            self.arrays = dict(numpy.load(prefix + ".npz"))
+        except Exception as error:
+            raise ValueError("damaged") from error
+
+    def get_variable_to_shape_map(self):
+        return {name: array.shape for name, array in self.arrays.items()}
+
+    def get_tensor(self, name):
+        return self.arrays[name]
+
+
+train = types.SimpleNamespace(latest_checkpoint=lambda folder: None, load_checkpoint=Reader)
+"""
+
+
+@pytest.fixture(autouse=True)
+def tensorflow(tmp_path_factory, monkeypatch):
+    if not HAS_TENSORFLOW:
+        folder = tmp_path_factory.mktemp("modules")
+        (folder / "tensorflow.py").write_text(REPLACEMENT)
+        monkeypatch.syspath_prepend(folder)
+        yield
+        sys.modules.pop("tensorflow", None)
+        return
+    yield
+
+
+def variables(is_pre, is_shared):
+    """The variables of a model with random weights, under the names of tensor2tensor."""
+    draw = np.random.default_rng(0)
+
+    def array(*shape):
+        return (draw.standard_normal(shape) * 0.3).astype(np.float32)
+
+    found = {"transformer/body/target_space_embedding/kernel": array(32, D)}
+    kinds = ["shared"] if is_shared else ["input_emb", "target_emb", "softmax"]
+    for kind in kinds:
+        table = array(SOURCE, D)
+        for number, rows in enumerate(np.array_split(table, 16)):
+            found[f"transformer/symbol_modality_{SOURCE}_{D}/{kind}/weights_{number}"] = rows
+    position = "layer_prepostprocess" if is_pre else "layer_postprocess"
+
+    def add_norm(scope, name):
+        found[f"{scope}/{name}/layer_norm/layer_norm_scale"] = 1 + array(D)
+        found[f"{scope}/{name}/layer_norm/layer_norm_bias"] = array(D)
+
+    attentions = {"encoder": ["self_attention"], "decoder": ["self_attention", "encdec_attention"]}
+    for stack, names in attentions.items():
+        for layer in range(2):
+            scope = f"transformer/body/{stack}/layer_{layer}"
+            for name in names:
+                for part in ("q", "k", "v", "output_transform"):
+                    found[f"{scope}/{name}/multihead_attention/{part}/kernel"] = array(D, D)
+                add_norm(f"{scope}/{name}", position)
+            for number, shape in ((1, (D, FFN)), (2, (FFN, D))):
+                found[f"{scope}/ffn/conv{number}/kernel"] = array(*shape)
+                found[f"{scope}/ffn/conv{number}/bias"] = array(shape[1])
+            add_norm(f"{scope}/ffn", position)
+        if is_pre:
+            add_norm(f"transformer/body/{stack}", "layer_prepostprocess")
+    found["training/transformer/body/encoder/layer_0/ffn/conv1/kernel/Adam"] = array(D, FFN)
+    found["global_step"] = np.array(9, dtype=np.int64)
+    return found
+
+
+def write(folder, found, hparams):
+    folder.mkdir()
+    prefix = str(folder / "model.ckpt-9")
+    if HAS_TENSORFLOW:
+        import tensorflow
+
+        tensorflow.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(found),
+            shape_and_slices=[""] * len(found),
+            tensors=list(found.values()),
+        )
+    else:
+        np.savez(prefix + ".npz", **found)
+        (folder / "model.ckpt-9.index").write_text("\n".join(found))
+    (folder / "hparams.json").write_text(json.dumps(hparams))
+    return folder
+
+
+def log_probs(found, source, target, is_pre, target_space):
+    """The log-probabilities [T, V] of one sentence pair without padding. `target` begins with the first token."""
+
+    def table(kind):
+        shards = [
+            found.get(f"transformer/symbol_modality_{SOURCE}_{D}/{kind}/weights_{i}") for i in range(16)
+        ]
+        return table("shared") if shards[0] is None else np.concatenate(shards)
+
+    def norm(x, scope):
+        scale = found[f"{scope}/layer_norm/layer_norm_scale"]
+        centred = x - x.mean(-1, keepdims=True)
+        root = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+        return centred / root * scale + found[f"{scope}/layer_norm/layer_norm_bias"]
+
+    def softmax(x):
+        exponentials = np.exp(x - x.max(-1, keepdims=True))
+        return exponentials / exponentials.sum(-1, keepdims=True)
+
+    def attention(x, scope, is_causal, memory=None):
+        memory = x if memory is None else memory
+        q, k, v = (
+            states @ found[f"{scope}/multihead_attention/{part}/kernel"]
+            for part, states in (("q", x), ("k", memory), ("v", memory))
+        )
+        heads = []
+        for head in np.split(np.arange(D), HEADS):
+            scores = q[:, head] * (D // HEADS) ** -0.5 @ k[:, head].T
+            if is_causal:
+                scores = np.where(np.tril(np.ones_like(scores)) > 0, scores, -1e9)
+            heads.append(softmax(scores) @ v[:, head])
+        return np.concatenate(heads, -1) @ found[f"{scope}/multihead_attention/output_transform/kernel"]
+
+    def feed_forward(x, scope):
+        inner = np.maximum(x @ found[f"{scope}/conv1/kernel"] + found[f"{scope}/conv1/bias"], 0)
+        return inner @ found[f"{scope}/conv2/kernel"] + found[f"{scope}/conv2/bias"]
+
+    def sublayer(x, function, scope, *arguments):
+        if is_pre:
+            return x + function(norm(x, f"{scope}/layer_prepostprocess"), scope, *arguments)
+        return norm(x + function(x, scope, *arguments), f"{scope}/layer_postprocess")
+
+    def timing(length):
+        timescales = np.exp(-np.arange(D // 2) * np.log(10000) / (D // 2 - 1))
+        angles = np.arange(length)[:, None] * timescales
+        return np.concatenate((np.sin(angles), np.cos(angles)), 1)
+
+    def stack(x, name, memory=None):
+        for layer in range(2):
+            scope = f"transformer/body/{name}/layer_{layer}"
+            x = sublayer(x, attention, f"{scope}/self_attention", memory is not None)
+            if memory is not None:
+                x = sublayer(x, attention, f"{scope}/encdec_attention", False, memory)
+            x = sublayer(x, feed_forward, f"{scope}/ffn")
+        return norm(x, f"transformer/body/{name}/layer_prepostprocess") if is_pre else x
+
+    inputs = table("input_emb")[source] * D**0.5
+    inputs += found["transformer/body/target_space_embedding/kernel"][target_space]
+    memory = stack(inputs + timing(len(source)), "encoder")
+    outputs = table("target_emb")[target] * D**0.5
+    shifted = np.concatenate((np.zeros((1, D)), outputs[:-1]))
+    logits = stack(shifted + timing(len(target)), "decoder", memory) @ table("softmax").T
+    # `<pad>` has probability 0 in this package.
+    logits[:, 0] = -1e9
+    return np.log(softmax(logits)[:, 1:])
+
+
+HPARAMS = {
+    "num_heads": HEADS,
+    "layer_preprocess_sequence": "n",
+    "layer_postprocess_sequence": "da",
+    "pos": "timing",
+}
+POST = {"layer_preprocess_sequence": "none", "layer_postprocess_sequence": "dan"}
+
+
+@pytest.mark.parametrize(
+    "is_pre, is_shared, target_space", [(True, True, 0), (False, True, 3), (True, False, 0)]
+)
+def test_the_imported_model_computes_the_reference(tmp_path, is_pre, is_shared, target_space):
+    found = variables(is_pre, is_shared)
+    hparams = HPARAMS if is_pre else HPARAMS | POST
+    folder = write(tmp_path / "t2t", found, hparams | {"target_space_id": target_space})
+    report = import_checkpoint(folder, tmp_path / "ours")
+    assert report.format == "tensor2tensor" and "No tokenizers were written" in report.text
+    source, target = [5, 9, 2, 18, 7, 1], [3, 11, 4, 8, 1]
+    ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
+    with torch.no_grad():
+        logits = ours(
+            input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0, *target[:-1]]])
+        ).logits
+    expected = torch.tensor(log_probs(found, source, target, is_pre, target_space)).float()
+    assert (logits.log_softmax(-1)[0, :, 1:] - expected).abs().max() < 1e-5
+    assert ours.config.tie_word_embeddings is is_shared
+    assert ours.generation_config.length_penalty_type == "gnmt"
+
+
+REFUSED = {
+    "positions": ({"pos": "emb"}, "has `pos` 'emb', and cannot be imported"),
+    "relative": (
+        {"self_attention_type": "dot_product_relative"},
+        "has `self_attention_type` 'dot_product_relative'",
+    ),
+    "experts": ({"ffn_layer": "local_moe"}, "has `ffn_layer` 'local_moe'"),
+    "norm": ({"norm_type": "noam"}, "has `norm_type` 'noam'"),
+    "sequence": ({"layer_postprocess_sequence": "dan"}, "has `layer_postprocess_sequence` 'dan'"),
+    "heads": ({"num_heads": 5}, "has `num_heads` 5"),
+    "space": ({"target_space_id": 32}, "has `target_space_id` 32"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_other_hyperparameters_are_refused(tmp_path, case):
+    hparams, message = case
+    folder = write(tmp_path / "t2t", variables(True, True), HPARAMS | hparams)
+    with pytest.raises(ValueError, match=message):
+        import_checkpoint(folder, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_a_file_gives_the_hyperparameters(tmp_path, capsys):
+    folder = write(tmp_path / "t2t", variables(True, True), HPARAMS)
+    (folder / "hparams.json").unlink()
+    words = ["import", str(folder / "model.ckpt-9.index"), str(tmp_path / "ours")]
+    assert main(words) == 2
+    assert "`num_heads`" in capsys.readouterr().err
+    (tmp_path / "facts.yaml").write_text("num_heads: 2\n")
+    assert main([*words, "--config", str(tmp_path / "facts.yaml")]) == 0
+
+
+def test_a_damaged_checkpoint_is_refused_in_one_sentence(tmp_path, capsys):
+    folder = write(tmp_path / "t2t", variables(True, True), HPARAMS)
+    for file in [*folder.glob("*.data-*"), *folder.glob("*.npz")]:
+        file.write_bytes(file.read_bytes()[:50])
+    assert main(["import", str(folder), str(tmp_path / "ours")]) == 1
+    assert "The checkpoint 'model.ckpt-9' cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "ours").exists()

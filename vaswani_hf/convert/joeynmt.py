@@ -1,0 +1,370 @@
+"""Imports models of JoeyNMT 2: a folder with config.yaml, a `.ckpt` file, src_vocab.txt and trg_vocab.txt.
+
+The differences from the paper: biases in the attention; LayerNorm with eps 1e-6. The key `layer_norm` of a stack is
+"pre" (with a LayerNorm at the end of the stack) or "post". Without the key, the encoder is pre-norm without a
+LayerNorm at its end, and the decoder is post-norm.
+
+A sub-layer computes Sublayer(x) + alpha * x. The import multiplies weights by powers of alpha, so that the imported
+model computes Sublayer(x) + x. The multiplication also changes the variance in each LayerNorm, and the eps is not
+adapted: LayerNorm changes by less than one part in 100,000 if the variance is above 0.1.
+"""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import yaml
+from transformers import GenerationConfig
+
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import EXCLUDED_LOGIT
+from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .joeynmt_tokenizers import joeynmt_tokenizers
+from .unpickling import load_weights
+from .weights import WeightNames, shared_weights, sizes
+
+_TITLE = "JoeyNMT"
+_CONFIG_FILE = "config.yaml"
+_WEIGHT_FILES = "*.ckpt"
+_VOCABULARY_FILES = {"src": "src_vocab.txt", "trg": "trg_vocab.txt"}
+_LAYER_NORM_EPS = 1e-6
+# Every vocabulary of JoeyNMT begins with these tokens, in this order.
+_SPECIAL_TOKENS = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+_UNK, _PAD, _BOS, _EOS = range(4)
+# The training state in a checkpoint may have numbers of NumPy.
+_CLASSES = (
+    "numpy.dtype",
+    "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray.scalar",
+    "numpy.dtypes.Float64DType",
+    "numpy.dtypes.Float32DType",
+    "numpy.dtypes.Int64DType",
+)
+# For each activation of JoeyNMT, the name in transformers.
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
+# For each attention of a stack, the names of the attention and of its LayerNorm in JoeyNMT.
+_ATTENTIONS = {
+    "encoder": {"self_attn": ("src_src_att", "layer_norm")},
+    "decoder": {
+        "self_attn": ("trg_trg_att", "x_layer_norm"),
+        "encoder_attn": ("src_trg_att", "dec_layer_norm"),
+    },
+}
+_PROJECTIONS = {"q_layer": "q_proj", "k_layer": "k_proj", "v_layer": "v_proj", "output_layer": "out_proj"}
+_FEED_FORWARD = {"pwff_layer.0": "fc1", "pwff_layer.3": "fc2", "layer_norm": "final_layer_norm"}
+
+
+def _names() -> dict[str, str | tuple[str, ...]]:
+    names: dict[str, str | tuple[str, ...]] = {
+        "src_embed.lut.weight": "model.encoder.embed_tokens.weight",
+        "trg_embed.lut.weight": "model.decoder.embed_tokens.weight",
+        "decoder.output_layer.weight": "lm_head.weight",
+    }
+    for stack, attentions in _ATTENTIONS.items():
+        modules = {f"feed_forward.{theirs}": own for theirs, own in _FEED_FORWARD.items()}
+        for own_attention, (attention, norm) in attentions.items():
+            modules[norm] = f"{own_attention}_layer_norm"
+            for linear, own in _PROJECTIONS.items():
+                modules[f"{attention}.{linear}"] = f"{own_attention}.{own}"
+        for kind in ("weight", "bias"):
+            for module, own in modules.items():
+                names[f"{stack}.layers.{{}}.{module}.{kind}"] = f"model.{stack}.layers.{{}}.{own}.{kind}"
+            names[f"{stack}.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
+    return names
+
+
+NAMES = WeightNames(_names(), ignored=("encoder.pe.pe", "decoder.pe.pe"))
+
+
+def recognise_joeynmt(path: Path) -> bool:
+    """Return True for a folder with a config.yaml of JoeyNMT, or for a `.ckpt` file in such a folder."""
+    file = _folder_of(path) / _CONFIG_FILE
+    if not file.is_file():
+        return False
+    text = file.read_text(encoding="utf-8", errors="ignore")
+    return all(f"\n{section}:" in f"\n{text}" for section in ("data", "training", "model"))
+
+
+def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
+    """Read a folder of JoeyNMT."""
+    folder = _folder_of(path)
+    settings = _read_settings(folder)
+    data, model = settings["data"], settings["model"]
+    _refuse_others(data, model)
+    specials = {**_SPECIAL_TOKENS, "lang_tags": [], **(data.get("special_symbols") or {})}
+    vocabularies = [_read_vocabulary(folder, data[side], side, specials) for side in ("src", "trg")]
+    state = _read_state(path if path.is_file() else _weight_file(folder))
+    own = NAMES.to_ours(state, _TITLE)
+    # With `tied_embeddings`, the file has a copy of the source embedding as the target embedding.
+    weight_fields = shared_weights(own, model.get("tied_embeddings", False), model.get("tied_softmax", False))
+    size_fields = sizes(own, _TITLE)
+    vocabulary_sizes = (size_fields["vocab_size"], size_fields["decoder_vocab_size"])
+    for file, tokens, size in zip(_VOCABULARY_FILES.values(), vocabularies, vocabulary_sizes, strict=True):
+        require(f"tokens of {file}", len(tokens), size, f"the model has {size:,} tokens")
+    encoder = model["encoder"]
+    dropout = encoder.get("dropout", 0.1)
+    config = VaswaniConfig(
+        **size_fields,
+        **weight_fields,
+        **_norm_fields(model, own),
+        encoder_attention_heads=encoder.get("num_heads", 4),
+        decoder_attention_heads=model["decoder"].get("num_heads", 8),
+        dropout=dropout,
+        attention_dropout=dropout,
+        activation_dropout=dropout,
+        activation_function=_ACTIVATIONS[encoder.get("activation", "relu")],
+        layer_norm_eps=_LAYER_NORM_EPS,
+        scale_embedding=encoder["embeddings"].get("scale", False),
+        bos_token_id=_BOS,
+        pad_token_id=_PAD,
+        eos_token_id=_EOS,
+        decoder_start_token_id=_BOS,
+    )
+    own = _without_alpha(own, model, config)
+    tokenizers, notes = joeynmt_tokenizers(folder, (data["src"], data["trg"]), vocabularies)
+    return Imported(
+        config=config,
+        state_dict=own,
+        generation_config=_generation_config(settings.get("testing") or {}),
+        tokenizers=tokenizers,
+        facts={"source_language": data["src"]["lang"], "target_language": data["trg"]["lang"]},
+        notes=notes,
+        log_probs=_original_log_probs(model, vocabularies, specials, state),
+    )
+
+
+def _folder_of(path: Path) -> Path:
+    return path.parent if path.is_file() else path
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Read config.yaml. Raise a ValueError if the file is damaged, or a part of the file is missing."""
+    try:
+        settings = yaml.safe_load((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{_CONFIG_FILE} of '{folder.name}' cannot be read ({reason}); copy or download the file again."
+        ) from None
+    for section, parts in {"data": ("src", "trg"), "model": ("encoder", "decoder")}.items():
+        for part in parts:
+            values = settings.get(section) if isinstance(settings, dict) else None
+            if not isinstance(values, dict) or not isinstance(values.get(part), dict):
+                raise ValueError(
+                    f"{_CONFIG_FILE} of '{folder.name}' must have the keys of `{section}.{part}`, but has not; take the "
+                    "file that JoeyNMT 2 wrote."
+                )
+    return settings
+
+
+def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+    """Refuse models that a config of this package cannot express."""
+    encoder, decoder = model["encoder"], model["decoder"]
+    require(
+        "encoder.type",
+        encoder.get("type", "recurrent"),
+        "transformer",
+        "only the Transformer can be expressed",
+    )
+    require(
+        "decoder.type",
+        decoder.get("type", "transformer"),
+        "transformer",
+        "only the Transformer can be expressed",
+    )
+    activation = encoder.get("activation", "relu")
+    if activation not in _ACTIVATIONS:
+        refuse("activation", activation, f"only {', '.join(_ACTIVATIONS)} are expressed")
+    reason = "both stacks must have the same value"
+    require("decoder.activation", decoder.get("activation", "relu"), activation, reason)
+    if not model.get("tied_embeddings", False):
+        scales = [stack["embeddings"].get("scale", False) for stack in (encoder, decoder)]
+        require("decoder.embeddings.scale", scales[1], scales[0], reason)
+    specials = data.get("special_symbols") or {}
+    require(
+        "sep_token", specials.get("sep_token"), None, "the tokens of a prompt have no embedding of their own"
+    )
+
+
+def _read_vocabulary(
+    folder: Path, settings: Mapping[str, Any], side: str, specials: Mapping[str, Any]
+) -> list[str]:
+    """The tokens of a vocabulary, in the order of their ids: the special tokens and the tokens of the file."""
+    names = [Path(settings["voc_file"]).name] if settings.get("voc_file") else []
+    files = [folder / name for name in (_VOCABULARY_FILES[side], *names) if (folder / name).is_file()]
+    if not files:
+        raise ValueError(
+            f"'{folder.name}' must have the vocabulary {_VOCABULARY_FILES[side]}, but has not; copy the file that "
+            "JoeyNMT wrote to the folder."
+        )
+    try:
+        lines = files[0].read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"The vocabulary '{files[0].name}' cannot be read ({error}); copy or download the file again."
+        ) from None
+    tokens = [*(specials[name] for name in _SPECIAL_TOKENS), *specials["lang_tags"], *lines]
+    return list(dict.fromkeys(tokens))
+
+
+def _weight_file(folder: Path) -> Path:
+    """The file that JoeyNMT loads, or the only `.ckpt` file."""
+    files = sorted(folder.glob(_WEIGHT_FILES))
+    names = [file.name for file in files]
+    for name in ("best.ckpt", "latest.ckpt"):
+        if name in names:
+            return folder / name
+    if len(files) != 1:
+        found = ", ".join(names) or "no such file"
+        raise ValueError(
+            f"'{folder.name}' must have best.ckpt or one `.ckpt` file, but has {found}; name the file to import."
+        )
+    return files[0]
+
+
+def _read_state(file: Path) -> dict[str, torch.Tensor]:
+    loaded = load_weights(file, _CLASSES)
+    if not isinstance(loaded, dict) or not isinstance(loaded.get("model_state"), dict):
+        raise ValueError(
+            f"'{file.name}' has no entry `model_state`, so it is no checkpoint of JoeyNMT; name another."
+        )
+    return {name: tensor.float() for name, tensor in loaded["model_state"].items()}
+
+
+def _norm_fields(model: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The fields of the config about LayerNorm. `state` has the names of this package."""
+    defaults = {"encoder": "pre", "decoder": "post"}
+    positions = []
+    final_norms = []
+    for stack, default in defaults.items():
+        positions.append(model[stack].get("layer_norm", default))
+        final_norms.append(f"model.{stack}.layer_norm.weight" in state)
+    final_norm = None
+    if final_norms != [position == "pre" for position in positions]:
+        final_norm = final_norms[0]
+        require(
+            "decoder.layer_norm",
+            final_norms[1],
+            final_norm,
+            "either both stacks or no stack end with a LayerNorm",
+        )
+    return {
+        "norm_position": positions[0],
+        "norm_position_of_decoder": None if positions[0] == positions[1] else positions[1],
+        "final_norm": final_norm,
+    }
+
+
+def _without_alpha(
+    state: Mapping[str, torch.Tensor], model: Mapping[str, Any], config: VaswaniConfig
+) -> dict[str, torch.Tensor]:
+    """Return the weights of a model whose residual connections have no factor alpha.
+
+    In a post-norm stack, LayerNorm(f(x) + alpha * x) equals LayerNorm(f(x) / alpha + x), except for the eps. In a
+    pre-norm stack, the state after the sub-layer k is divided by alpha^k. The input of each sub-layer is
+    LayerNorm(x), so the division does not change the input. Without a LayerNorm at its end, the output of the encoder
+    is divided by alpha^k, and the cross-attention multiplies this output by alpha^k.
+    """
+    state = dict(state)
+    for stack, attentions in _ATTENTIONS.items():
+        is_decoder = stack == "decoder"
+        is_pre = config.norm_position_of(is_decoder) == "pre"
+        alpha = model[stack].get("alpha", 1.0)
+        factor = 1.0
+        for layer in range(config.decoder_layers if is_decoder else config.encoder_layers):
+            for output in (*(f"{attention}.out_proj" for attention in attentions), "fc2"):
+                factor = factor * alpha if is_pre else alpha
+                for kind in ("weight", "bias"):
+                    name = f"model.{stack}.layers.{layer}.{output}.{kind}"
+                    state[name] = state[name] / factor
+        if is_pre and not config.has_final_norm(is_decoder):
+            for name in state:
+                if name.endswith(("encoder_attn.k_proj.weight", "encoder_attn.v_proj.weight")):
+                    state[name] = state[name] * factor
+    return state
+
+
+def _generation_config(testing: Mapping[str, Any]) -> GenerationConfig:
+    """The defaults of the search in the section `testing`."""
+    alpha = testing.get("beam_alpha", testing.get("alpha", -1))
+    num_tokens = testing.get("max_output_length", -1)
+    limits: dict[str, Any] = {"max_new_tokens": num_tokens}
+    if num_tokens < 0:
+        limits = {"max_length_a": 1.5, "max_length_b": 0}
+    return GenerationConfig(
+        bos_token_id=_BOS,
+        pad_token_id=_PAD,
+        eos_token_id=_EOS,
+        decoder_start_token_id=_BOS,
+        num_beams=testing.get("beam_size", 1),
+        length_penalty=float(max(alpha, 0)),
+        length_penalty_type="gnmt",
+        no_repeat_ngram_size=max(testing.get("no_repeat_ngram_size", 0), 0),
+        **limits,
+    )
+
+
+def _original_log_probs(
+    settings: Mapping[str, Any],
+    vocabularies: list[list[str]],
+    specials: Mapping[str, Any],
+    state: Mapping[str, torch.Tensor],
+) -> Any:
+    """The function that computes log-probabilities with JoeyNMT. None if JoeyNMT is not installed."""
+    if find_spec("joeynmt") is None:
+        return None
+    from joeynmt.model import build_model
+    from joeynmt.vocabulary import Vocabulary
+
+    ids = {"unk_id": _UNK, "pad_id": _PAD, "bos_id": _BOS, "eos_id": _EOS, "sep_id": None, "sep_token": None}
+    symbols = SimpleNamespace(**{**specials, **ids})
+    source, target = (Vocabulary(tokens, symbols) for tokens in vocabularies)
+    model = build_model(settings, source, target).eval()
+    model.load_state_dict(state)
+
+    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        source_mask = batch["attention_mask"].bool().unsqueeze(1)
+        encoder_output, hidden, _, _ = model(
+            return_type="encode",
+            src=batch["input_ids"],
+            src_length=batch["attention_mask"].sum(dim=1),
+            src_mask=source_mask,
+        )
+        logits, _, _, _ = model(
+            return_type="decode",
+            encoder_output=encoder_output,
+            encoder_hidden=hidden,
+            src_mask=source_mask,
+            trg_input=batch["decoder_input_ids"],
+            unroll_steps=None,
+            trg_mask=batch["decoder_attention_mask"].bool().unsqueeze(1),
+        )
+        # The search of JoeyNMT never chooses `<pad>`, and `<pad>` has probability 0 in this package.
+        logits[..., _PAD] = EXCLUDED_LOGIT
+        return logits.log_softmax(dim=-1)
+
+    return log_probs
+
+
+JOEYNMT = ImportFormat(
+    name="joeynmt",
+    title=_TITLE,
+    recognise=recognise_joeynmt,
+    read=read_joeynmt,
+    files=(_CONFIG_FILE, _WEIGHT_FILES, "*.txt", "*.model"),
+    peer=_TITLE,
+    keeps=(
+        "The weights, the vocabularies, and the number of beams, the length penalty and the length limit of the section "
+        "`testing`. The tokenizers segment texts with the levels `word` and `char`, and with SentencePiece models that "
+        "are in the folder, including `lowercase` and `normalize`. Otherwise the tokenizers split texts at spaces and "
+        "join tokens that end with the separator of subword-nmt."
+    ),
+    loses=(
+        "`<pad>` gets the probability 0. Recurrent models, prompts (`sep_token`) and stacks with different activations "
+        "are refused. The tokenizers do not run Moses and subword-nmt. The factor `alpha` of residual connections "
+        "becomes a part of the weights."
+    ),
+)

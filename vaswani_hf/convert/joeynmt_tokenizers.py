@@ -1,0 +1,125 @@
+"""Creates fast tokenizers from the settings and the vocabularies of JoeyNMT.
+
+The levels `word` and `char` and SentencePiece models become fast tokenizers with equal token ids. A tokenizer that
+cannot be expressed becomes a tokenizer that splits texts at spaces. subword-nmt splits each merged part that the
+vocabulary lacks into smaller parts again, and fast tokenizers do not. SentencePiece does the same with BPE models.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from ..checkpoint.tokenizers import SHARED_IDS_MARK
+from .formats import Tokenizers
+from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .word_tokenizers import imported_tokenizer, word_tokenizer
+
+_SPACE = "▁"
+# A sigma at the end of a word becomes "ς". The normalizer of the library `tokenizers` lowercases each character alone.
+_FINAL_SIGMA = r"(?<=\p{L})Σ(?!\p{L})"
+# The replacements of `normalize`, in the order of JoeyNMT.
+_QUOTES = {"’": "'", "“": '"', "”": '"'}
+_SPACES = {"\u200b": "", "[ \u3000]+": " ", r" \?": "?", " !": "!", " ,": ",", r" \.": ".", " :": ":"}
+
+
+def joeynmt_tokenizers(
+    folder: Path, sides: Sequence[Mapping[str, Any]], vocabularies: Sequence[list[str]]
+) -> tuple[Tokenizers, list[str]]:
+    """Return the source and the target tokenizer, and notes for the user.
+
+    `sides` are the sections `data.src` and `data.trg` of config.yaml. The first four tokens of a vocabulary are the
+    special tokens.
+    """
+    tokenizers = []
+    reasons = []
+    for settings, tokens in zip(sides, vocabularies, strict=True):
+        tokenizer, reason = _tokenizer(folder, settings, tokens)
+        tokenizers.append(tokenizer)
+        reasons += [reason] if reason else []
+    source, target = tokenizers
+    if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
+        target = source
+    # The two tokenizers may segment differently, but give each token the same id.
+    target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
+    notes = [
+        f"The tokenizers split texts at spaces, because {reason}: tokenize and segment texts as for the training of the "
+        "original."
+        for reason in dict.fromkeys(reasons)
+    ]
+    return (source, target), notes
+
+
+def _tokenizer(
+    folder: Path, settings: Mapping[str, Any], tokens: list[str]
+) -> tuple[PreTrainedTokenizerFast, str | None]:
+    """Return a tokenizer, and the reason if the original's tokenizer cannot be expressed."""
+    ids = {token: number for number, token in enumerate(tokens)}
+    unknown, pad, start, end = tokens[:4]
+    special = {"unknown": unknown, "pad": pad, "start": start, "end": end}
+    level = settings.get("level", "word")
+    options = settings.get("tokenizer_cfg") or {}
+    kind = settings.get("tokenizer_type", settings.get("bpe_type", "sentencepiece"))
+    reason = None
+    if options.get("pretokenizer", "none") != "none":
+        reason = f"the original tokenizes with {options['pretokenizer']}"
+    elif level == "bpe" and kind != "sentencepiece":
+        reason = f"the original segments with {kind}"
+    elif level == "bpe":
+        tokenizer, reason = _sentencepiece(folder, options, ids, special)
+    elif level == "word":
+        tokenizer = _words(ids, special)
+    else:
+        tokenizer = _characters(ids, special)
+    if reason is not None:
+        return word_tokenizer(ids, joiner=re.escape(options.get("separator", "@@")), **special), reason
+    _add_rules(tokenizer.backend_tokenizer, settings)
+    return tokenizer, None
+
+
+def _sentencepiece(
+    folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: Mapping[str, Any]
+) -> tuple[Any, str | None]:
+    name = Path(options["model_file"]).name
+    if not (folder / name).is_file():
+        return None, f"the folder of the original lacks the SentencePiece model {name}"
+    model = read_sentencepiece(folder / name)
+    if model.is_bpe and any(len(piece) > 1 and piece not in ids for piece in model.pieces):
+        return None, f"the vocabulary lacks pieces of the BPE model {name}"
+    return fast_tokenizer(model, ids, **special), None
+
+
+def _words(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special["unknown"]))
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    # This decoder adds spaces between tokens. Its prefix never occurs in text.
+    backend.decoder = decoders.Sequence([decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()])
+    return imported_tokenizer(backend, ids, **special)
+
+
+def _characters(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special["unknown"]))
+    backend.normalizer = normalizers.Replace(" ", _SPACE)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace(_SPACE, " ")])
+    return imported_tokenizer(backend, ids, **special)
+
+
+def _add_rules(backend: Tokenizer, settings: Mapping[str, Any]) -> None:
+    """Add the rules `normalize` and `lowercase`: to texts, and to translations for `normalize`."""
+    rules: list[normalizers.Normalizer] = []
+    if settings.get("normalize", False):
+        rules += [normalizers.NFKC(), *(normalizers.Replace(old, new) for old, new in _QUOTES.items())]
+        rules += [normalizers.Replace(Regex(old), new) for old, new in _SPACES.items()]
+        rules.append(normalizers.Strip())
+        spaces = [decoders.Replace(Regex(old), new) for old, new in _SPACES.items()]
+        backend.decoder = decoders.Sequence([backend.decoder, *spaces])
+    if settings.get("lowercase", False):
+        rules += [normalizers.Replace(Regex(_FINAL_SIGMA), "ς"), normalizers.Lowercase()]
+    if backend.normalizer is not None:
+        rules.append(backend.normalizer)
+    if rules:
+        backend.normalizer = normalizers.Sequence(rules)

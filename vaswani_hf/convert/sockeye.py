@@ -1,0 +1,381 @@
+"""Imports models of Sockeye 3: a folder with config, params.best, vocab.src.0.json and vocab.trg.0.json.
+
+The differences from the paper: LayerNorm with eps 1e-6, before or after each sub-layer, or with a LayerNorm at the
+end of each pre-norm stack; an output projection with a bias; sinusoids with all sines in the first half of the
+features. The rows of the projection of keys and values alternate by head: the keys of a head, then its values.
+
+The file `config` is YAML with the names of Sockeye's classes as tags. The reader turns each tagged section into a
+dict.
+"""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import GenerationConfig
+
+from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import EXCLUDED_LOGIT
+from .formats import Tokenizers
+from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .unpickling import load_weights
+from .weights import WeightNames, shared_weights, sizes, to_interleaved
+from .word_tokenizers import word_tokenizer
+
+_TITLE = "Sockeye 3"
+_CONFIG_FILE = "config"
+_WEIGHT_FILE = "params.best"
+_VERSION_FILE = "version"
+_VOCABULARY_FILES = ("vocab.src.0.json", "vocab.trg.0.json")
+_LAYER_NORM_EPS = 1e-6
+_PAD, _UNK, _BOS, _EOS = range(4)
+# For each activation of Sockeye, the name in transformers.
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish1": "silu"}
+_POSITIONS = {"fixed": "sinusoidal", "learned": "learned"}
+# For each field of the model that must have one value: the value, and the reason.
+_REQUIRED_OF_MODEL: dict[str, tuple[Any, str]] = {
+    "lhuc": (False, "hidden units have no factors"),
+    "neural_vocab_selection": (None, "the output projection has all tokens"),
+}
+_REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
+    "decoder_type": ("transformer", "each decoder layer has self-attention"),
+    "use_lhuc": (False, "hidden units have no factors"),
+    "use_glu": (False, "the feed-forward network has no gate"),
+    "block_prepended_cross_attention": (False, "the decoder attends to all source tokens"),
+}
+# For each attention of a stack, the names of the attention and of its LayerNorm in Sockeye.
+_ATTENTIONS = {
+    "encoder": {"self_attn": ("self_attention", "self_attention")},
+    "decoder": {
+        "self_attn": ("autoregr_layer", "autoregr_layer"),
+        "encoder_attn": ("enc_attention", "enc_attention"),
+    },
+}
+
+
+def _names() -> dict[str, str | tuple[str, ...]]:
+    names: dict[str, str | tuple[str, ...]] = {
+        "embedding_source.embedding.weight": "model.encoder.embed_tokens.weight",
+        "embedding_target.embedding.weight": "model.decoder.embed_tokens.weight",
+        "encoder.pos_embedding.weight": "model.encoder.embed_positions.weight",
+        "decoder.pos_embedding.weight": "model.decoder.embed_positions.weight",
+        "output_layer.weight": "lm_head.weight",
+        "output_layer.bias": "lm_head.bias",
+    }
+    for stack, attentions in _ATTENTIONS.items():
+        theirs, ours = f"{stack}.layers.{{}}", f"model.{stack}.layers.{{}}"
+        norms = {norm: f"{own}_layer_norm" for own, (_, norm) in attentions.items()} | {
+            "ff": "final_layer_norm"
+        }
+        for kind in ("weight", "bias"):
+            for norm, own in norms.items():
+                # A pre-norm model has the first name, and a post-norm model has the second name.
+                names[f"{theirs}.pre_{norm}.layer_norm.{kind}"] = f"{ours}.{own}.{kind}"
+                names[f"{theirs}.post_{norm}.layer_norm.{kind}"] = f"{ours}.{own}.{kind}"
+            names[f"{theirs}.ff.ff1.{kind}"] = f"{ours}.fc1.{kind}"
+            names[f"{theirs}.ff.ff2.{kind}"] = f"{ours}.fc2.{kind}"
+            names[f"{stack}.final_process.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
+        for own, (attention, _) in attentions.items():
+            parts = [f"{ours}.{own}.{part}_proj.weight" for part in "qkv"]
+            if own == "self_attn":
+                names[f"{theirs}.{attention}.ff_in.weight"] = tuple(parts)
+            else:
+                names[f"{theirs}.{attention}.ff_q.weight"] = parts[0]
+                names[f"{theirs}.{attention}.ff_kv.weight"] = tuple(parts[1:])
+            names[f"{theirs}.{attention}.ff_out.weight"] = f"{ours}.{own}.out_proj.weight"
+    return names
+
+
+NAMES = WeightNames(_names())
+
+
+class _ConfigLoader(yaml.SafeLoader):
+    """Loads tagged sections as dicts, and tuples as lists."""
+
+
+def _section(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    raise yaml.YAMLError(f"the tag !{tag} has no keys")
+
+
+_ConfigLoader.add_multi_constructor("!", _section)
+_ConfigLoader.add_multi_constructor("tag:yaml.org,2002:python/tuple", _section)
+
+
+def recognise_sockeye(path: Path) -> bool:
+    """Return True for a folder with a file `config` that begins with Sockeye's tag."""
+    file = path / _CONFIG_FILE
+    return file.is_file() and file.read_bytes().startswith(b"!ModelConfig")
+
+
+def read_sockeye(path: Path, options: ReadOptions) -> Imported:
+    """Read a folder of Sockeye."""
+    settings = _read_settings(path)
+    encoder, decoder = settings["config_encoder"], settings["config_decoder"]
+    _refuse_others(settings)
+    vocabularies = [_read_vocabulary(path, file) for file in _VOCABULARY_FILES]
+    state = _read_state(path)
+    own = NAMES.to_ours(_by_part(state, settings), _TITLE)
+    tying = settings.get("weight_tying_type", "src_trg_softmax")
+    weight_fields = shared_weights(own, "src" in tying and "trg" in tying, "softmax" in tying)
+    size_fields = sizes(own, _TITLE)
+    vocabulary_sizes = (size_fields["vocab_size"], size_fields["decoder_vocab_size"])
+    for file, ids, size in zip(_VOCABULARY_FILES, vocabularies, vocabulary_sizes, strict=True):
+        require(f"tokens of {file}", len(ids), size, f"the model has {size:,} tokens")
+    positions = _POSITIONS[encoder["positional_embedding_type"]]
+    own, num_positions = _with_positions(own, positions, size_fields["d_model"])
+    of_encoder, of_decoder = _norm_position(encoder), _norm_position(decoder)
+    config = VaswaniConfig(
+        **size_fields,
+        **weight_fields,
+        encoder_attention_heads=encoder["attention_heads"],
+        decoder_attention_heads=decoder["attention_heads"],
+        dropout=encoder.get("dropout_prepost", 0.1),
+        attention_dropout=encoder.get("dropout_attention", 0.1),
+        activation_dropout=encoder.get("dropout_act", 0.1),
+        activation_function=_ACTIVATIONS[encoder["act_type"]],
+        norm_position=of_encoder,
+        norm_position_of_decoder=None if of_encoder == of_decoder else of_decoder,
+        layer_norm_eps=_LAYER_NORM_EPS,
+        position_embedding=positions,
+        max_position_embeddings=num_positions,
+        bos_token_id=_BOS,
+        pad_token_id=_PAD,
+        eos_token_id=_EOS,
+        decoder_start_token_id=_BOS,
+    )
+    tokenizers, notes = _tokenizers(vocabularies, options.vocabularies)
+    return Imported(
+        config=config,
+        state_dict=own,
+        generation_config=_generation_config(settings),
+        tokenizers=tokenizers,
+        notes=notes,
+        log_probs=_original_log_probs(path),
+    )
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Read the file `config`. Raise a ValueError if the file is damaged, or a section is missing."""
+    try:
+        text = (folder / _CONFIG_FILE).read_text(encoding="utf-8")
+        # The loader creates only plain values.
+        settings = yaml.load(text, Loader=_ConfigLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"`{_CONFIG_FILE}` of '{folder.name}' cannot be read ({reason}); copy or download the file again."
+        ) from None
+    for section in (
+        "config_data",
+        "config_embed_source",
+        "config_embed_target",
+        "config_encoder",
+        "config_decoder",
+    ):
+        if not isinstance(settings, dict) or not isinstance(settings.get(section), dict):
+            raise ValueError(
+                f"`{_CONFIG_FILE}` of '{folder.name}' must have the section `{section}`, but has not; copy or download "
+                "the file again."
+            )
+    return settings
+
+
+def _refuse_others(settings: Mapping[str, Any]) -> None:
+    """Refuse models that a config of this package cannot express."""
+    encoder, decoder = settings["config_encoder"], settings["config_decoder"]
+    for field, (value, reason) in _REQUIRED_OF_MODEL.items():
+        require(field, settings.get(field, value), value, reason)
+    for side in ("source", "target"):
+        factors = settings[f"config_embed_{side}"].get("factor_configs") or []
+        require(f"num_{side}_factors", 1 + len(factors), 1, "a token has no factors")
+    for stack in (encoder, decoder):
+        for field, (value, reason) in _REQUIRED_OF_STACK.items():
+            require(field, stack.get(field, value), value, reason)
+        if stack["act_type"] not in _ACTIVATIONS:
+            refuse("act_type", stack["act_type"], f"only {', '.join(_ACTIVATIONS)} are expressed")
+        positions = stack["positional_embedding_type"]
+        if positions not in _POSITIONS:
+            refuse("positional_embedding_type", positions, f"only {', '.join(_POSITIONS)} are expressed")
+    for field in ("model_size", "act_type", "positional_embedding_type"):
+        require(field, decoder[field], encoder[field], "both stacks must have the same value")
+    if settings.get("dtype") == "int8":
+        refuse("dtype", "int8", "the weights must not be quantized; import the folder that was quantized")
+
+
+def _norm_position(stack: Mapping[str, Any]) -> str:
+    """The value of `norm_position`. Dropout ("d") has no effect on a trained model."""
+    before = stack["preprocess_sequence"].replace("d", "")
+    after = stack["postprocess_sequence"].replace("d", "")
+    if (before, after) == ("n", "r"):
+        return "pre"
+    if (before, after) != ("", "rn"):
+        refuse(
+            "postprocess_sequence",
+            f"{stack['preprocess_sequence']}:{stack['postprocess_sequence']}",
+            "LayerNorm must come before each sub-layer (n:dr) or after each addition (:drn)",
+        )
+    return "post"
+
+
+def _read_vocabulary(folder: Path, file: str) -> dict[str, int]:
+    ids = read_json_object(folder, file, folder.name)
+    if [ids.get(token) for token in ("<pad>", "<unk>", "<s>", "</s>")] != [_PAD, _UNK, _BOS, _EOS]:
+        raise ValueError(
+            f"{file} of '{folder.name}' must give <pad>, <unk>, <s> and </s> the ids 0 to 3, but does not; copy or "
+            "download the file again."
+        )
+    return ids
+
+
+def _read_state(folder: Path) -> dict[str, torch.Tensor]:
+    file = folder / _WEIGHT_FILE
+    if not file.is_file():
+        raise ValueError(
+            f"'{folder.name}' must have the weights {_WEIGHT_FILE}, but has not; copy the file to the folder."
+        )
+    state = load_weights(file)
+    if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
+        # The quantized linear layers of PyTorch store pairs instead of tensors.
+        raise ValueError(
+            f"'{_WEIGHT_FILE}' must consist of tensors, but does not; take the weights of a model that is not quantized."
+        )
+    # Old versions also wrote the weights of traced copies of modules. The network of the length task has no effect on
+    # the probabilities of tokens.
+    return {
+        name: tensor.float()
+        for name, tensor in state.items()
+        if "traced" not in name and "cached" not in name and not name.startswith("length_ratio.")
+    }
+
+
+def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the weights with all keys before all values in each projection, instead of the keys and the values of
+    each head in turn.
+    """
+    sorted_state = dict(state)
+    for name, weight in state.items():
+        if not name.endswith(("ff_in.weight", "ff_kv.weight")):
+            continue
+        heads = settings[f"config_{name.partition('.')[0]}"]["attention_heads"]
+        # The rows before the keys and values are queries.
+        num_queries = weight.shape[1] if name.endswith("ff_in.weight") else 0
+        if len(weight) == num_queries or (len(weight) - num_queries) % (2 * heads):
+            refuse("attention_heads", heads, f"the weight {name} has {len(weight)} rows")
+        queries, rest = weight[:num_queries], weight[num_queries:]
+        by_head = rest.unflatten(0, (heads, 2, -1))  # [heads, 2, d_k, D]
+        sorted_state[name] = torch.cat((queries, by_head.transpose(0, 1).flatten(0, 2)))
+    return sorted_state
+
+
+def _with_positions(
+    state: dict[str, torch.Tensor], positions: str, d_model: int
+) -> tuple[dict[str, torch.Tensor], int]:
+    """Return the weights with the features in the order of this package, and the number of learned positions."""
+    names = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
+    tables = [state.pop(name) for name in names if name in state]
+    if positions == "sinusoidal":
+        return to_interleaved(state, d_model), VaswaniConfig.max_position_embeddings
+    longest = max(len(table) for table in tables)
+    for name, table in zip(names, tables, strict=True):
+        # Sockeye uses the last position for all later target tokens.
+        state[name] = torch.cat((table, table[-1:].expand(longest - len(table), -1)))
+    return state, longest
+
+
+def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> tuple[Tokenizers, list[str]]:
+    """Return the tokenizers, and notes for the user. `files` are the SentencePiece models."""
+    if len(files) > 2:
+        raise ValueError(
+            f"`vocabularies` must be one or two SentencePiece models, but has {len(files)} files."
+        )
+    if files:
+        models = [read_sentencepiece(file) for file in (files[0], files[-1])]
+        source, target = (
+            fast_tokenizer(model, ids, pad="<pad>", start="<s>")
+            for model, ids in zip(models, vocabularies, strict=True)
+        )
+        notes = []
+    else:
+        source, target = (word_tokenizer(ids) for ids in vocabularies)
+        notes = [
+            "The tokenizers split texts at spaces: tokenize and segment texts as for the training of the original. If "
+            "SentencePiece models have segmented the training data, name the models with `--vocabularies`."
+        ]
+    if vocabularies[0] == vocabularies[1] and len(set(files)) < 2:
+        target = source
+    target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
+    return (source, target), notes
+
+
+def _generation_config(settings: Mapping[str, Any]) -> GenerationConfig:
+    """The defaults of sockeye-translate: the length limit is the mean ratio of lengths plus two deviations."""
+    statistics = settings["config_data"].get("data_statistics") or {}
+    ratio = statistics.get("length_ratio_mean", 1.0) + 2 * statistics.get("length_ratio_std", 0.5)
+    return GenerationConfig(
+        bos_token_id=_BOS,
+        pad_token_id=_PAD,
+        eos_token_id=_EOS,
+        decoder_start_token_id=_BOS,
+        num_beams=5,
+        length_penalty=1.0,
+        max_length_a=float(ratio),
+        max_length_b=1,
+    )
+
+
+def _original_log_probs(folder: Path) -> Any:
+    """The function that computes log-probabilities with Sockeye. None if Sockeye is not installed."""
+    if find_spec("sockeye") is None or not (folder / _VERSION_FILE).is_file():
+        return None
+    from sockeye.model import load_model
+
+    model, _, _ = load_model(str(folder), dtype="float32")
+    model.eval()
+
+    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        lengths = batch["attention_mask"].sum(dim=1, keepdim=True)
+        # The second column is the number of prepended tokens.
+        source_length = torch.cat((lengths, torch.zeros_like(lengths)), dim=1)
+        output = model(
+            batch["input_ids"].unsqueeze(2),
+            source_length,
+            batch["decoder_input_ids"].unsqueeze(2),
+            batch["decoder_attention_mask"].sum(dim=1, keepdim=True),
+        )
+        logits = output["logits"]
+        # `<pad>` has probability 0 in this package.
+        logits[..., _PAD] = EXCLUDED_LOGIT
+        return logits.log_softmax(dim=-1)
+
+    return log_probs
+
+
+SOCKEYE = ImportFormat(
+    name="sockeye",
+    title=_TITLE,
+    recognise=recognise_sockeye,
+    read=read_sockeye,
+    files=(_CONFIG_FILE, _WEIGHT_FILE, _VERSION_FILE, "vocab.*.json"),
+    peer=_TITLE,
+    keeps=(
+        "The weights, the output bias, the vocabularies, sinusoids or learned positions, and the length limit of "
+        "translations. With `--vocabularies`, the tokenizers segment texts with the SentencePiece models; without "
+        "`--vocabularies`, the tokenizers split texts at spaces and join tokens that end with `@@`."
+    ),
+    loses=(
+        "`<pad>` gets the probability 0. SSRU decoders, LHUC, gated feed-forward networks, source and target factors, "
+        "neural vocabulary selection, other sequences than `n:dr` and `:drn` and int8 weights are refused. The network "
+        "that predicts the length of a translation is not read. Sockeye repeats the last position after "
+        "`max_seq_len_target` tokens, and sinusoids of the imported model continue."
+    ),
+    options=("vocabularies",),
+)

@@ -1,0 +1,303 @@
+"""Imports checkpoints of tensor2tensor: the model `transformer` in the files of TensorFlow.
+
+The differences from the paper: LayerNorm with eps 1e-6; sinusoids with tensor2tensor's timescales and all sines in
+the first half of the features; pre-norm with a LayerNorm at the end of each stack, except in the first version of
+the hyperparameters. The decoder starts from a vector of zeros. An embedding consists of several variables.
+
+The encoder adds a learned vector to each input: the row `target_space_id` of `target_space_embedding`. The import
+adds this vector to the source embedding, so the source embedding is no longer shared with the target embedding.
+
+hparams.json in the folder has the hyperparameters. The file of `--config` replaces or adds hyperparameters.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from transformers import GenerationConfig
+
+from ..model.configuration_vaswani import VaswaniConfig
+from ..settings.base import Settings
+from .import_formats import Imported, ImportFormat, ReadOptions, load_facts, refuse
+from .weights import WeightNames, shared_weights, sizes, to_interleaved
+
+_TITLE = "tensor2tensor"
+_HPARAMS_FILE = "hparams.json"
+_PAD, _END = 0, 1
+# The names of the variables without the name of the model and of a device.
+_BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
+_SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
+_TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")
+# For each hyperparameter that must have one value: the allowed values, and the reason.
+_REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "norm_type": (("layer",), "only LayerNorm can be expressed"),
+    "self_attention_type": (("dot_product",), "self-attention must be scaled dot-product attention"),
+    "ffn_layer": (("dense_relu_dense", "conv_hidden_relu"), "the feed-forward network has two matrices"),
+    "pos": (("timing",), "positions must be sinusoids"),
+    "proximity_bias": ((False,), "scores do not depend on the distance of tokens"),
+    "unidirectional_encoder": ((False,), "the encoder attends to the whole source"),
+    "causal_decoder_self_attention": ((True,), "the decoder attends to earlier tokens"),
+    "prepend_mode": (("none",), "the target does not contain the source"),
+    "num_area_layers": ((0,), "attention has no areas"),
+    "hard_attention_k": ((0,), "attention has all source tokens"),
+    "multiply_embedding_mode": (("sqrt_depth",), "embeddings are multiplied by the root of their width"),
+}
+_PARTS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out_proj"}
+_ATTENTIONS = {
+    "encoder": {"self_attention": "self_attn"},
+    "decoder": {"self_attention": "self_attn", "encdec_attention": "encoder_attn"},
+}
+_NORM_KINDS = {"layer_norm_scale": "weight", "layer_norm_bias": "bias"}
+
+
+class Tensor2TensorFacts(Settings):
+    """The hyperparameters that the import uses. The defaults are those of `transformer_base`."""
+
+    num_heads: int = Field(ge=1)
+    layer_preprocess_sequence: str = "n"
+    layer_postprocess_sequence: str = "da"
+    norm_epsilon: float = Field(1e-6, gt=0)
+    layer_prepostprocess_dropout: float = Field(0.1, ge=0, lt=1)
+    attention_dropout: float = Field(0.1, ge=0, lt=1)
+    relu_dropout: float = Field(0.1, ge=0, lt=1)
+    target_space_id: int = Field(0, ge=0)
+    """the id of the kind of target text; problems for translation have 0"""
+
+
+def _names() -> dict[str, str | tuple[str, ...]]:
+    names: dict[str, str | tuple[str, ...]] = {}
+    for stack, attentions in _ATTENTIONS.items():
+        theirs, ours = f"{stack}.layer.{{}}", f"model.{stack}.layers.{{}}"
+        norms = {attention: f"{own}_layer_norm" for attention, own in attentions.items()}
+        norms["ffn"] = "final_layer_norm"
+        for attention, own in attentions.items():
+            for part, own_part in _PARTS.items():
+                names[f"{theirs}.{attention}.multihead_attention.{part}.kernel"] = (
+                    f"{ours}.{own}.{own_part}.weight"
+                )
+        for number in (1, 2):
+            names[f"{theirs}.ffn.conv{number}.kernel"] = f"{ours}.fc{number}.weight"
+            names[f"{theirs}.ffn.conv{number}.bias"] = f"{ours}.fc{number}.bias"
+        for kind, own_kind in _NORM_KINDS.items():
+            for module, own in norms.items():
+                # A pre-norm model has the first name, and a post-norm model has the second name.
+                for position in ("layer_prepostprocess", "layer_postprocess"):
+                    names[f"{theirs}.{module}.{position}.layer_norm.{kind}"] = f"{ours}.{own}.{own_kind}"
+            norm = f"{stack}.layer_prepostprocess.layer_norm.{kind}"
+            names[norm] = f"model.{stack}.layer_norm.{own_kind}"
+    return names
+
+
+NAMES = WeightNames(_names())
+
+
+def recognise_tensor2tensor(path: Path) -> bool:
+    """Return True for a folder or an `.index` file with the names of tensor2tensor's embeddings."""
+    files = [path] if path.suffix == ".index" else sorted(path.glob("*.index"))
+    return any(b"symbol_modality_" in file.read_bytes() for file in files)
+
+
+def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
+    """Read a checkpoint of tensor2tensor."""
+    folder = path.parent if path.is_file() else path
+    facts = _read_facts(folder, options.config)
+    is_pre = _is_pre_norm(facts)
+    own, target_spaces = _to_ours(_read_variables(path))
+    if target_spaces is not None:
+        _add_target_space(own, target_spaces, facts)
+    for stack in ("encoder", "decoder"):
+        # The embedding of padding is zero, and the decoder starts from padding.
+        embedding = f"model.{stack}.embed_tokens.weight"
+        own[embedding] = own[embedding].clone()
+        own[embedding][_PAD] = 0
+    own["lm_head.weight"] = own["lm_head.weight"].clone()
+    # The padding class is excluded from the output.
+    own["lm_head.weight"][_PAD] = 0
+    size_fields = sizes(own, _TITLE)
+    target = own["model.decoder.embed_tokens.weight"]
+    is_shared = torch.equal(own["model.encoder.embed_tokens.weight"], target)
+    weight_fields = shared_weights(own, is_shared, torch.equal(own["lm_head.weight"], target))
+    own = to_interleaved(own, size_fields["d_model"])
+    num_heads = facts.num_heads
+    widths = [len(own[f"model.encoder.layers.0.self_attn.{part}_proj.weight"]) for part in "kv"]
+    for width in widths:
+        if width % num_heads:
+            refuse(
+                "num_heads", num_heads, f"the width {width} of keys and values is no multiple of the number"
+            )
+    config = VaswaniConfig(
+        **size_fields,
+        **weight_fields,
+        encoder_attention_heads=num_heads,
+        decoder_attention_heads=num_heads,
+        d_k=widths[0] // num_heads,
+        d_v=widths[1] // num_heads,
+        dropout=facts.layer_prepostprocess_dropout,
+        attention_dropout=facts.attention_dropout,
+        activation_dropout=facts.relu_dropout,
+        norm_position="pre" if is_pre else "post",
+        layer_norm_eps=facts.norm_epsilon,
+        position_timescales="tensor2tensor",
+        zero_start_embedding=True,
+        bos_token_id=_PAD,
+        pad_token_id=_PAD,
+        eos_token_id=_END,
+        decoder_start_token_id=_PAD,
+    )
+    return Imported(
+        config=config,
+        state_dict=own,
+        generation_config=_generation_config(),
+        notes=[
+            "No tokenizers were written, because tensor2tensor writes characters outside its alphabet as numbers, and "
+            "fast tokenizers cannot."
+        ],
+    )
+
+
+def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
+    """The hyperparameters of hparams.json and of the file of `--config`."""
+    file = folder / _HPARAMS_FILE
+    if not file.is_file():
+        return load_facts(config, Tensor2TensorFacts, _TITLE)
+    try:
+        hparams = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{_HPARAMS_FILE} cannot be read ({error}); copy or download the file again."
+        ) from None
+    for name, (allowed, reason) in _REQUIRED.items():
+        if name in hparams and hparams[name] not in allowed:
+            refuse(name, hparams[name], reason)
+    known = {name: value for name, value in hparams.items() if name in Tensor2TensorFacts.model_fields}
+    if config is not None:
+        known |= load_facts(config, Tensor2TensorFacts, _TITLE).model_dump(exclude_unset=True)
+    return Tensor2TensorFacts.load(known)
+
+
+def _is_pre_norm(facts: Tensor2TensorFacts) -> bool:
+    """Return True for pre-norm. Dropout ("d") has no effect on a trained model."""
+    before = facts.layer_preprocess_sequence.replace("none", "").replace("d", "")
+    after = facts.layer_postprocess_sequence.replace("none", "").replace("d", "")
+    if (before, after) not in (("n", "a"), ("", "an")):
+        refuse(
+            "layer_postprocess_sequence",
+            facts.layer_postprocess_sequence,
+            f"`layer_preprocess_sequence` is {facts.layer_preprocess_sequence!r}, and the sequences must be n and da, or "
+            "none and dan",
+        )
+    return before == "n"
+
+
+def _read_variables(path: Path) -> dict[str, torch.Tensor]:
+    """Read the variables of the model with TensorFlow. Variables of the optimizer are left out."""
+    import tensorflow
+
+    prefix = str(path.with_suffix("")) if path.is_file() else tensorflow.train.latest_checkpoint(str(path))
+    files = sorted(path.glob("*.index")) if path.is_dir() else []
+    if prefix is None and len(files) == 1:
+        prefix = str(files[0].with_suffix(""))
+    if prefix is None:
+        raise ValueError(f"'{path.name}' has several checkpoints; name the `.index` file of one checkpoint.")
+    try:
+        reader = tensorflow.train.load_checkpoint(prefix)
+        names = [
+            name
+            for name in reader.get_variable_to_shape_map()
+            if any(pattern.match(name) for pattern in (_BODY, _SHARD, _TARGET_SPACE))
+            and "training/" not in name
+        ]
+        return {name: torch.from_numpy(reader.get_tensor(name)).float() for name in names}
+    except Exception as error:
+        # Catch all exceptions, because a damaged file can raise any kind of exception.
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"The checkpoint '{Path(prefix).name}' cannot be read ({reason}); copy or download the files again."
+        ) from None
+
+
+def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
+    """Return the weights under the names of this package, and the embedding of target spaces."""
+    state = {}
+    shards: dict[str, dict[int, torch.Tensor]] = {}
+    target_spaces = None
+    for name, tensor in variables.items():
+        if found := _SHARD.match(name):
+            shards.setdefault(found.group(1), {})[int(found.group(2))] = tensor
+        elif found := _BODY.match(name):
+            # The numbers in the table of names are between dots.
+            plain = re.sub(r"/layer_(\d+)/", r"/layer/\1/", found.group(1)).replace("/", ".")
+            # TensorFlow stores matrices as [in, out].
+            state[plain] = tensor.T.contiguous() if plain.endswith(".kernel") else tensor
+        else:
+            target_spaces = tensor
+    own = NAMES.to_ours(state, _TITLE)
+    embeddings = {
+        kind: torch.cat([parts[number] for number in sorted(parts)]) for kind, parts in shards.items()
+    }
+    roles = {
+        "model.encoder.embed_tokens.weight": "input_emb",
+        "model.decoder.embed_tokens.weight": "target_emb",
+        "lm_head.weight": "softmax",
+    }
+    for own_name, kind in roles.items():
+        table = embeddings.get(kind, embeddings.get("shared"))
+        if table is None:
+            raise ValueError(
+                f"The checkpoint has no variable {kind}/weights_0; take the files of one checkpoint."
+            )
+        own[own_name] = table
+    return own, target_spaces
+
+
+def _add_target_space(
+    state: dict[str, torch.Tensor], target_spaces: torch.Tensor, facts: Tensor2TensorFacts
+) -> None:
+    """Add the vector of the target space to each row of the source embedding, before the multiplication by the root
+    of D.
+    """
+    number = facts.target_space_id
+    if number >= len(target_spaces):
+        refuse("target_space_id", number, f"the checkpoint has {len(target_spaces)} target spaces")
+    name = "model.encoder.embed_tokens.weight"
+    state[name] = state[name] + target_spaces[number] * target_spaces.shape[1] ** -0.5
+
+
+def _generation_config() -> GenerationConfig:
+    """The defaults of t2t-decoder."""
+    return GenerationConfig(
+        bos_token_id=_PAD,
+        pad_token_id=_PAD,
+        eos_token_id=_END,
+        decoder_start_token_id=_PAD,
+        num_beams=4,
+        length_penalty=0.6,
+        length_penalty_type="gnmt",
+        max_length_a=1,
+        max_length_b=100,
+    )
+
+
+TENSOR2TENSOR = ImportFormat(
+    name="tensor2tensor",
+    title=_TITLE,
+    recognise=recognise_tensor2tensor,
+    read=read_tensor2tensor,
+    files=("checkpoint", "*.index", "*.data-*", _HPARAMS_FILE),
+    peer=_TITLE,
+    keeps=(
+        "The weights, the start from a vector of zeros, and the hyperparameters in hparams.json. `--config` gives or "
+        "replaces hyperparameters. Without hparams.json, `--config` must give `num_heads`."
+    ),
+    loses=(
+        "`<pad>` gets the probability 0. No tokenizers are written. The vector of the target space becomes a part of "
+        "the source embedding. Other models than `transformer`, learned and relative positions, other feed-forward "
+        "layers and other sequences than `n`, `da` and `none`, `dan` are refused."
+    ),
+    libraries=("tensorflow",),
+    options=("config",),
+)

@@ -1,0 +1,54 @@
+"""Creates fast tokenizers for texts whose tokens are separated by spaces.
+
+Some libraries translate only texts that other programs have tokenized and segmented. The imported tokenizers split
+such texts at spaces, and join the parts of words in translations.
+"""
+
+from collections.abc import Mapping
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from ..checkpoint.tokenizers import IMPORTED_MARK
+
+
+def word_tokenizer(
+    ids: Mapping[str, int],
+    *,
+    pad: str = "<pad>",
+    start: str = "<s>",
+    end: str = "</s>",
+    unknown: str = "<unk>",
+    joiner: str = "@@",
+) -> PreTrainedTokenizerFast:
+    """Create a tokenizer that splits texts at spaces, and joins tokens that end with `joiner` to the next token."""
+    backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # The first decoder adds spaces between tokens. Its prefix never occurs in text.
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.WordPiece(prefix="\ue000", cleanup=False),
+            decoders.Fuse(),
+            decoders.Replace(Regex(f"{joiner}( |$)"), ""),
+        ]
+    )
+    return imported_tokenizer(backend, ids, pad=pad, start=start, end=end, unknown=unknown)
+
+
+def imported_tokenizer(
+    backend: Tokenizer, ids: Mapping[str, int], *, pad: str, start: str, end: str, unknown: str
+) -> PreTrainedTokenizerFast:
+    """Create the tokenizer of transformers. The tokenizer adds `end` to each text."""
+    backend.post_processor = processors.TemplateProcessing(
+        single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, ids[end])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=start,
+        pad_token=pad,
+        eos_token=end,
+        unk_token=unknown,
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        **{IMPORTED_MARK: True},
+    )
