@@ -331,7 +331,7 @@ def _tokenizers(
         ids = _read_vocabulary(file)
         # Very old versions pad the vocabulary with the tokens madeupword0000 and so on, and list these tokens.
         require(f"tokens of {file.name}", len(ids), size, f"the model has {size:,} tokens")
-        tokenizer = _word_tokenizer(ids)
+        tokenizer = word_tokenizer(ids)
         if len(models) == 1:
             pieces = read_sentencepiece(models[0])
             tokenizer = fast_tokenizer(pieces, ids, pad="<pad>", start="<s>")
@@ -365,12 +365,20 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     return ids
 
 
-def _word_tokenizer(ids: dict[str, int]) -> PreTrainedTokenizerFast:
+def word_tokenizer(
+    ids: dict[str, int],
+    *,
+    end: str = "</s>",
+    unknown: str = "<unk>",
+    pad: str = "<pad>",
+    start: str = "<s>",
+    model_max_length: int | None = None,
+) -> PreTrainedTokenizerFast:
     """Create a tokenizer that splits texts at spaces, and joins tokens that end with `@@` to the next token."""
-    backend = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    backend = Tokenizer(models.WordLevel(ids, unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.post_processor = processors.TemplateProcessing(
-        single=["$A", "</s>"], pair=["$A", "$B", "</s>"], special_tokens=[("</s>", _EOS)]
+        single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, ids[end])]
     )
     # The first decoder adds spaces between tokens. Its prefix never occurs in text.
     backend.decoder = decoders.Sequence(
@@ -382,10 +390,11 @@ def _word_tokenizer(ids: dict[str, int]) -> PreTrainedTokenizerFast:
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        bos_token="<s>",
-        pad_token="<pad>",
-        eos_token="</s>",
-        unk_token="<unk>",
+        bos_token=start,
+        pad_token=pad,
+        eos_token=end,
+        unk_token=unknown,
+        model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
         **{IMPORTED_MARK: True},

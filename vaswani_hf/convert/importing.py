@@ -25,6 +25,7 @@ from .formats import TOLERANCE, alternatives, sample_batch
 from .fsmt_m2m100 import FSMT, M2M100
 from .import_formats import Imported, ImportFormat, ReadOptions
 from .marian import MARIAN_MT
+from .marian_npz import MARIAN_NPZ_IMPORT
 from .opennmt import OPENNMT_PY
 from .torch_transformer import TORCH_TRANSFORMER
 
@@ -32,6 +33,7 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
     entry.name: entry
     for entry in (
         MARIAN_MT,
+        MARIAN_NPZ_IMPORT,
         FSMT,
         M2M100,
         FAIRSEQ,
