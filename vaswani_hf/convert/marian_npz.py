@@ -16,6 +16,7 @@ LayerNorm; with learned positions, each step of the decoder has the position 0.
 In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
 """
 
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,14 +40,15 @@ TITLE = "Marian"
 OPTIONS_ENTRY = "special:model.yml"
 OLD_TYPE, NEW_TYPE = "transformer", "transformer-new"
 EPSILONS = {OLD_TYPE: 1e-6, NEW_TYPE: 1e-5}
-# For each activation of Marian, the name in transformers. Marian approximates GELU with a sigmoid.
+# For each activation of Marian, the name in transformers.
 ACTIVATIONS = {
     "relu": "relu",
     "swish": "swish",
-    "gelu": "quick_gelu",
-    "tanh": "tanh",
+    "gelu": "gelu",
     "sigmoid": "sigmoid",
 }
+# Earlier versions of Marian approximate GELU with a sigmoid.
+EXACT_GELU = (1, 12, 3)
 # The files with the settings of the search and the names of the vocabularies.
 DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
 # The SentencePiece models of OPUS-MT that segment texts for a vocabulary in a YAML file.
@@ -259,7 +261,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         **_norm_fields(settings),
         encoder_attention_heads=settings.get("transformer-heads", 8),
         decoder_attention_heads=settings.get("transformer-heads", 8),
-        activation_function=ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")],
+        activation_function=_activation(settings),
         position_embedding="learned" if is_learned else "sinusoidal" if has_positions else "none",
         position_timescales="tensor2tensor",
         max_position_embeddings=len(own["model.encoder.embed_positions.weight"]) if is_learned else 1024,
@@ -358,6 +360,15 @@ def _norm_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
         "final_norm": None if has_final_norm == (position == "pre") else has_final_norm,
         "layer_norm_eps": EPSILONS[settings["type"]],
     }
+
+
+def _activation(settings: Mapping[str, Any]) -> str:
+    name = settings.get("transformer-ffn-activation", "swish")
+    version = re.match(r"v(\d+)\.(\d+)\.(\d+)", str(settings.get("version")))
+    numbers = tuple(int(number) for number in version.groups()) if version else ()
+    if name == "gelu" and numbers < EXACT_GELU:
+        return "quick_gelu"
+    return ACTIVATIONS[name]
 
 
 def _is_scaled(settings: Mapping[str, Any], is_learned: bool, has_positions: bool) -> bool:

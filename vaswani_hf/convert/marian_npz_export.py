@@ -11,8 +11,10 @@ The written model has one of two types.
   projection is a separate matrix. The embedding of the start token is added to the first position of the
   decoder, because the decoder of Marian starts from zeros.
 
-The type "transformer" has learned positions, too, but the search of Marian 1.12 gives the position 0 to every
-token of the decoder. With pre-norm, the search of this type leaves out a LayerNorm.
+The type "transformer" has learned positions, too, but the search of Marian 1.12.42 gives the position 0 to every
+token of the decoder. With pre-norm, the search of this type leaves out a LayerNorm. With "transformer-new", the
+search mixes up the sentences of a batch after a sentence has ended. Therefore decoder.yml has batches of one
+sentence for this type.
 
 Marian does not have the tokenizers of this package: texts must be segmented, with spaces between the tokens.
 `MarianNpzEngine` segments texts with the tokenizers in the exported folder.
@@ -64,6 +66,8 @@ _JOINT_VOCABULARY = "vocab.yml"
 _VOCABULARIES = ("source.vocab.yml", "target.vocab.yml")
 # For each activation of transformers, the name in Marian.
 _ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.items()}}
+# The version of Marian that the tests use.
+_VERSION = "1.12.42"
 # Marian's default for the largest number of target tokens per source token.
 _LENGTH_FACTOR = 3.0
 # The numbers of tokens of the random sentences.
@@ -157,19 +161,29 @@ def _search_options(
         lengths = [tokenizer.model_max_length for tokenizer in tokenizers]
         longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < 10**6)])
     unknown = tokenizers[-1].unk_token_id
+    factor = getattr(config, "max_length_a", None) or 0.0
+    if not factor or getattr(config, "max_length_b", None):
+        factor = max(factor, _LENGTH_FACTOR)
     return {
         "beam-size": config.num_beams or 4,
         "normalize": 1.0 if config.length_penalty is None else config.length_penalty,
         "word-penalty": 0,
         # By default the search of Marian never chooses the unknown token.
         "allow-unk": unknown is not None and unknown not in (config.suppress_tokens or ()),
-        "max-length-factor": getattr(config, "max_length_a", None) or _LENGTH_FACTOR,
+        "max-length-factor": factor,
         "max-length": longest,
         "max-length-crop": True,
-        "mini-batch": 32,
-        "maxi-batch": 100,
-        "maxi-batch-sort": "src",
+        **_batches(model_config),
     }
+
+
+def _batches(config: VaswaniConfig) -> dict[str, Any]:
+    """The batches of the search of Marian."""
+    if is_marian_default(config):
+        return {"mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
+    # With "transformer-new", the search of Marian 1.12.42 mixes up the sentences of a batch after a sentence has
+    # ended.
+    return {"mini-batch": 1, "maxi-batch": 1, "maxi-batch-sort": "none"}
 
 
 def is_marian_default(config: VaswaniConfig) -> bool:
@@ -222,6 +236,8 @@ def _marian_model(
         "transformer-postprocess-top": "n" if config.has_final_norm(is_decoder=True) else "",
         "transformer-train-position-embeddings": kind == NEW_TYPE,
         "transformer-disable-position-embeddings": False,
+        # GELU depends on the version.
+        "version": f"v{_VERSION}",
         # The number of rows of the tables of positions.
         "max-length": num_positions,
         **{name: value for name, (value, _) in REQUIRED.items()},
