@@ -213,8 +213,23 @@ def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
 
 def _difference(imported: Imported, folder: Path) -> float | None:
     """The largest difference between the log-probabilities of the original and of the written checkpoint."""
-    if imported.log_probs is None:
+    if imported.compare is not None:
+        largest = imported.compare(load_model(folder))
+    elif imported.log_probs is not None:
+        largest = _difference_of_batch(imported, folder)
+    else:
         return None
+    # Compare in this form, because every comparison with NaN is False.
+    if not largest <= TOLERANCE:
+        raise ValueError(
+            "The largest difference between the log-probabilities of the original and of the imported model must be "
+            f"at most {TOLERANCE:g}, but is {largest:.2g}; nothing was written."
+        )
+    return largest
+
+
+def _difference_of_batch(imported: Imported, folder: Path) -> float:
+    assert imported.log_probs is not None
     batch = sample_batch(imported.config)
     with torch.no_grad():
         written = load_model(folder)(**batch).logits.log_softmax(dim=-1)
@@ -223,14 +238,7 @@ def _difference(imported: Imported, folder: Path) -> float | None:
     is_real = batch["decoder_attention_mask"].bool()
     lowest = EXCLUDED_LOGIT / 2
     differences = written[is_real].clamp(min=lowest) - original[is_real].clamp(min=lowest)
-    largest = differences.abs().max().item()
-    # Compare in this form, because every comparison with NaN is False.
-    if not largest <= TOLERANCE:
-        raise ValueError(
-            "The largest difference between the log-probabilities of the original and of the imported model must be "
-            f"at most {TOLERANCE:g}, but is {largest:.2g}; nothing was written."
-        )
-    return largest
+    return differences.abs().max().item()
 
 
 def _write_card(

@@ -9,9 +9,8 @@ half of the features; an output projection with a bias; a decoder that starts fr
 import adds the token `<pad>` with an embedding of zeros, because the decoder of this package starts from a
 token. With learned positions, Marian does not multiply the embeddings by sqrt(d_model).
 
-The import computes what Marian trains and scores. The search of Marian 1.12 departs from this function in two
-cases of the type "transformer": in pre-norm decoders, the keys and values of earlier steps lack their
-LayerNorm; with learned positions, each step of the decoder has the position 0.
+The import computes what Marian trains and scores. The search of Marian 1.12.42 departs from this function in
+pre-norm decoders of the type "transformer": the keys and values of earlier steps lack their LayerNorm.
 
 In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
 """
@@ -19,6 +18,7 @@ In shapes, V is the size of a vocabulary, D the model width and L the number of 
 import re
 import zipfile
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from ..model.modeling_vaswani import EXCLUDED_LOGIT
 from .fairseq import word_tokenizer
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .marian_process import MarianVocabularies
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
 from .weights import WeightNames, add_biases, shared_weights, sizes, to_interleaved
 
@@ -279,6 +280,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         generation_config=_generation_config(search, vocabularies[-1], config),
         tokenizers=tokenizers,
         notes=_notes(search, vocabularies, config),
+        compare=_comparison(file, vocabularies, config),
     )
 
 
@@ -436,6 +438,7 @@ class _Vocabulary(NamedTuple):
     """A vocabulary of Marian.
 
     Attributes:
+        file (Path): The file.
         ids (dict): The ids of the tokens.
         end (str): The token `</s>`.
         unknown (str): The token for unknown words. The search of Marian never chooses this token.
@@ -443,6 +446,7 @@ class _Vocabulary(NamedTuple):
             a text are separated by spaces.
     """
 
+    file: Path
     ids: dict[str, int]
     end: str
     unknown: str
@@ -478,7 +482,7 @@ def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptio
 def _read_vocabulary(path: Path, segmenter: Path) -> _Vocabulary:
     if path.suffix == ".spm":
         model = read_sentencepiece(path)
-        return _Vocabulary(model.ids, model.end, model.unknown, model)
+        return _Vocabulary(path, model.ids, model.end, model.unknown, model)
     if path.suffix == ".fsv":
         refuse("vocabs", path.name, "a token has no factors")
     ids = _read_ids(path)
@@ -490,7 +494,9 @@ def _read_vocabulary(path: Path, segmenter: Path) -> _Vocabulary:
             f"The vocabulary '{path.name}' must have the tokens </s> and <unk>, but has not; copy or download the file "
             "again."
         )
-    return _Vocabulary(ids, end, unknown, read_sentencepiece(segmenter) if segmenter.is_file() else None)
+    return _Vocabulary(
+        path, ids, end, unknown, read_sentencepiece(segmenter) if segmenter.is_file() else None
+    )
 
 
 def _read_ids(path: Path) -> dict[str, int]:
@@ -555,6 +561,25 @@ def _generation_config(
         max_length_a=float(search.get("max-length-factor", 3)),
         suppress_tokens=None if search.get("allow-unk") else [target.ids[target.unknown]],
     )
+
+
+def _comparison(
+    file: Path, vocabularies: list[_Vocabulary], config: VaswaniConfig
+) -> Callable[[Any], float] | None:
+    """A function that compares a model with Marian. None if pymarian is not installed."""
+    if find_spec("pymarian") is None:
+        return None
+    names: list[list[str]] = []
+    for vocabulary in vocabularies:
+        tokens = {number: token for token, number in vocabulary.ids.items()}
+        row: list[str] = []
+        # The start token, and ids after an id without a token, do not occur in the comparison.
+        while len(row) in tokens and len(row) != config.pad_token_id:
+            row.append(tokens[len(row)])
+        names.append(row)
+    num_positions = config.max_position_embeddings if config.position_embedding == "learned" else None
+    files = [vocabulary.file for vocabulary in vocabularies]
+    return lambda model: MarianVocabularies(files, names).difference(file, model, num_positions)
 
 
 def _notes(search: Mapping[str, Any], vocabularies: list[_Vocabulary], config: VaswaniConfig) -> list[str]:

@@ -11,10 +11,10 @@ The written model has one of two types.
   projection is a separate matrix. The embedding of the start token is added to the first position of the
   decoder, because the decoder of Marian starts from zeros.
 
-The type "transformer" has learned positions, too, but the search of Marian 1.12.42 gives the position 0 to every
-token of the decoder. With pre-norm, the search of this type leaves out a LayerNorm. With "transformer-new", the
+The type "transformer" has no learned positions in Marian 1.12.42: the option exists, but Marian ends with an
+error. With pre-norm, the search of the type "transformer" leaves out a LayerNorm. With "transformer-new", the
 search mixes up the sentences of a batch after a sentence has ended. Therefore decoder.yml has batches of one
-sentence for this type.
+sentence for "transformer-new".
 
 Marian does not have the tokenizers of this package: texts must be segmented, with spaces between the tokens.
 `MarianNpzEngine` segments texts with the tokenizers in the exported folder.
@@ -24,12 +24,8 @@ In shapes, D is the model width and L the number of positions in the table.
 
 import json
 import math
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy
@@ -56,6 +52,7 @@ from .marian_npz import (
     read_marian_npz,
     weight_names,
 )
+from .marian_process import MarianVocabularies, lines_of, run_marian
 from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
 from .weights import to_halves
 
@@ -70,8 +67,6 @@ _ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.i
 _VERSION = "1.12.42"
 # Marian's default for the largest number of target tokens per source token.
 _LENGTH_FACTOR = 3.0
-# The numbers of tokens of the random sentences.
-_SAMPLE_LENGTHS = (12, 7, 1)
 
 
 def _known_activation(config: VaswaniConfig) -> str | None:
@@ -138,7 +133,8 @@ def export_marian_npz(
     save_tokenizers(*tokenizers, folder)
     if find_spec("pymarian") is None:
         return report("log-probabilities of the written file", _difference_of_import(model, folder))
-    return report("log-probabilities of Marian", difference_of_engine(model, MarianNpzEngine(folder)))
+    difference = MarianNpzEngine(folder).difference(model)
+    return report("log-probabilities of Marian", difference)
 
 
 def _search_options(
@@ -398,32 +394,27 @@ class MarianNpzEngine:
         self.folder = Path(folder)
         self.source_tokenizer, self.target_tokenizer = load_tokenizers(self.folder)
         options = yaml.safe_load((self.folder / _DECODER_FILE).read_text(encoding="utf-8"))
-        self.vocabularies = [str(self.folder / name) for name in options["vocabs"]]
-        self.source_names, self.target_names = (_names_of(Path(file)) for file in self.vocabularies)
-        self.longest = options["max-length"]
+        files = [self.folder / name for name in options["vocabs"]]
+        self._vocabularies = MarianVocabularies(files, [_names_of(file) for file in files])
+        self._longest = options["max-length"]
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """Return the log-probabilities (nats) of each target token, given the source and the previous target
         tokens. All sequences end with the end token.
         """
-        with TemporaryDirectory() as folder:
-            files = []
-            sides = {"source": (source_ids, self.source_names), "target": (target_ids, self.target_names)}
-            for side, (rows, names) in sides.items():
-                file = Path(folder) / side
-                file.write_text(_lines(rows, names), encoding="utf-8")
-                files.append(str(file))
-            words = ["--model", str(self.folder / _MODEL_FILE), "--vocabs", *self.vocabularies]
-            words += ["--train-sets", *files, "--max-length", str(self.longest), "--word-scores"]
-            output = run_marian("score", words)
-        return [[float(word) for word in line.split("WordScores=")[1].split()] for line in output]
+        return self._vocabularies.log_probs(self.folder / _MODEL_FILE, source_ids, target_ids)
+
+    def difference(self, model: VaswaniForSeq2SeqLM) -> float:
+        """Return the largest difference between the log-probabilities (nats) of a checkpoint and of Marian."""
+        return self._vocabularies.difference(self.folder / _MODEL_FILE, model)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """Translate texts with the settings of decoder.yml and `num_beams` beams."""
-        rows = self.source_tokenizer(texts, truncation=True, max_length=self.longest).input_ids
+        rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]
-        output = run_marian("decode", words, _lines(rows, self.source_names))
-        ids = {name: number for number, name in enumerate(self.target_names)}
+        source_names, target_names = self._vocabularies.names
+        output = run_marian("decode", words, lines_of(rows, source_names))
+        ids = {name: number for number, name in enumerate(target_names)}
         return [
             self.target_tokenizer.decode([ids[name] for name in line.split()], skip_special_tokens=True)
             for line in output
@@ -432,64 +423,6 @@ class MarianNpzEngine:
 
 def _names_of(path: Path) -> list[str]:
     return list(json.loads(path.read_text(encoding="utf-8")))
-
-
-def _lines(rows: list[list[int]], names: list[str]) -> str:
-    """Return one line for each row of token ids, without the end token at the end. Marian adds the end token."""
-    return "".join(" ".join(names[number] for number in row[:-1]) + "\n" for row in rows)
-
-
-# Runs a command of Marian. The module `_pymarian` contains the commands and needs no other library.
-_PROGRAM = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"
-
-
-def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
-    """Run a command of Marian, such as "decode", and return the lines of its output. Raise a RuntimeError if
-    the command fails.
-    """
-    words = [command, *words, "--cpu-threads", str(torch.get_num_threads()), "--quiet"]
-    # Marian has its own threads.
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, *words],
-        input=text,
-        capture_output=True,
-        encoding="utf-8",
-        env=environment,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"`marian {command}` ended with the code {done.returncode}: {done.stderr[-1000:]}")
-    return done.stdout.removesuffix("\n").split("\n")
-
-
-def difference_of_engine(model: VaswaniForSeq2SeqLM, engine: MarianNpzEngine) -> float:
-    """The largest difference between the log-probabilities (nats) of a checkpoint and of Marian on random
-    sentences.
-    """
-    config = model.config
-    (end,) = eos_token_ids(config)
-    start = decoder_start_token_id(config)
-    generator = torch.Generator().manual_seed(0)
-    sources, targets = (
-        [
-            [*torch.randint(len(names), (length,), generator=generator).tolist(), end]
-            for length in _SAMPLE_LENGTHS
-        ]
-        for names in (engine.source_names, engine.target_names)
-    )
-    differences = []
-    for source, target, scores in zip(sources, targets, engine.log_probs(sources, targets), strict=True):
-        with torch.no_grad():
-            logits = model(
-                input_ids=torch.tensor([source]),
-                attention_mask=torch.ones(1, len(source), dtype=torch.long),
-                decoder_input_ids=torch.tensor([[start, *target[:-1]]]),
-                decoder_attention_mask=torch.ones(1, len(target), dtype=torch.long),
-            ).logits
-        expected = logits[0].log_softmax(dim=-1)[range(len(target)), target]
-        is_possible = expected > EXCLUDED_LOGIT / 2
-        differences.append((torch.tensor(scores) - expected)[is_possible].abs().max())
-    return torch.stack(differences).max().item()
 
 
 MARIAN_NPZ = Format(
