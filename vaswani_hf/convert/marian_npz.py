@@ -33,7 +33,7 @@ from ..model.modeling_vaswani import EXCLUDED_LOGIT
 from .fairseq import word_tokenizer
 from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
-from .marian_process import MarianVocabularies
+from .marian_process import marian_difference
 from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
 from .weights import WeightNames, add_biases, shared_weights, sizes, to_interleaved
 
@@ -252,7 +252,11 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         own["model.decoder.embed_tokens.weight"] = own["model.encoder.embed_tokens.weight"]
     if is_tied:
         own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
-    pad = _add_start_token(own, is_shared)
+    num_tokens = (
+        len(own["model.encoder.embed_tokens.weight"]),
+        len(own["model.decoder.embed_tokens.weight"]),
+    )
+    pad = _add_start_token(own)
     if not _is_any(own, "_proj.bias"):
         own = {name: tensor for name, tensor in own.items() if not name.endswith("_proj.bias")}
     add_biases(own)
@@ -280,7 +284,7 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
         generation_config=_generation_config(search, vocabularies[-1], config),
         tokenizers=tokenizers,
         notes=_notes(search, vocabularies, config),
-        compare=_comparison(file, vocabularies, config),
+        compare=_comparison(file, vocabularies, num_tokens, config),
     )
 
 
@@ -400,7 +404,7 @@ def _own_weights(
     table = "model.encoder.embed_positions.weight"
     if table in own:
         # The type "transformer" has one table for both stacks.
-        own.setdefault("model.decoder.embed_positions.weight", own[table])
+        own.setdefault("model.decoder.embed_positions.weight", own[table].clone())
     return {name: tensor.contiguous() for name, tensor in own.items()}
 
 
@@ -409,7 +413,7 @@ def _is_any(own: Mapping[str, torch.Tensor], ending: str) -> bool:
     return any(bool(tensor.any()) for name, tensor in own.items() if name.endswith(ending))
 
 
-def _add_start_token(own: dict[str, torch.Tensor], is_shared: bool) -> int:
+def _add_start_token(own: dict[str, torch.Tensor]) -> int:
     """Add the row of the start token to the embeddings and to the output projection. Return its id.
 
     The token has the same id in both vocabularies. If one vocabulary is smaller, classes without tokens fill
@@ -438,7 +442,6 @@ class _Vocabulary(NamedTuple):
     """A vocabulary of Marian.
 
     Attributes:
-        file (Path): The file.
         ids (dict): The ids of the tokens.
         end (str): The token `</s>`.
         unknown (str): The token for unknown words. The search of Marian never chooses this token.
@@ -446,7 +449,6 @@ class _Vocabulary(NamedTuple):
             a text are separated by spaces.
     """
 
-    file: Path
     ids: dict[str, int]
     end: str
     unknown: str
@@ -482,7 +484,7 @@ def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptio
 def _read_vocabulary(path: Path, segmenter: Path) -> _Vocabulary:
     if path.suffix == ".spm":
         model = read_sentencepiece(path)
-        return _Vocabulary(path, model.ids, model.end, model.unknown, model)
+        return _Vocabulary(model.ids, model.end, model.unknown, model)
     if path.suffix == ".fsv":
         refuse("vocabs", path.name, "a token has no factors")
     ids = _read_ids(path)
@@ -494,9 +496,7 @@ def _read_vocabulary(path: Path, segmenter: Path) -> _Vocabulary:
             f"The vocabulary '{path.name}' must have the tokens </s> and <unk>, but has not; copy or download the file "
             "again."
         )
-    return _Vocabulary(
-        path, ids, end, unknown, read_sentencepiece(segmenter) if segmenter.is_file() else None
-    )
+    return _Vocabulary(ids, end, unknown, read_sentencepiece(segmenter) if segmenter.is_file() else None)
 
 
 def _read_ids(path: Path) -> dict[str, int]:
@@ -564,22 +564,17 @@ def _generation_config(
 
 
 def _comparison(
-    file: Path, vocabularies: list[_Vocabulary], config: VaswaniConfig
+    file: Path, vocabularies: list[_Vocabulary], sizes: tuple[int, int], config: VaswaniConfig
 ) -> Callable[[Any], float] | None:
     """A function that compares a model with Marian. None if pymarian is not installed."""
-    if find_spec("pymarian") is None:
+    is_learned = config.position_embedding == "learned"
+    # Marian 1.12.42 ends with an error for learned positions in models of the type "transformer".
+    if find_spec("pymarian") is None or (is_learned and config.layer_norm_eps == EPSILONS[OLD_TYPE]):
         return None
-    names: list[list[str]] = []
-    for vocabulary in vocabularies:
-        tokens = {number: token for token, number in vocabulary.ids.items()}
-        row: list[str] = []
-        # The start token, and ids after an id without a token, do not occur in the comparison.
-        while len(row) in tokens and len(row) != config.pad_token_id:
-            row.append(tokens[len(row)])
-        names.append(row)
-    num_positions = config.max_position_embeddings if config.position_embedding == "learned" else None
-    files = [vocabulary.file for vocabulary in vocabularies]
-    return lambda model: MarianVocabularies(files, names).difference(file, model, num_positions)
+    num_positions = config.max_position_embeddings if is_learned else None
+    return lambda model: marian_difference(
+        file, model, sizes, vocabularies[0].ids[vocabularies[0].end], num_positions
+    )
 
 
 def _notes(search: Mapping[str, Any], vocabularies: list[_Vocabulary], config: VaswaniConfig) -> list[str]:

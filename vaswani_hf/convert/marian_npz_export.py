@@ -52,7 +52,7 @@ from .marian_npz import (
     read_marian_npz,
     weight_names,
 )
-from .marian_process import MarianVocabularies, lines_of, run_marian
+from .marian_process import lines_of, marian_difference, marian_log_probs, run_marian
 from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
 from .weights import to_halves
 
@@ -394,35 +394,36 @@ class MarianNpzEngine:
         self.folder = Path(folder)
         self.source_tokenizer, self.target_tokenizer = load_tokenizers(self.folder)
         options = yaml.safe_load((self.folder / _DECODER_FILE).read_text(encoding="utf-8"))
-        files = [self.folder / name for name in options["vocabs"]]
-        self._vocabularies = MarianVocabularies(files, [_names_of(file) for file in files])
+        self._source_names, self._target_names = (
+            list(json.loads((self.folder / name).read_text(encoding="utf-8"))) for name in options["vocabs"]
+        )
         self._longest = options["max-length"]
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return len(self._source_names), len(self._target_names)
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """Return the log-probabilities (nats) of each target token, given the source and the previous target
         tokens. All sequences end with the end token.
         """
-        return self._vocabularies.log_probs(self.folder / _MODEL_FILE, source_ids, target_ids)
+        return marian_log_probs(self.folder / _MODEL_FILE, source_ids, target_ids, self._sizes)
 
     def difference(self, model: VaswaniForSeq2SeqLM) -> float:
         """Return the largest difference between the log-probabilities (nats) of a checkpoint and of Marian."""
-        return self._vocabularies.difference(self.folder / _MODEL_FILE, model)
+        source_end = self.source_tokenizer.eos_token_id
+        return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """Translate texts with the settings of decoder.yml and `num_beams` beams."""
         rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]
-        source_names, target_names = self._vocabularies.names
-        output = run_marian("decode", words, lines_of(rows, source_names))
-        ids = {name: number for number, name in enumerate(target_names)}
+        output = run_marian("decode", words, lines_of(rows, self._source_names))
+        ids = {name: number for number, name in enumerate(self._target_names)}
         return [
             self.target_tokenizer.decode([ids[name] for name in line.split()], skip_special_tokens=True)
             for line in output
         ]
-
-
-def _names_of(path: Path) -> list[str]:
-    return list(json.loads(path.read_text(encoding="utf-8")))
 
 
 MARIAN_NPZ = Format(
