@@ -161,7 +161,7 @@ def test_settings_that_the_search_lacks_give_a_warning(checkpoint, tmp_path, cap
 REFUSED = [
     ({"attention_score": "additive"}, "`attention_score` is 'additive', which Marian (C++) cannot express"),
     ({"attention_window": 2}, "`attention_window` is 2, which Marian (C++) cannot express"),
-    ({"activation_function": "tanh"}, "it has only swish, relu, gelu, sigmoid"),
+    ({"activation_function": "tanh"}, "it has only silu, relu, swish, gelu, sigmoid"),
     ({"decoder_attention_heads": 4}, "`decoder_attention_heads` is 4, which Marian (C++) cannot express"),
     ({"d_k": 4}, "`d_k` is 4, which Marian (C++) cannot express"),
     ({"norm_position_of_decoder": "pre"}, "its stacks have their LayerNorm at the same place"),
@@ -177,7 +177,7 @@ def test_configs_that_marian_cannot_express_are_refused(tiny_config, fields, mes
 
 def test_a_refused_checkpoint_leaves_no_folder(checkpoint, tmp_path, capsys):
     folder = checkpoint(attention_window=2)
-    assert main(["export", str(folder), str(tmp_path / "marian"), "--format", "marian_npz"]) == 1
+    assert main(["export", str(folder), str(tmp_path / "marian"), "--format", "marian_npz"]) == 2
     assert "`attention_window` is 2" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
