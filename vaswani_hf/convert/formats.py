@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
@@ -31,7 +31,8 @@ FIELDS_OF_TRAINING = frozenset([*FREE_FIELDS, "initializer_range"])
 ALL_FIELDS = frozenset(inspect.get_annotations(VaswaniConfig))
 
 # Rounding differences are smaller than the tolerance, because another order of float32 sums changes logits by
-# about 1e-6. Errors are larger than the tolerance, because wrong weights change logits by more than 1e-2.
+# about 1e-6. An export with a wrong weight differs by more than the tolerance, because a wrong weight changes
+# logits by more than 1e-2.
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
@@ -49,8 +50,10 @@ def only(name: str, value: Any, reason: str) -> Limit:
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
-    """Check that a config has a start token, because the decoder of some formats needs a start token."""
-    return "it starts from a token" if decoder_start_token_id(config) is None else None
+    """Return the reason for a refusal if a config has no start token, because the decoder of some formats
+    needs a start token.
+    """
+    return "the decoder of the format needs a start token" if decoder_start_token_id(config) is None else None
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Expressible:
             if name in self.limits:
                 reason = self.limits[name](config)
             elif name not in self.fields | FIELDS_OF_TRAINING and value != default:
-                reason = f"it has only {default!r}"
+                reason = f"{self.title} supports only {default!r}"
             if reason is not None:
                 raise ValueError(f"`{name}` is {value!r}, which {self.title} cannot express: {reason}.")
 
@@ -98,6 +101,36 @@ class Export(Protocol):
     ) -> str: ...
 
 
+class Engine(Protocol):
+    """Runs an exported folder in the runtime of its format.
+
+    `vaswani certify` compares the outputs of engines with the outputs of the checkpoint. The constructor
+    loads the folder. A class whose runtime is not a Python library also has the classmethod
+    `is_available() -> bool`.
+
+    Attributes:
+        libraries (tuple): The names of the modules that the runtime needs.
+        beam_search (bool): False if the runtime has only greedy search.
+    """
+
+    libraries: ClassVar[tuple[str, ...]]
+    beam_search: ClassVar[bool]
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
+        """Return the log-probabilities [B][T] (nats) of all tokens of given translations.
+
+        `source_ids` are [B][S] token ids with the end token. `target_ids` are [B][T] token ids without the
+        start token and with the end token.
+        """
+        ...
+
+    def translate(self, texts: list[str], num_beams: int) -> list[str]:
+        """Translate texts. The scores of translations are divided by their lengths."""
+        ...
+
+
 @dataclass(frozen=True)
 class Format:
     """Describes a format of another library. The table `FORMATS` lists all formats.
@@ -113,7 +146,10 @@ class Format:
         needs_tokenizers (bool): True if the format stores the vocabularies. If True, a checkpoint
             without tokenizers cannot be exported.
         keeps_recipe (bool): True if the recipe is written into the folder, without private paths. `vaswani
-            distill` reads the languages from this recipe.
+            distill` reads the languages from the written recipe.
+        engine (type, optional): The class that runs an exported folder. None if this package cannot run the
+            format.
+        certified (tuple): The values of `quantization` that a certificate measures.
     """
 
     name: str
@@ -123,6 +159,8 @@ class Format:
     quantizations: tuple[str, ...] = ()
     needs_tokenizers: bool = False
     keeps_recipe: bool = False
+    engine: type[Engine] | None = None
+    certified: tuple[str | None, ...] = (None,)
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
@@ -160,11 +198,11 @@ def report(what: str, difference: float, tolerance: float | None = TOLERANCE) ->
     """
     if math.isnan(difference):
         raise ValueError(
-            f"The {what} and the checkpoint's must be numbers, but some are not; nothing was written."
+            f"The {what} and of the checkpoint must be numbers, but some are NaN; nothing was written."
         )
     if tolerance is not None and difference > tolerance:
         raise ValueError(
-            f"The largest difference between the {what} and the checkpoint's must be at most {tolerance:g}, but is "
+            f"The largest difference between the {what} and of the checkpoint must be at most {tolerance:g}, but is "
             f"{difference:.2g}; nothing was written."
         )
-    return f"Largest difference between the {what} and the checkpoint's on sample inputs: {difference:.2g}."
+    return f"Largest difference between the {what} and of the checkpoint on sample inputs: {difference:.2g}."
