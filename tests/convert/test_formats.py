@@ -14,6 +14,7 @@ from vaswani_hf.convert.ctranslate2_limits import EXPRESSIBLE as CTRANSLATE2
 from vaswani_hf.convert.export import FORMATS, export
 from vaswani_hf.convert.formats import Expressible, Format, only, sample_batch
 from vaswani_hf.convert.marian import EXPRESSIBLE as MARIAN
+from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE as MARIAN_NPZ
 from vaswani_hf.convert.onnx import ONNX
 from vaswani_hf.model.configuration_vaswani import VaswaniConfig
 
@@ -68,7 +69,7 @@ def test_a_new_format_is_one_entry(folder, tmp_path, capsys):
     )
 
 
-FORMAT = '`format` must be "marian", "ctranslate2", "onnx" or "embeddings", but is {!r}.'
+FORMAT = '`format` must be "marian", "marian_npz", "ctranslate2", "onnx" or "embeddings", but is {!r}.'
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_new_format_refuses_fields_that_it_cannot_express(folder, tmp_path, na
 
 
 @pytest.mark.parametrize(
-    "expressible", [MARIAN, CTRANSLATE2, ONNX.expressible], ids=lambda limits: limits.title
+    "expressible", [MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX.expressible], ids=lambda limits: limits.title
 )
 def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(
     tiny_config, monkeypatch, expressible

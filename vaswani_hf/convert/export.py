@@ -17,9 +17,10 @@ from ..version import install_command
 from .ctranslate2_format import CTRANSLATE2
 from .formats import Format, alternatives
 from .marian import MARIAN
+from .marian_npz_export import MARIAN_NPZ
 from .onnx import ONNX
 
-FORMATS: dict[str, Format] = {entry.name: entry for entry in (MARIAN, CTRANSLATE2, ONNX)}
+FORMATS: dict[str, Format] = {entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX)}
 
 
 def export(

@@ -55,6 +55,9 @@ class Imported:
             and the imported model.
         log_probs (Callable, optional): A function that computes the log-probabilities [B, T, V] float32 of a
             batch of `sample_batch` with the original's library. None if the library is not installed.
+        compare (Callable, optional): A function that returns the largest difference between the
+            log-probabilities (nats) of the original's library and of a model of this package. A format has
+            this function in place of `log_probs` if the library computes no complete distributions.
     """
 
     config: VaswaniConfig
@@ -64,6 +67,7 @@ class Imported:
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     log_probs: Callable[[Mapping[str, torch.Tensor]], torch.Tensor] | None = None
+    compare: Callable[[Any], float] | None = None
 
 
 class Recognise(Protocol):

@@ -26,6 +26,7 @@ from .fsmt_m2m100 import FSMT, M2M100
 from .import_formats import Imported, ImportFormat, ReadOptions
 from .joeynmt import JOEYNMT
 from .marian import MARIAN_MT
+from .marian_npz import MARIAN_NPZ_IMPORT
 from .opennmt import OPENNMT_PY
 from .sockeye import SOCKEYE
 from .tensor2tensor import TENSOR2TENSOR
@@ -35,6 +36,7 @@ IMPORT_FORMATS: dict[str, ImportFormat] = {
     entry.name: entry
     for entry in (
         MARIAN_MT,
+        MARIAN_NPZ_IMPORT,
         FSMT,
         M2M100,
         FAIRSEQ,
@@ -221,17 +223,12 @@ def _difference(imported: Imported, folder: Path) -> float | None:
     """Return the largest difference between the log-probabilities of the original and of the written
     checkpoint.
     """
-    if imported.log_probs is None:
+    if imported.compare is not None:
+        largest = imported.compare(load_model(folder))
+    elif imported.log_probs is not None:
+        largest = _difference_of_batch(imported, folder)
+    else:
         return None
-    batch = sample_batch(imported.config)
-    with torch.no_grad():
-        written = load_model(folder)(**batch).logits.log_softmax(dim=-1)
-        original = imported.log_probs(batch)
-    # Do not compare padding positions, and classes that either model excludes.
-    is_real = batch["decoder_attention_mask"].bool()
-    lowest = EXCLUDED_LOGIT / 2
-    differences = written[is_real].clamp(min=lowest) - original[is_real].clamp(min=lowest)
-    largest = differences.abs().max().item()
     # Write `not <=` instead of `>`, so that NaN also raises the error, because every comparison with NaN is
     # False.
     if not largest <= TOLERANCE:
@@ -240,6 +237,19 @@ def _difference(imported: Imported, folder: Path) -> float | None:
             f"at most {TOLERANCE:g}, but is {largest:.2g}; nothing was written."
         )
     return largest
+
+
+def _difference_of_batch(imported: Imported, folder: Path) -> float:
+    assert imported.log_probs is not None
+    batch = sample_batch(imported.config)
+    with torch.no_grad():
+        written = load_model(folder)(**batch).logits.log_softmax(dim=-1)
+        original = imported.log_probs(batch)
+    # Do not compare padding positions, and classes that either model excludes.
+    is_real = batch["decoder_attention_mask"].bool()
+    lowest = EXCLUDED_LOGIT / 2
+    differences = written[is_real].clamp(min=lowest) - original[is_real].clamp(min=lowest)
+    return differences.abs().max().item()
 
 
 def _write_card(

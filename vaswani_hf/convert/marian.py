@@ -43,9 +43,9 @@ _SAME_FIELDS = """
 """.split()
 
 
-def _shared_by_heads(name: str) -> Limit:
-    """Return a limit for `d_k` or `d_v`, because in MarianMT each head has the width `d_model` / number of
-    heads.
+def shared_by_heads(name: str) -> Limit:
+    """Return a limit for `d_k` or `d_v`, because in MarianMT and in Marian each head has the width `d_model` /
+    number of heads.
     """
 
     def limit(config: VaswaniConfig) -> str | None:
@@ -79,8 +79,8 @@ _LIMITS: dict[str, Limit] = {
         "MarianMT computes its position embeddings and cannot load a table",
     ),
     "layer_norm_eps": only("layer_norm_eps", 1e-5, "the epsilon of MarianMT's LayerNorm is always 1e-05"),
-    "d_k": _shared_by_heads("d_k"),
-    "d_v": _shared_by_heads("d_v"),
+    "d_k": shared_by_heads("d_k"),
+    "d_v": shared_by_heads("d_v"),
     "decoder_start_token_id": needs_start_token,
     **SCALED_DOT_LIMITS,
 }

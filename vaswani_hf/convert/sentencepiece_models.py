@@ -47,6 +47,9 @@ class SentencePieces:
         removes_spaces (bool): True if segmentation removes repeated spaces and spaces at both ends.
         splits_words (bool): True if no piece contains a space after another character.
         has_bytes (bool): True if unknown characters are segmented into bytes.
+        ids (dict): The id of each piece, including special pieces. Some libraries use other ids.
+        end (str): The special piece `</s>`.
+        unknown (str): The special piece `<unk>`.
     """
 
     pieces: dict[str, float]
@@ -56,6 +59,9 @@ class SentencePieces:
     removes_spaces: bool
     splits_words: bool
     has_bytes: bool
+    ids: dict[str, int]
+    end: str
+    unknown: str
 
 
 def read_sentencepiece(path: Path) -> SentencePieces:
@@ -94,6 +100,9 @@ def read_sentencepiece(path: Path) -> SentencePieces:
         removes_spaces=normalizer.remove_extra_whitespaces,
         splits_words=not any(_SPACE in piece.lstrip(_SPACE) for piece in pieces),
         has_bytes=any(piece.type == _BYTE for piece in model.pieces),
+        ids={piece.piece: number for number, piece in enumerate(model.pieces)},
+        end=trainer.eos_piece,
+        unknown=trainer.unk_piece,
     )
 
 

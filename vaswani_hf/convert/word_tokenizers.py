@@ -20,6 +20,7 @@ def word_tokenizer(
     end: str = "</s>",
     unknown: str = "<unk>",
     joiner: str = "@@",
+    model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
     """Create a tokenizer that splits texts at spaces, and joins tokens that end with `joiner` to the next token."""
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
@@ -32,11 +33,20 @@ def word_tokenizer(
             decoders.Replace(Regex(f"{joiner}( |$)"), ""),
         ]
     )
-    return imported_tokenizer(backend, ids, pad=pad, start=start, end=end, unknown=unknown)
+    return imported_tokenizer(
+        backend, ids, pad=pad, start=start, end=end, unknown=unknown, model_max_length=model_max_length
+    )
 
 
 def imported_tokenizer(
-    backend: Tokenizer, ids: Mapping[str, int], *, pad: str, start: str, end: str, unknown: str
+    backend: Tokenizer,
+    ids: Mapping[str, int],
+    *,
+    pad: str,
+    start: str,
+    end: str,
+    unknown: str,
+    model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
     """Create the tokenizer of transformers. The tokenizer adds `end` to each text."""
     backend.post_processor = processors.TemplateProcessing(
@@ -48,6 +58,7 @@ def imported_tokenizer(
         pad_token=pad,
         eos_token=end,
         unk_token=unknown,
+        model_max_length=model_max_length,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
         **{IMPORTED_MARK: True},

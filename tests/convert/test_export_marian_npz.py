@@ -1,0 +1,201 @@
+"""The export to Marian (C++): equal functions after the way back, equal tensors for models of Marian, and refusals.
+
+The live comparison runs Marian if pymarian is installed.
+"""
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+import yaml
+from factories import tiny_tokenizer
+from safetensors.torch import load_file
+
+from vaswani_hf import Translator, import_checkpoint
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from vaswani_hf.cli import main
+from vaswani_hf.convert.export import export
+from vaswani_hf.convert.marian_npz import read_npz
+from vaswani_hf.convert.marian_npz_export import EXPRESSIBLE, MarianNpzEngine
+
+RECORDED = Path(__file__).parent / "recorded" / "marian"
+SCORES = json.loads((RECORDED / "scores.json").read_text(encoding="utf-8"))
+TEXTS = ("one two three four five", "eins zwei drei vier fünf", "Ärger über 3.14 €!")
+MARIAN_DEFAULT = {
+    "zero_start_embedding": True,
+    "decoder_start_token_id": 1,
+    "layer_norm_eps": 1e-6,
+    "position_timescales": "tensor2tensor",
+    "activation_function": "silu",
+}
+CASES = {
+    "the paper's": {},
+    "pre-norm": {"norm_position": "pre", "activation_function": "silu"},
+    "positions from 2": {"position_offset": 2, "position_timescales": "tensor2tensor"},
+    "learned positions": {"position_embedding": "learned", "max_position_embeddings": 30},
+    "no positions": {"position_embedding": "none"},
+    "epsilon 1e-6": {"layer_norm_eps": 1e-6, "attention_bias": True, "lm_head_bias": True},
+    "epsilon 1e-3, pre-norm": {"layer_norm_eps": 1e-3, "norm_position": "pre"},
+    "epsilon 1e-3, no final norm": {"layer_norm_eps": 1e-3, "norm_position": "pre", "final_norm": False},
+    "epsilon 1e-3, final norm": {"layer_norm_eps": 1e-3, "final_norm": True},
+    "unscaled": {"scale_embedding": False},
+    "two embeddings": {"share_encoder_decoder_embeddings": False, "activation_function": "gelu"},
+    "nothing tied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+    "dot products": {"attention_score": "dot"},
+    "start from zeros": {"zero_start_embedding": True, "decoder_start_token_id": 1},
+    "Marian's": MARIAN_DEFAULT,
+    "Marian's with a final norm": {**MARIAN_DEFAULT, "final_norm": True},
+}
+
+
+@pytest.fixture
+def checkpoint(tiny_model, tmp_path):
+    """Write a checkpoint with random weights and tokenizers."""
+
+    def write(two_vocabularies=False, **fields):
+        sizes = (290, 280) if two_vocabularies else (290,)
+        tokenizers = [tiny_tokenizer(TEXTS, size, model_max_length=40) for size in sizes]
+        if two_vocabularies:
+            fields |= {"decoder_vocab_size": 280, "share_encoder_decoder_embeddings": False}
+        model = tiny_model(**{"d_model": 16, "vocab_size": 290, **fields})
+        if model.config.zero_start_embedding:
+            with torch.no_grad():
+                model.model.decoder.embed_tokens.weight[1] = 0
+        model.save_pretrained(tmp_path / "checkpoint")
+        save_tokenizers(tokenizers[0], tokenizers[-1], tmp_path / "checkpoint")
+        return tmp_path / "checkpoint"
+
+    return write
+
+
+def difference_in(text):
+    return float(re.search(r"inputs: ([\d.e-]+)\.$", text)[1])
+
+
+@pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
+def test_the_written_model_computes_the_same(checkpoint, tmp_path, fields):
+    # The export reads the written file with the import, or with Marian if pymarian is installed.
+    text = export(checkpoint(**fields), tmp_path / "marian", "marian_npz")
+    assert difference_in(text) < 1e-4
+    _, options = read_npz(tmp_path / "marian" / "model.npz")
+    is_default = fields.items() >= MARIAN_DEFAULT.items()
+    assert options["type"] == ("transformer" if is_default else "transformer-new")
+
+
+def test_two_vocabularies(checkpoint, tmp_path, vaswani):
+    folder = checkpoint(two_vocabularies=True)
+    code, output, _ = vaswani("export", folder, tmp_path / "marian", "--format", "marian_npz")
+    assert code == 0 and difference_in(output.strip()) < 1e-4
+    settings = yaml.safe_load((tmp_path / "marian" / "decoder.yml").read_text())
+    assert settings["vocabs"] == ["source.vocab.yml", "target.vocab.yml"]
+    for name, tokenizer in zip(settings["vocabs"], load_tokenizers(folder), strict=True):
+        ids = json.loads((tmp_path / "marian" / name).read_text(encoding="utf-8"))
+        assert ids == {**tokenizer.get_vocab()}
+    weights, options = read_npz(tmp_path / "marian" / "model.npz")
+    assert options["dim-vocabs"] == [290, 280]
+    assert (tmp_path / "marian" / "model.npz").stat().st_size > sum(
+        array.nbytes for array in weights.values()
+    )
+
+
+def test_a_model_of_marian_returns_with_equal_tensors(tmp_path):
+    pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
+    source = RECORDED / "post.npz"
+    import_checkpoint(source, tmp_path / "ours", vocabularies=(RECORDED / "joint.spm",))
+    export(tmp_path / "ours", tmp_path / "marian", "marian_npz")
+    before, old = read_npz(source)
+    after, new = read_npz(tmp_path / "marian" / "model.npz")
+    assert before.keys() == after.keys() and old["dim-vocabs"] == new["dim-vocabs"]
+    for key, array in before.items():
+        assert array.shape == after[key].shape and numpy.array_equal(array, after[key]), key
+    settings = yaml.safe_load((tmp_path / "marian" / "decoder.yml").read_text())
+    assert (settings["beam-size"], settings["max-length-factor"], settings["allow-unk"]) == (4, 3.0, False)
+
+    import_checkpoint(tmp_path / "marian", tmp_path / "again")
+    first, second = (load_file(tmp_path / folder / "model.safetensors") for folder in ("ours", "again"))
+    assert first.keys() == second.keys()
+    for key, tensor in first.items():
+        assert torch.equal(tensor, second[key]), key
+
+
+def test_the_start_token_is_added_to_the_first_position(checkpoint, tmp_path):
+    folder = checkpoint()
+    export(folder, tmp_path / "marian", "marian_npz")
+    weights, options = read_npz(tmp_path / "marian" / "model.npz")
+    encoder, decoder = (
+        weights[f"TransformerBatch{stack.capitalize()}->{stack}->positionEmbedding->embeddings"]
+        for stack in ("encoder", "decoder")
+    )
+    embedding = load_file(folder / "model.safetensors")["model.shared.weight"].numpy()
+    assert numpy.array_equal(encoder[1:], decoder[1:])
+    numpy.testing.assert_allclose(decoder[0] - encoder[0], 4 * embedding[0], atol=1e-6)
+    numpy.testing.assert_array_equal(weights["Wemb"], 4 * embedding)
+    numpy.testing.assert_array_equal(weights["decoder_ff_logit_out_Wt"], embedding)
+    settings = yaml.safe_load((tmp_path / "marian" / "decoder.yml").read_text())
+    assert len(encoder) == options["max-length"] == 3 * settings["max-length"] + 1
+    assert settings["mini-batch"] == 1
+
+
+def test_settings_that_the_search_lacks_give_a_warning(checkpoint, tmp_path, caplog):
+    folder = checkpoint()
+    file = folder / "generation_config.json"
+    search = json.loads(file.read_text()) | {
+        "num_beams": 3,
+        "length_penalty": 0.6,
+        "length_penalty_type": "gnmt",
+        "max_length_a": 1.0,
+        "max_length_b": 50,
+        "_from_model_config": False,
+    }
+    file.write_text(json.dumps(search))
+    export(folder, tmp_path / "marian", "marian_npz")
+    assert "does not support `length_penalty_type` 'gnmt', `max_length_b` 50" in caplog.text
+    settings = yaml.safe_load((tmp_path / "marian" / "decoder.yml").read_text())
+    assert (settings["beam-size"], settings["normalize"], settings["max-length-factor"]) == (3, 0.6, 3.0)
+
+
+REFUSED = [
+    ({"attention_score": "additive"}, "`attention_score` is 'additive', which Marian (C++) cannot express"),
+    ({"attention_window": 2}, "`attention_window` is 2, which Marian (C++) cannot express"),
+    ({"activation_function": "tanh"}, "it has only silu, relu, swish, gelu, sigmoid"),
+    ({"decoder_attention_heads": 4}, "`decoder_attention_heads` is 4, which Marian (C++) cannot express"),
+    ({"d_k": 4}, "`d_k` is 4, which Marian (C++) cannot express"),
+    ({"norm_position_of_decoder": "pre"}, "its stacks have their LayerNorm at the same place"),
+    ({"eos_token_id": [2, 3]}, "it has one end token"),
+]
+
+
+@pytest.mark.parametrize("fields, message", REFUSED, ids=[next(iter(fields)) for fields, _ in REFUSED])
+def test_configs_that_marian_cannot_express_are_refused(tiny_config, fields, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        EXPRESSIBLE.refuse_others(tiny_config(d_model=16, **fields))
+
+
+def test_a_refused_checkpoint_leaves_no_folder(checkpoint, tmp_path, capsys):
+    folder = checkpoint(attention_window=2)
+    assert main(["export", str(folder), str(tmp_path / "marian"), "--format", "marian_npz"]) == 2
+    assert "`attention_window` is 2" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.skipif(find_spec("pymarian") is None, reason="needs pymarian: pip install pymarian")
+def test_marian_translates_and_scores_like_the_checkpoint(copier_checkpoint, tmp_path):
+    export(copier_checkpoint, tmp_path / "marian", "marian_npz")
+    engine = MarianNpzEngine(tmp_path / "marian")
+    translator = Translator.from_pretrained(copier_checkpoint)
+    words = SCORES["sources"][:20]
+    texts = list(translator.translate(words, num_beams=2, length_penalty_type="power", max_length_a=3.0))
+    assert engine.translate(words, num_beams=2) == texts
+    source_ids = engine.source_tokenizer(words[:4]).input_ids
+    target_ids = engine.target_tokenizer(text_target=words[4:8]).input_ids
+    for source, target, scores in zip(
+        source_ids, target_ids, engine.log_probs(source_ids, target_ids), strict=True
+    ):
+        with torch.no_grad():
+            logits = translator.model(input_ids=torch.tensor([source]), labels=torch.tensor([target])).logits
+        expected = logits.log_softmax(dim=-1)[0].gather(1, torch.tensor([target]).T).squeeze(1)
+        torch.testing.assert_close(torch.tensor(scores), expected, rtol=0, atol=1e-4)

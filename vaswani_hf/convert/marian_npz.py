@@ -1,0 +1,615 @@
+"""Imports the `.npz` models of Marian, the C++ toolkit. Defines the names of the weights for both directions.
+
+A model file has the weights, and the options of the model as YAML text in the entry `special:model.yml`. The
+options have one of two types. The type "transformer" adds 1e-6 to the variance in LayerNorm. The type
+"transformer-new" has other names of weights, and adds 1e-5. Both types store matrices as [inputs, outputs].
+
+The differences from the paper: biases in attention; tensor2tensor's timescales, with all sines in the first
+half of the features; an output projection with a bias; a decoder that starts from a vector of zeros. The
+import adds the token `<pad>` with an embedding of zeros, because the decoder of this package starts from a
+token. With learned positions, Marian does not multiply the embeddings by sqrt(d_model).
+
+The import computes what Marian trains and scores. The search of Marian 1.12.42 departs from this function in
+pre-norm decoders of the type "transformer": the keys and values of earlier steps lack their LayerNorm.
+
+In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
+"""
+
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+import yaml
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from ..checkpoint.tokenizers import SHARED_IDS_MARK
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import EXCLUDED_LOGIT
+from .formats import Tokenizers
+from .import_formats import Imported, ImportFormat, ReadOptions, refuse, require
+from .marian_process import marian_difference
+from .sentencepiece_models import SentencePieces, fast_tokenizer, read_sentencepiece
+from .weights import WeightNames, add_biases, shared_weights, sizes, to_interleaved
+from .word_tokenizers import word_tokenizer
+
+TITLE = "Marian"
+OPTIONS_ENTRY = "special:model.yml"
+OLD_TYPE, NEW_TYPE = "transformer", "transformer-new"
+EPSILONS = {OLD_TYPE: 1e-6, NEW_TYPE: 1e-5}
+# For each activation of Marian, the name in transformers.
+ACTIVATIONS = {
+    "relu": "relu",
+    "swish": "swish",
+    "gelu": "gelu",
+    "sigmoid": "sigmoid",
+}
+# Earlier versions of Marian approximate GELU with a sigmoid.
+EXACT_GELU = (1, 12, 3)
+# The files with the settings of the search and the names of the vocabularies.
+DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
+# The SentencePiece models of OPUS-MT that segment texts for a vocabulary in a YAML file.
+_SEGMENTERS = ("source.spm", "target.spm")
+# The names of special tokens that Marian accepts. The second names are those of Nematus.
+_END_TOKENS, _UNKNOWN_TOKENS = ("</s>", "eos"), ("<unk>", "UNK")
+# The names for the token that the decoder starts from. The second name is for vocabularies with a token `<pad>`.
+_START_TOKENS = ("<pad>", "<start>")
+
+# For each option, Marian's default and the reason for refusing other values.
+REQUIRED: dict[str, tuple[Any, str]] = {
+    "transformer-decoder-autoreg": (
+        "self-attention",
+        "the decoder must attend to the tokens before each position",
+    ),
+    "transformer-no-projection": (False, "the attention has an output projection"),
+    "transformer-pool": (False, "the decoder attends to all tokens of the source"),
+    "transformer-tied-layers": ([], "each layer of the decoder has weights of its own"),
+    "transformer-attention-mask": ("default", "positions must be absolute"),
+    "transformer-no-affine": (False, "a LayerNorm has a weight and a bias"),
+    "transformer-ffn-depth": (2, "a feed-forward network has two projections"),
+    "right-left": (False, "the decoder writes from left to right"),
+    "ulr": (False, "only an embedding of the vocabulary can be expressed"),
+    "lemma-dim-emb": (0, "a token has no factors"),
+    "lemma-dependency": ("", "a token has no factors"),
+    "factors-combine": ("sum", "a token has no factors"),
+    "factors-dim-emb": (0, "a token has no factors"),
+}
+
+
+# For each module of a layer, the name of its weights in models of the type "transformer". `{}` is "W" or "b" for
+# a projection, and "scale" or "bias" for a LayerNorm.
+_OLD_MODULES = {
+    **{f"self_attn.{own}": f"self_{{}}{own[0]}" for own in ("q_proj", "k_proj", "v_proj", "out_proj")},
+    **{f"encoder_attn.{own}": f"context_{{}}{own[0]}" for own in ("q_proj", "k_proj", "v_proj", "out_proj")},
+    "self_attn_layer_norm": "self_Wo_ln_{}",
+    "encoder_attn_layer_norm": "context_Wo_ln_{}",
+    "fc1": "ffn_{}1",
+    "fc2": "ffn_{}2",
+    "final_layer_norm": "ffn_ffn_ln_{}",
+}
+
+
+def weight_names(options: Mapping[str, Any]) -> WeightNames:
+    """The names of the weights of a model with these options."""
+    names = _embedding_names(options)
+    is_new = options["type"] == NEW_TYPE
+    for stack in ("encoder", "decoder"):
+        for layer in range(int(options[f"{stack[:3]}-depth"])):
+            names_of_layer = _new_names if is_new else _old_names
+            for theirs, own in names_of_layer(stack, layer, options).items():
+                names[theirs] = f"model.{stack}.layers.{layer}.{own}"
+        for kind, own_kind in (("scale", "weight"), ("bias", "bias")):
+            theirs = f"{stack}_top_ln_{kind}"
+            if is_new:
+                theirs = f"{_new_stack(stack)}->postprocessor->norm->{own_kind}"
+            names[theirs] = f"model.{stack}.layer_norm.{own_kind}"
+    return WeightNames(names)
+
+
+def _embedding_names(options: Mapping[str, Any]) -> dict[str, str | tuple[str, ...]]:
+    names: dict[str, str | tuple[str, ...]] = {"decoder_ff_logit_out_b": "lm_head.bias"}
+    is_shared = bool(options.get("tied-embeddings-all") or options.get("tied-embeddings-src"))
+    if is_shared:
+        names["Wemb"] = "model.encoder.embed_tokens.weight"
+    else:
+        names["encoder_Wemb"] = "model.encoder.embed_tokens.weight"
+        names["decoder_Wemb"] = "model.decoder.embed_tokens.weight"
+    if not (options.get("tied-embeddings-all") or options.get("tied-embeddings")):
+        names["decoder_ff_logit_out_Wt"] = "lm_head.weight"
+    # Old versions of Marian store the transposed matrix.
+    names["decoder_ff_logit_out_W"] = "lm_head.weight.T"
+    if options["type"] == NEW_TYPE:
+        for stack in ("encoder", "decoder"):
+            theirs = f"{_new_stack(stack)}->positionEmbedding->embeddings"
+            names[theirs] = f"model.{stack}.embed_positions.weight"
+    else:
+        names["Wpos"] = "model.encoder.embed_positions.weight"
+    return names
+
+
+def _old_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, str]:
+    """The names of a layer of the type "transformer", with the names in the layer of this package."""
+    suffix = "_pre" if "n" in (options.get("transformer-preprocess") or "") else ""
+    names = {}
+    for module, pattern in _OLD_MODULES.items():
+        is_norm = module.endswith("norm")
+        for kind, own_kind in zip(("scale", "bias") if is_norm else "Wb", ("weight", "bias"), strict=True):
+            theirs = pattern.format(kind) + (suffix if is_norm else "")
+            names[f"{stack}_l{layer + 1}_{theirs}"] = f"{module}.{own_kind}"
+    return names
+
+
+def _new_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, str]:
+    """The names of a layer of the type "transformer-new", with the names in the layer of this package."""
+    norm = (
+        "preprocessor->norm"
+        if "n" in (options.get("transformer-preprocess") or "")
+        else "postprocessor->norm"
+    )
+    is_encoder = stack == "encoder"
+    self_block = "selfAttentionBlock" if is_encoder else "autoRegressiveBlock"
+    # A ReLU and its dropout are a part of the first projection. Other activations are layers.
+    is_relu = options.get("transformer-ffn-activation", "swish") == "relu"
+    first = "at(0)->as<marian::nn::LinearReluDropout>()" if is_relu else "at(0)->as<marian::nn::Linear>()"
+    second = f"at({1 if is_relu else 3})->as<marian::nn::Linear>()"
+    modules = {
+        "self_attn_layer_norm": f"{self_block}->{norm}",
+        "encoder_attn_layer_norm": f"crossAttentionBlock->{norm}",
+        "fc1": f"filterBlock->layers->{first}",
+        "fc2": f"filterBlock->layers->{second}",
+        "final_layer_norm": f"filterBlock->{norm}",
+    }
+    for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        modules[f"self_attn.{projection}"] = f"{self_block}->selfAttention->{projection[0]}Proj"
+        modules[f"encoder_attn.{projection}"] = f"crossAttentionBlock->crossAttention->{projection[0]}Proj"
+    kind_of_layer = "TransformerEncoderLayer" if is_encoder else "TransformerDecoderLayerWithCrossAttention"
+    prefix = f"{_new_stack(stack)}->layers->at({layer})->as<marian::nn::{kind_of_layer}>()"
+    return {
+        f"{prefix}->{theirs}->{kind}": f"{module}.{kind}"
+        for module, theirs in modules.items()
+        for kind in ("weight", "bias")
+    }
+
+
+def _new_stack(stack: str) -> str:
+    return f"TransformerBatch{stack.capitalize()}->{stack}"
+
+
+def is_matrix(name: str) -> bool:
+    """Return True if Marian stores the transposed matrix of a weight. `name` is a name of this package."""
+    return name.endswith(("_proj.weight", "fc1.weight", "fc2.weight"))
+
+
+def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
+    """Return the weights and the options of a model file. Raise a ValueError if the file is damaged."""
+    try:
+        with numpy.load(path, allow_pickle=False) as archive:
+            entries = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"'{path.name}' must be a model of Marian, but cannot be read ({reason}); copy or download the file again."
+        ) from None
+    text = entries.pop(OPTIONS_ENTRY, None)
+    if text is None:
+        raise ValueError(
+            f"'{path.name}' must be a model of Marian, but has no entry {OPTIONS_ENTRY}; take the file that Marian "
+            "has written for the model, and not the file of the optimizer."
+        )
+    # The text ends in NULs.
+    options = _load_yaml(text.tobytes().rstrip(b"\0").decode(errors="replace"), path.name)
+    return entries, options
+
+
+def _load_yaml(text: str, name: str) -> dict[str, Any]:
+    try:
+        options = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"The options of '{name}' must be YAML text, but are not ({reason}); copy or download the file again."
+        ) from None
+    if not isinstance(options, dict):
+        raise ValueError(
+            f"The options of '{name}' must have keys, but have none; copy or download the file again."
+        )
+    return options
+
+
+def recognise_marian_npz(path: Path) -> bool:
+    """Return True for a model file of Marian, and for a folder with such a file."""
+    files = [path] if path.is_file() else path.glob("*.npz")
+    return any(_has_options(file) for file in files)
+
+
+def _has_options(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return f"{OPTIONS_ENTRY}.npy" in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
+    """Read a model file of Marian, or a folder with one model file."""
+    file = _model_file(path)
+    search = _search_options(file)
+    weights, settings = read_npz(file)
+    _refuse_others(settings, search)
+    vocabularies = _read_vocabularies(file, search, options)
+    own = _own_weights(weights, settings)
+    is_learned = "model.encoder.embed_positions.weight" in own
+    has_positions = not settings.get("transformer-disable-position-embeddings", False)
+    if has_positions and not is_learned:
+        own = to_interleaved(own, own["model.encoder.embed_tokens.weight"].shape[1])
+    is_shared = bool(settings.get("tied-embeddings-all") or settings.get("tied-embeddings-src"))
+    is_tied = bool(settings.get("tied-embeddings-all") or settings.get("tied-embeddings"))
+    if is_shared:
+        own["model.decoder.embed_tokens.weight"] = own["model.encoder.embed_tokens.weight"]
+    if is_tied:
+        own["lm_head.weight"] = own["model.decoder.embed_tokens.weight"]
+    num_tokens = (
+        len(own["model.encoder.embed_tokens.weight"]),
+        len(own["model.decoder.embed_tokens.weight"]),
+    )
+    pad = _add_start_token(own)
+    if not _is_any(own, "_proj.bias"):
+        own = {name: tensor for name, tensor in own.items() if not name.endswith("_proj.bias")}
+    add_biases(own)
+    config = VaswaniConfig(
+        **sizes(own, TITLE),
+        **shared_weights(own, is_shared, is_tied),
+        **_norm_fields(settings),
+        encoder_attention_heads=settings.get("transformer-heads", 8),
+        decoder_attention_heads=settings.get("transformer-heads", 8),
+        activation_function=_activation(settings),
+        position_embedding="learned" if is_learned else "sinusoidal" if has_positions else "none",
+        position_timescales="tensor2tensor",
+        max_position_embeddings=len(own["model.encoder.embed_positions.weight"]) if is_learned else 1024,
+        scale_embedding=_is_scaled(settings, is_learned, has_positions),
+        zero_start_embedding=True,
+        bos_token_id=None,
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+        eos_token_id=vocabularies[-1].ids[vocabularies[-1].end],
+    )
+    tokenizers = _tokenizers(vocabularies, config)
+    return Imported(
+        config=config,
+        state_dict=own,
+        generation_config=_generation_config(search, vocabularies[-1], config),
+        tokenizers=tokenizers,
+        notes=_notes(search, vocabularies, config),
+        compare=_comparison(file, vocabularies, num_tokens, config),
+    )
+
+
+def _model_file(path: Path) -> Path:
+    """The file itself, or the only model file of a folder."""
+    if path.suffix == ".bin":
+        refuse("model", path.name, "the weights must be in a file .npz; a file .bin may have int8 weights")
+    if not path.is_dir():
+        return path
+    files = sorted(file for file in path.glob("*.npz") if _has_options(file))
+    if len(files) > 1:
+        # A folder of a training has the newest weights and the best weights. decoder.yml names one of the files.
+        names = {Path(name).name for name in _search_options(path / "decoder.yml").get("models", [])}
+        files = [file for file in files if file.name in names] or files
+    if len(files) != 1:
+        found = ", ".join(file.name for file in files) or "none"
+        raise ValueError(
+            f"'{path.name}' must have one model file .npz of Marian, but has {found}; name the file instead of the "
+            "folder."
+        )
+    return files[0]
+
+
+def _search_options(model: Path) -> dict[str, Any]:
+    """The settings of the search, and the names of the vocabularies. Empty if no file has these settings."""
+    for pattern in DECODER_FILES:
+        file = model.parent / pattern.format(model.name)
+        if file.is_file():
+            return _load_yaml(file.read_text(encoding="utf-8", errors="replace"), file.name)
+    return {}
+
+
+def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> None:
+    """Refuse models that a config of this package cannot express."""
+    kind = settings.get("type", "amun")
+    if kind not in EPSILONS:
+        refuse("type", kind, "only the Transformer can be expressed")
+    for field, (default, reason) in REQUIRED.items():
+        require(field, settings.get(field, default), default, reason)
+    depth = settings.get("transformer-decoder-ffn-depth", 0)
+    if depth not in (0, 2):
+        refuse("transformer-decoder-ffn-depth", depth, "a feed-forward network has two projections")
+    inputs = settings.get("input-types") or []
+    if set(inputs) - {"sequence"} or len(inputs) > 2:
+        refuse("input-types", inputs, "the model has one source and one target")
+    activation = settings.get("transformer-ffn-activation", "swish")
+    if activation not in ACTIVATIONS:
+        refuse("transformer-ffn-activation", activation, f"only {', '.join(ACTIVATIONS)} can be expressed")
+    embedding = settings.get("transformer-postprocess-emb", "d")
+    if embedding not in ("", "d"):
+        refuse("transformer-postprocess-emb", embedding, "only dropout follows the embeddings")
+    top = settings.get("transformer-postprocess-top", "")
+    if top.replace("d", "") not in ("", "n"):
+        refuse("transformer-postprocess-top", top, "only a LayerNorm follows the last layer")
+    _norm_position(settings)
+    if search.get("output-approx-knn"):
+        refuse("output-approx-knn", search["output-approx-knn"], "the output is a softmax over all tokens")
+
+
+def _norm_position(settings: Mapping[str, Any]) -> str:
+    """ "post" or "pre". The letter d is dropout, a is the addition of the residual, n is LayerNorm."""
+    before = (settings.get("transformer-preprocess") or "").replace("d", "")
+    after = settings.get("transformer-postprocess", "dan").replace("d", "")
+    positions = {("", "an"): "post", ("n", "a"): "pre"}
+    if (before, after) not in positions:
+        refuse(
+            "transformer-preprocess, transformer-postprocess",
+            (settings.get("transformer-preprocess") or "", settings.get("transformer-postprocess", "dan")),
+            'only "" with "dan" and "n" with "da" can be expressed, apart from dropout',
+        )
+    return positions[before, after]
+
+
+def _norm_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
+    position = _norm_position(settings)
+    has_final_norm = "n" in settings.get("transformer-postprocess-top", "")
+    return {
+        "norm_position": position,
+        "final_norm": None if has_final_norm == (position == "pre") else has_final_norm,
+        "layer_norm_eps": EPSILONS[settings["type"]],
+    }
+
+
+def _activation(settings: Mapping[str, Any]) -> str:
+    name = settings.get("transformer-ffn-activation", "swish")
+    version = re.match(r"v(\d+)\.(\d+)\.(\d+)", str(settings.get("version")))
+    numbers = tuple(int(number) for number in version.groups()) if version else ()
+    if name == "gelu" and numbers < EXACT_GELU:
+        return "quick_gelu"
+    return ACTIVATIONS[name]
+
+
+def _is_scaled(settings: Mapping[str, Any], is_learned: bool, has_positions: bool) -> bool:
+    """Return True if Marian multiplies the embeddings by sqrt(d_model)."""
+    if not has_positions:
+        return settings["type"] == NEW_TYPE
+    return not is_learned
+
+
+def _own_weights(
+    weights: Mapping[str, numpy.ndarray], settings: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """The weights under the names of this package, with the shapes of this package."""
+    for name, array in weights.items():
+        if array.dtype not in (numpy.float32, numpy.float16):
+            refuse(f"dtype of {name}", str(array.dtype), "the weights must not be quantized")
+    state = {name: torch.from_numpy(array).float() for name, array in weights.items()}
+    own = {}
+    for name, tensor in weight_names(settings).to_ours(state, TITLE).items():
+        if name == "lm_head.weight.T":
+            own["lm_head.weight"] = tensor.T
+        elif is_matrix(name):
+            own[name] = tensor.T
+        else:
+            # Biases and the weights of LayerNorm have the shape [1, D].
+            own[name] = tensor.flatten() if name.endswith(("bias", "norm.weight")) else tensor
+    table = "model.encoder.embed_positions.weight"
+    if table in own:
+        # The type "transformer" has one table for both stacks.
+        own.setdefault("model.decoder.embed_positions.weight", own[table].clone())
+    return {name: tensor.contiguous() for name, tensor in own.items()}
+
+
+def _is_any(own: Mapping[str, torch.Tensor], ending: str) -> bool:
+    """Return True if a weight with this ending has a value other than 0."""
+    return any(bool(tensor.any()) for name, tensor in own.items() if name.endswith(ending))
+
+
+def _add_start_token(own: dict[str, torch.Tensor]) -> int:
+    """Add the row of the start token to the embeddings and to the output projection. Return its id.
+
+    The token has the same id in both vocabularies. If one vocabulary is smaller, classes without tokens fill
+    its embedding, and their bias gives them the probability 0.
+    """
+    embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
+    num_target = len(own[embeddings[1]])
+    pad = max(len(own[name]) for name in embeddings)
+    if pad > num_target:
+        own.setdefault("lm_head.bias", torch.zeros(num_target))
+    for name in {*embeddings, "lm_head.weight"}:
+        own[name] = _padded(own[name], pad + 1)
+    if "lm_head.bias" in own:
+        own["lm_head.bias"] = _padded(own["lm_head.bias"], pad + 1)
+        own["lm_head.bias"][num_target:pad] = EXCLUDED_LOGIT
+    return pad
+
+
+def _padded(tensor: torch.Tensor, num_rows: int) -> torch.Tensor:
+    padded = tensor.new_zeros(num_rows, *tensor.shape[1:])
+    padded[: len(tensor)] = tensor
+    return padded
+
+
+class _Vocabulary(NamedTuple):
+    """A vocabulary of Marian.
+
+    Attributes:
+        ids (dict): The ids of the tokens.
+        end (str): The token `</s>`.
+        unknown (str): The token for unknown words. The search of Marian never chooses this token.
+        segmenter (SentencePieces, optional): The SentencePiece model that segments texts. None if the tokens of
+            a text are separated by spaces.
+    """
+
+    ids: dict[str, int]
+    end: str
+    unknown: str
+    segmenter: SentencePieces | None
+
+
+def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptions) -> list[_Vocabulary]:
+    """The vocabularies of the source and of the target."""
+    names = [str(name) for name in options.vocabularies or search.get("vocabs") or []]
+    if len(names) not in (1, 2):
+        raise ValueError(
+            f"'{file.name}' needs one or two vocabularies, but {len(names) or 'none'} are named; name the "
+            "vocabulary files with `--vocabularies`."
+        )
+    paths = []
+    for name in (names[0], names[-1]):
+        # decoder.yml may have paths of the machine of the training.
+        places = [Path(name)] if options.vocabularies else [file.parent / name, file.parent / Path(name).name]
+        found = [place for place in places if place.is_file()]
+        if not found:
+            raise ValueError(
+                f"The vocabulary '{name}' must be a file, but does not exist; name the vocabulary files with "
+                "`--vocabularies`."
+            )
+        paths.append(found[0])
+    segmenters = [file.parent / name for name in _SEGMENTERS]
+    vocabularies = [_read_vocabulary(paths[0], segmenters[0])]
+    if paths[0] == paths[1] and not segmenters[0].is_file():
+        return [*vocabularies, vocabularies[0]]
+    return [*vocabularies, _read_vocabulary(paths[1], segmenters[1])]
+
+
+def _read_vocabulary(path: Path, segmenter: Path) -> _Vocabulary:
+    if path.suffix == ".spm":
+        model = read_sentencepiece(path)
+        return _Vocabulary(model.ids, model.end, model.unknown, model)
+    if path.suffix == ".fsv":
+        refuse("vocabs", path.name, "a token has no factors")
+    ids = _read_ids(path)
+    end, unknown = (
+        next((token for token in tokens if token in ids), None) for tokens in (_END_TOKENS, _UNKNOWN_TOKENS)
+    )
+    if end is None or unknown is None:
+        raise ValueError(
+            f"The vocabulary '{path.name}' must have the tokens </s> and <unk>, but has not; copy or download the file "
+            "again."
+        )
+    return _Vocabulary(ids, end, unknown, read_sentencepiece(segmenter) if segmenter.is_file() else None)
+
+
+def _read_ids(path: Path) -> dict[str, int]:
+    """The ids of a vocabulary in a YAML file, in a JSON file, or in a text file with one token per line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix not in (".yml", ".yaml", ".json"):
+            return {token: number for number, token in enumerate(text.removesuffix("\n").split("\n"))}
+        # The base loader keeps words such as "no" and "1" as texts.
+        values = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        return {token: int(number) for token, number in values.items()}
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"The vocabulary '{path.name}' must give each token an id, but cannot be read ({reason}); copy or "
+            "download the file again."
+        ) from None
+
+
+def _tokenizers(vocabularies: list[_Vocabulary], config: VaswaniConfig) -> Tokenizers:
+    source, target = (_tokenizer(vocabulary, config) for vocabulary in vocabularies)
+    if vocabularies[0] is vocabularies[1]:
+        return source, source
+    # The two tokenizers may segment differently, but give each token the same id.
+    target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0].ids == vocabularies[1].ids
+    return source, target
+
+
+def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedTokenizerFast:
+    pad = config.pad_token_id
+    assert pad is not None
+    start = next(token for token in _START_TOKENS if token not in vocabulary.ids)
+    # Marian ignores tokens of the vocabulary that have no row in the embedding.
+    ids = {token: number for token, number in vocabulary.ids.items() if number < pad}
+    ids[start] = pad
+    length = config.max_position_embeddings if config.position_embedding == "learned" else None
+    create: Callable[..., PreTrainedTokenizerFast] = word_tokenizer
+    arguments: tuple[Any, ...] = (ids,)
+    if vocabulary.segmenter is not None:
+        create, arguments = fast_tokenizer, (vocabulary.segmenter, ids)
+    return create(
+        *arguments,
+        end=vocabulary.end,
+        unknown=vocabulary.unknown,
+        pad=start,
+        start=start,
+        model_max_length=length,
+    )
+
+
+def _generation_config(
+    search: Mapping[str, Any], target: _Vocabulary, config: VaswaniConfig
+) -> GenerationConfig:
+    """The defaults of the search, from decoder.yml."""
+    return GenerationConfig(
+        bos_token_id=None,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+        num_beams=search.get("beam-size", 12),
+        length_penalty=float(search.get("normalize", 0)),
+        max_length_a=float(search.get("max-length-factor", 3)),
+        suppress_tokens=None if search.get("allow-unk") else [target.ids[target.unknown]],
+    )
+
+
+def _comparison(
+    file: Path, vocabularies: list[_Vocabulary], sizes: tuple[int, int], config: VaswaniConfig
+) -> Callable[[Any], float] | None:
+    """A function that compares a model with Marian. None if pymarian is not installed."""
+    is_learned = config.position_embedding == "learned"
+    # Marian 1.12.42 ends with an error for learned positions in models of the type "transformer".
+    if find_spec("pymarian") is None or (is_learned and config.layer_norm_eps == EPSILONS[OLD_TYPE]):
+        return None
+    num_positions = config.max_position_embeddings if is_learned else None
+    return lambda model: marian_difference(
+        file, model, sizes, vocabularies[0].ids[vocabularies[0].end], num_positions
+    )
+
+
+def _notes(search: Mapping[str, Any], vocabularies: list[_Vocabulary], config: VaswaniConfig) -> list[str]:
+    notes = []
+    if config.position_embedding == "learned":
+        notes.append(
+            f"The model has {config.max_position_embeddings:,} learned positions. Longer texts are truncated."
+        )
+    if any(vocabulary.segmenter is None for vocabulary in vocabularies):
+        notes.append(
+            "The tokenizers split texts at spaces: tokenize and segment texts as for the training of the original."
+        )
+    for field in ("word-penalty", "shortlist"):
+        if search.get(field):
+            notes.append(f"The search of this package ignores `{field}` {search[field]!r} of the original.")
+    return notes
+
+
+MARIAN_NPZ_IMPORT = ImportFormat(
+    name="marian_npz",
+    title="Marian (C++)",
+    recognise=recognise_marian_npz,
+    read=read_marian_npz,
+    files=("*.npz", "*.yml", "*.spm", "*.txt", "*.json"),
+    peer="Marian",
+    keeps=(
+        "The weights, the output bias, sinusoids or learned positions, the ids and the texts of SentencePiece models, "
+        "vocabularies of words, and from decoder.yml `beam-size`, `normalize`, `max-length-factor` and `allow-unk`. "
+        "Word scores differ from those of pymarian 1.12.42 by at most 4e-5 nats on 8 small models."
+    ),
+    loses=(
+        "`word-penalty` and `shortlist` are ignored. Dropout rates are not stored in the model. SSRU and average "
+        "attention, ALiBi, RNN models, factors, lemmas, tied layers, other orders of LayerNorm and residual, "
+        "quantized weights and files `.bin` are refused. The search of Marian departs from the imported model in "
+        "pre-norm decoders of the type `transformer`."
+    ),
+    options=("vocabularies",),
+)

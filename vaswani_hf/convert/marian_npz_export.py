@@ -1,0 +1,434 @@
+"""Exports a checkpoint to a folder that Marian (C++) reads: a model file `.npz`, vocabularies and decoder.yml.
+
+The written model has one of two types.
+
+- "transformer" for models that compute as Marian's default: post-norm, tensor2tensor's timescales, a decoder
+  that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All versions of Marian have this type. The
+  weights are the weights of the checkpoint.
+- "transformer-new" for all other models. Marian has this type since version 1.12. The positions are a table
+  with learned positions, in which the sinusoids of the checkpoint are stored. With such a table Marian does
+  not multiply the embeddings, so the stored embeddings are multiplied by sqrt(d_model), and the output
+  projection is a separate matrix. The embedding of the start token is added to the first position of the
+  decoder, because the decoder of Marian starts from zeros.
+
+The type "transformer" has no learned positions in Marian 1.12.42: the option exists, but Marian ends with an
+error. With pre-norm, the search of the type "transformer" leaves out a LayerNorm. With "transformer-new", the
+search mixes up the sentences of a batch after a sentence has ended. Therefore decoder.yml has batches of one
+sentence for "transformer-new".
+
+Marian does not have the tokenizers of this package: texts must be segmented, with spaces between the tokens.
+`MarianNpzEngine` segments texts with the tokenizers in the exported folder.
+
+In shapes, D is the model width and L the number of positions in the table.
+"""
+
+import json
+import math
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+import yaml
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers.utils import logging
+
+from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
+from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
+from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, report, sample_batch
+from .import_formats import ReadOptions
+from .marian import shared_by_heads
+from .marian_npz import (
+    ACTIVATIONS,
+    EPSILONS,
+    NEW_TYPE,
+    OLD_TYPE,
+    OPTIONS_ENTRY,
+    REQUIRED,
+    is_matrix,
+    read_marian_npz,
+    weight_names,
+)
+from .marian_process import lines_of, marian_difference, marian_log_probs, run_marian
+from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
+from .weights import to_halves
+
+logger = logging.get_logger(__name__)
+
+_MODEL_FILE, _DECODER_FILE = "model.npz", "decoder.yml"
+_JOINT_VOCABULARY = "vocab.yml"
+_VOCABULARIES = ("source.vocab.yml", "target.vocab.yml")
+# For each activation of transformers, the name in Marian.
+_ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.items()}}
+# The version of Marian that the tests use.
+_VERSION = "1.12.42"
+# Marian's default for the largest number of target tokens per source token.
+_LENGTH_FACTOR = 3.0
+
+
+def _known_activation(config: VaswaniConfig) -> str | None:
+    if config.activation_function in _ACTIVATIONS:
+        return None
+    return f"it has only {', '.join(_ACTIVATIONS)}"
+
+
+def _built_in_positions(config: VaswaniConfig) -> str | None:
+    built_in = ("sinusoidal", "learned", "none")
+    return None if config.position_embedding in built_in else f"it has only {', '.join(built_in)}"
+
+
+def _equal_heads(config: VaswaniConfig) -> str | None:
+    heads = config.encoder_attention_heads
+    return None if config.decoder_attention_heads == heads else f"its encoder has {heads} heads, too"
+
+
+def _equal_norms(config: VaswaniConfig) -> str | None:
+    if config.norm_position_of(is_decoder=True) == config.norm_position:
+        return None
+    return "its stacks have their LayerNorm at the same place"
+
+
+def _one_end_token(config: VaswaniConfig) -> str | None:
+    return None if len(eos_token_ids(config)) == 1 else "it has one end token"
+
+
+_LIMITS: dict[str, Limit] = {
+    "position_embedding": _built_in_positions,
+    "activation_function": _known_activation,
+    "decoder_attention_heads": _equal_heads,
+    "norm_position_of_decoder": _equal_norms,
+    "d_k": shared_by_heads("d_k"),
+    "d_v": shared_by_heads("d_v"),
+    "eos_token_id": _one_end_token,
+    "decoder_start_token_id": needs_start_token,
+    **SCALED_DOT_LIMITS,
+}
+_FIELDS = """
+    vocab_size decoder_vocab_size d_model encoder_layers decoder_layers encoder_attention_heads encoder_ffn_dim
+    decoder_ffn_dim norm_position final_norm layer_norm_eps position_timescales position_offset
+    max_position_embeddings scale_embedding share_encoder_decoder_embeddings tie_word_embeddings lm_head_bias
+    zero_start_embedding attention_bias use_cache bos_token_id pad_token_id
+""".split()
+EXPRESSIBLE = Expressible("Marian (C++)", frozenset(_FIELDS), _LIMITS)
+
+
+def export_marian_npz(
+    model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
+) -> str:
+    """Write the model file, the vocabularies, decoder.yml and the tokenizers to a folder, and compare the
+    written model with the checkpoint.
+    """
+    model = with_scaled_dot(model.float())
+    search = _search_options(model.generation_config, tokenizers, model.config)
+    num_positions = math.ceil(search["max-length"] * search["max-length-factor"]) + 1
+    state, options = _marian_model(model, num_positions)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_npz(folder / _MODEL_FILE, state, options)
+    search["vocabs"] = _write_vocabularies(tokenizers, folder, options["dim-vocabs"])
+    text = yaml.safe_dump({"relative-paths": True, "models": [_MODEL_FILE], **search}, sort_keys=False)
+    (folder / _DECODER_FILE).write_text(text, encoding="utf-8")
+    save_tokenizers(*tokenizers, folder)
+    if find_spec("pymarian") is None:
+        return report("log-probabilities of the written file", _difference_of_import(model, folder))
+    difference = MarianNpzEngine(folder).difference(model)
+    return report("log-probabilities of Marian", difference)
+
+
+def _search_options(
+    config: GenerationConfig, tokenizers: Tokenizers, model_config: VaswaniConfig
+) -> dict[str, Any]:
+    """The options of decoder.yml about the search. A warning names the settings that Marian does not have."""
+    left_out = [
+        f"`{name}` {getattr(config, name)!r}"
+        for name in ("length_penalty_type", "coverage_penalty", "max_length_b")
+        if getattr(config, name, None) not in (None, 0, "power")
+    ]
+    if left_out:
+        logger.warning(
+            f"The search of Marian does not support {', '.join(left_out)}: it divides scores by a power of the length, "
+            "and limits the length of a translation to a multiple of the length of the source."
+        )
+    longest = model_config.max_position_embeddings
+    if model_config.position_embedding != "learned":
+        # Ignore lengths from 10^6 on, because transformers writes 10^30 if a tokenizer has no limit.
+        lengths = [tokenizer.model_max_length for tokenizer in tokenizers]
+        longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < 10**6)])
+    unknown = tokenizers[-1].unk_token_id
+    factor = getattr(config, "max_length_a", None) or 0.0
+    if not factor or getattr(config, "max_length_b", None):
+        factor = max(factor, _LENGTH_FACTOR)
+    return {
+        "beam-size": config.num_beams or 4,
+        "normalize": 1.0 if config.length_penalty is None else config.length_penalty,
+        "word-penalty": 0,
+        # By default the search of Marian never chooses the unknown token.
+        "allow-unk": unknown is not None and unknown not in (config.suppress_tokens or ()),
+        "max-length-factor": factor,
+        "max-length": longest,
+        "max-length-crop": True,
+        **_batches(model_config),
+    }
+
+
+def _batches(config: VaswaniConfig) -> dict[str, Any]:
+    """The batches of the search of Marian."""
+    if is_marian_default(config):
+        return {"mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
+    # With "transformer-new", the search of Marian 1.12.42 mixes up the sentences of a batch after a sentence has
+    # ended.
+    return {"mini-batch": 1, "maxi-batch": 1, "maxi-batch-sort": "none"}
+
+
+def is_marian_default(config: VaswaniConfig) -> bool:
+    """Return True if a model of Marian's type "transformer" computes the same, with the same weights."""
+    return (
+        config.position_embedding == "sinusoidal"
+        and config.position_timescales == "tensor2tensor"
+        and config.position_offset == 0
+        and config.scale_embedding
+        and config.zero_start_embedding
+        and config.norm_position == "post"
+        and config.layer_norm_eps == EPSILONS[OLD_TYPE]
+    )
+
+
+def _marian_model(
+    model: VaswaniForSeq2SeqLM, num_positions: int
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The weights under the names of Marian, and the options of the model."""
+    config = model.config
+    state = _own_weights(model)
+    is_tied = config.tie_word_embeddings
+    kind = OLD_TYPE if is_marian_default(config) else NEW_TYPE
+    if kind == OLD_TYPE:
+        state = to_halves(state, config.d_model)
+    else:
+        _add_position_tables(state, model, num_positions)
+        _scale_residuals(state, config)
+        is_tied = is_tied and torch.equal(state["lm_head.weight"], state["model.decoder.embed_tokens.weight"])
+    is_shared = config.share_encoder_decoder_embeddings
+    is_pre = config.norm_position == "pre"
+    options = {
+        "type": kind,
+        "dim-vocabs": [len(state[f"model.{stack}.embed_tokens.weight"]) for stack in ("encoder", "decoder")],
+        "dim-emb": config.d_model,
+        "enc-depth": config.encoder_layers,
+        "dec-depth": config.decoder_layers,
+        "tied-embeddings": is_tied and not is_shared,
+        "tied-embeddings-src": is_shared and not is_tied,
+        "tied-embeddings-all": is_shared and is_tied,
+        "output-omit-bias": "lm_head.bias" not in state,
+        "transformer-heads": config.encoder_attention_heads,
+        "transformer-dim-ffn": config.encoder_ffn_dim,
+        "transformer-decoder-dim-ffn": config.decoder_ffn_dim,
+        "transformer-decoder-ffn-depth": 0,
+        "transformer-ffn-activation": _ACTIVATIONS[config.activation_function],
+        "transformer-preprocess": "n" if is_pre else "",
+        "transformer-postprocess": "da" if is_pre else "dan",
+        "transformer-postprocess-emb": "d",
+        "transformer-postprocess-top": "n" if config.has_final_norm(is_decoder=True) else "",
+        "transformer-train-position-embeddings": kind == NEW_TYPE,
+        "transformer-disable-position-embeddings": False,
+        # GELU depends on the version.
+        "version": f"v{_VERSION}",
+        # The number of rows of the tables of positions.
+        "max-length": num_positions,
+        **{name: value for name, (value, _) in REQUIRED.items()},
+    }
+    return weight_names(options).to_theirs(state), options
+
+
+def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
+    """The weights of the model, with all embeddings, with biases in attention, and with a bias that excludes
+    `<pad>`.
+    """
+    config = model.config
+    state = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    if config.share_encoder_decoder_embeddings:
+        shared = state.pop("model.shared.weight")
+        state |= {f"model.{stack}.embed_tokens.weight": shared for stack in ("encoder", "decoder")}
+    if config.tie_word_embeddings:
+        state["lm_head.weight"] = state["model.decoder.embed_tokens.weight"]
+    for name, tensor in list(state.items()):
+        if name.endswith("_proj.weight"):
+            state.setdefault(name.removesuffix("weight") + "bias", tensor.new_zeros(len(tensor)))
+    pad = config.pad_token_id
+    if model.excluded_class(0.0, None) is None:
+        return state
+    if config.zero_start_embedding and config.vocab_size == config.decoder_vocab_size == pad + 1:
+        # The decoder of Marian starts from zeros without a token.
+        rows = [name for name in state if "embed_tokens" in name or "lm_head" in name]
+        return state | {name: state[name][:pad] for name in rows}
+    bias = state.get("lm_head.bias", state["lm_head.weight"].new_zeros(config.decoder_vocab_size)).clone()
+    bias[pad] = EXCLUDED_LOGIT
+    return state | {"lm_head.bias": bias}
+
+
+def _add_position_tables(
+    state: dict[str, torch.Tensor], model: VaswaniForSeq2SeqLM, num_positions: int
+) -> None:
+    """Multiply the embeddings as the checkpoint does, and add the tables of positions [L, D]."""
+    position_ids = torch.arange(num_positions, device=model.device)
+    if model.config.position_embedding == "learned":
+        # The checkpoint has no outputs at later positions. Marian would end with an error.
+        position_ids = position_ids.clamp(max=model.config.max_position_embeddings - 1)
+    for stack in (model.model.encoder, model.model.decoder):
+        name = "encoder" if stack is model.model.encoder else "decoder"
+        embedding = f"model.{name}.embed_tokens.weight"
+        state[embedding] = state[embedding] * stack.embed_scale
+        with torch.no_grad():
+            table = stack.embed_positions(position_ids.unsqueeze(0)).squeeze(0).clone()
+        state[f"model.{name}.embed_positions.weight"] = table
+    if not model.config.zero_start_embedding:
+        start = decoder_start_token_id(model.config)
+        state["model.decoder.embed_positions.weight"][0] += state["model.decoder.embed_tokens.weight"][start]
+
+
+def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
+    """Give every LayerNorm Marian's epsilon.
+
+    LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. So multiply all inputs of a
+    LayerNorm by c: the embeddings, the positions, the outputs of sub-layers, and with post-norm also the
+    outputs of LayerNorms. Divide the weights that read these outputs by c.
+    """
+    factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
+    if factor == 1:
+        return
+    is_post = config.norm_position == "post"
+    has_final_norm = config.has_final_norm(is_decoder=True)
+    for name, tensor in state.items():
+        module, kind = name.split(".")[-2:]
+        is_scaled_input = is_post
+        if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
+            # These weights read the output of a stack.
+            is_scaled_input = not has_final_norm
+        if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
+            state[name] = tensor * factor
+        elif module.endswith("_layer_norm"):
+            state[name] = tensor * factor if is_post else tensor
+        elif kind == "weight" and module != "layer_norm" and is_scaled_input:
+            state[name] = tensor / factor
+
+
+def _write_npz(path: Path, state: dict[str, torch.Tensor], options: dict[str, Any]) -> None:
+    """Write a model file with the shapes of Marian."""
+    own_names = weight_names(options).names
+    arrays = {}
+    for name, tensor in state.items():
+        own = str(own_names[name])
+        if is_matrix(own):
+            tensor = tensor.T
+        elif own == "lm_head.bias" or (options["type"] == OLD_TYPE and tensor.dim() == 1):
+            tensor = tensor.unsqueeze(0)
+        arrays[name] = tensor.contiguous().cpu().numpy()
+    # Marian reads the text up to a NUL.
+    text = yaml.safe_dump(options, sort_keys=False).encode() + b"\0"
+    arrays[OPTIONS_ENTRY] = numpy.frombuffer(text, dtype=numpy.int8)
+    numpy.savez(path, **arrays)
+
+
+def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) -> list[str]:
+    """Write the vocabularies. Return the names of the source's and of the target's vocabulary."""
+    is_joint = tokenizers[0] is tokenizers[1] and sizes[0] == sizes[1]
+    names = (_JOINT_VOCABULARY, _JOINT_VOCABULARY) if is_joint else _VOCABULARIES
+    for name, tokenizer, size in zip(names, tokenizers, sizes, strict=True):
+        ids = {token: number for number, token in enumerate(_token_names(tokenizer, size))}
+        (folder / name).write_text(json.dumps(ids, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+    return list(names)
+
+
+def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
+    """The names of all classes in the vocabulary of Marian. Marian needs the names `</s>` and `<unk>`."""
+    # Ids without a token have a name that no text contains.
+    names = [f"<class {number}>".replace(" ", "_") for number in range(size)]
+    for token, number in tokenizer.get_vocab().items():
+        if number < size:
+            names[number] = token
+    # A tokenizer without an unknown token never gives the unknown id. Then `<pad>` may have the name.
+    unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
+    names[unknown] = "<unk>"
+    names[tokenizer.eos_token_id] = "</s>"
+    return names
+
+
+def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
+    """The largest difference between the log-probabilities of the checkpoint and of the folder's import."""
+    imported = read_marian_npz(folder, ReadOptions())
+    config = imported.config
+    written = VaswaniForSeq2SeqLM(config).eval()
+    written.load_state_dict(imported.state_dict)
+    batch = sample_batch(model.config)
+    is_source, is_target = (batch[f"{side}attention_mask"].bool() for side in ("", "decoder_"))
+    theirs = dict(batch)
+    theirs["input_ids"] = batch["input_ids"].masked_fill(~is_source, config.pad_token_id)
+    theirs["decoder_input_ids"] = batch["decoder_input_ids"].masked_fill(~is_target, config.pad_token_id)
+    theirs["decoder_input_ids"][:, 0] = config.pad_token_id
+    with torch.no_grad():
+        expected = model(**batch).logits.log_softmax(dim=-1)
+        log_probs = written(**theirs).logits.log_softmax(dim=-1)
+    # The import has a class for its start token, or the checkpoint has such a class.
+    num_classes = min(config.decoder_vocab_size, model.config.decoder_vocab_size)
+    lowest = EXCLUDED_LOGIT / 2
+    differences = log_probs[..., :num_classes].clamp(min=lowest) - expected[..., :num_classes].clamp(
+        min=lowest
+    )
+    return differences[is_target].abs().max().item()
+
+
+class MarianNpzEngine:
+    """Runs an exported folder with Marian.
+
+    Marian runs in a process of its own, because an error of Marian ends the process.
+
+    Args:
+        folder (Path): The exported folder.
+    """
+
+    libraries = ("pymarian",)
+    beam_search = True
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        self.source_tokenizer, self.target_tokenizer = load_tokenizers(self.folder)
+        options = yaml.safe_load((self.folder / _DECODER_FILE).read_text(encoding="utf-8"))
+        self._source_names, self._target_names = (
+            list(json.loads((self.folder / name).read_text(encoding="utf-8"))) for name in options["vocabs"]
+        )
+        self._longest = options["max-length"]
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return len(self._source_names), len(self._target_names)
+
+    def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
+        """Return the log-probabilities (nats) of each target token, given the source and the previous target
+        tokens. All sequences end with the end token.
+        """
+        return marian_log_probs(self.folder / _MODEL_FILE, source_ids, target_ids, self._sizes)
+
+    def difference(self, model: VaswaniForSeq2SeqLM) -> float:
+        """Return the largest difference between the log-probabilities (nats) of a checkpoint and of Marian."""
+        source_end = self.source_tokenizer.eos_token_id
+        return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
+
+    def translate(self, texts: list[str], num_beams: int) -> list[str]:
+        """Translate texts with the settings of decoder.yml and `num_beams` beams."""
+        rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
+        words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]
+        output = run_marian("decode", words, lines_of(rows, self._source_names))
+        ids = {name: number for number, name in enumerate(self._target_names)}
+        return [
+            self.target_tokenizer.decode([ids[name] for name in line.split()], skip_special_tokens=True)
+            for line in output
+        ]
+
+
+MARIAN_NPZ = Format(
+    name="marian_npz",
+    expressible=EXPRESSIBLE,
+    export=export_marian_npz,  # type: ignore[arg-type]
+    needs_tokenizers=True,
+)

@@ -1,0 +1,110 @@
+"""Runs Marian (C++) in a process of its own, because an error of Marian ends the process.
+
+The process needs the module `pymarian`. Sentences are lines of text with spaces between the tokens.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
+from ..model.modeling_vaswani import EXCLUDED_LOGIT
+
+# Runs a command of Marian. The module `_pymarian` contains the commands and needs no other library.
+_PROGRAM = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"
+# The numbers of tokens of the random sentences.
+_SAMPLE_LENGTHS = (10, 7, 1)
+
+
+def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
+    """Run a command of Marian, such as "decode", and return the lines of its output. Raise a RuntimeError if
+    the command fails.
+    """
+    words = [command, *words, "--cpu-threads", str(torch.get_num_threads()), "--quiet"]
+    # Marian has its own threads.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *words],
+        input=text,
+        capture_output=True,
+        encoding="utf-8",
+        env=environment,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"`marian {command}` ended with the code {done.returncode}: {done.stderr[-1000:]}")
+    return done.stdout.removesuffix("\n").split("\n")
+
+
+def lines_of(rows: list[list[int]], names: list[str]) -> str:
+    """Return one line for each row of token ids, without the end token at the end. Marian adds the end token."""
+    return "".join(" ".join(names[number] for number in row[:-1]) + "\n" for row in rows)
+
+
+def marian_log_probs(
+    model_file: Path,
+    source_ids: list[list[int]],
+    target_ids: list[list[int]],
+    sizes: tuple[int, int],
+    num_positions: int | None = None,
+) -> list[list[float]]:
+    """Return the log-probabilities (nats) of each target token, given the source and the previous target tokens.
+
+    Args:
+        model_file (Path): The model of Marian.
+        source_ids (list): The source tokens of each sentence, with the end token at the end.
+        target_ids (list): The target tokens of each sentence, with the end token at the end.
+        sizes (tuple): The numbers of tokens of the source vocabulary and of the target vocabulary.
+        num_positions (int, optional): The number of learned positions. Marian needs this number unless the
+            model file contains it.
+    """
+    longest = num_positions or max(len(row) for row in (*source_ids, *target_ids))
+    words = ["--model", str(model_file), "--max-length", str(longest), "--word-scores"]
+    with TemporaryDirectory() as folder:
+        vocabularies, texts = [], []
+        for side, rows, size in zip(("source", "target"), (source_ids, target_ids), sizes, strict=True):
+            # Marian splits these names at spaces only. Names of real tokens may have other white space.
+            names = [f"t{number}" for number in range(size)]
+            end = rows[0][-1]
+            ids = {"</s>": end, "<unk>": end, **{name: number for number, name in enumerate(names)}}
+            vocabulary, text = Path(folder) / f"{side}.yml", Path(folder) / side
+            vocabulary.write_text(json.dumps(ids), encoding="utf-8")
+            text.write_text(lines_of(rows, names), encoding="utf-8")
+            vocabularies.append(str(vocabulary))
+            texts.append(str(text))
+        output = run_marian("score", [*words, "--vocabs", *vocabularies, "--train-sets", *texts])
+    return [[float(word) for word in line.split("WordScores=")[1].split()] for line in output]
+
+
+def marian_difference(
+    model_file: Path, model: Any, sizes: tuple[int, int], source_end: int, num_positions: int | None = None
+) -> float:
+    """Return the largest difference between the log-probabilities (nats) of Marian and of a model of this package
+    on random sentences. `source_end` is the id of the end token of the source.
+    """
+    (end,) = eos_token_ids(model.config)
+    start = decoder_start_token_id(model.config)
+    generator = torch.Generator().manual_seed(0)
+    sources, targets = (
+        [[*torch.randint(size, (n,), generator=generator).tolist(), last] for n in _SAMPLE_LENGTHS]
+        for size, last in zip(sizes, (source_end, end), strict=True)
+    )
+    differences = []
+    scores = marian_log_probs(model_file, sources, targets, sizes, num_positions)
+    for source, target, row in zip(sources, targets, scores, strict=True):
+        with torch.no_grad():
+            logits = model(
+                input_ids=torch.tensor([source]),
+                attention_mask=torch.ones(1, len(source), dtype=torch.long),
+                decoder_input_ids=torch.tensor([[start, *target[:-1]]]),
+                decoder_attention_mask=torch.ones(1, len(target), dtype=torch.long),
+            ).logits
+        expected = logits[0].log_softmax(dim=-1)[range(len(target)), target]
+        is_possible = expected > EXCLUDED_LOGIT / 2
+        differences.append((torch.tensor(row) - expected)[is_possible].abs().max())
+    return torch.stack(differences).max().item()
