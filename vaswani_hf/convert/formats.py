@@ -189,16 +189,20 @@ def _rows(
     return {"input_ids": input_ids, "attention_mask": mask.long()}
 
 
+class DifferenceError(ValueError):
+    """Raised if the outputs of a written model differ from the outputs of the checkpoint."""
+
+
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
-    """Return one line with the difference between the written model and the checkpoint. Raise a ValueError if
-    the difference is larger than `tolerance`.
+    """Return one line with the difference between the written model and the checkpoint. Raise a
+    `DifferenceError` if the difference is larger than `tolerance`.
     """
     if math.isnan(difference):
-        raise ValueError(
+        raise DifferenceError(
             f"The {what} and the checkpoint's must be numbers, but some are not; nothing was written."
         )
     if tolerance is not None and difference > tolerance:
-        raise ValueError(
+        raise DifferenceError(
             f"The largest difference between the {what} and the checkpoint's must be at most {tolerance:g}, but is "
             f"{difference:.2g}; nothing was written."
         )
