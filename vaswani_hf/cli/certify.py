@@ -107,7 +107,8 @@ def _test_set(
 
 def _test_split(recipe: Any) -> tuple[list[str], list[str], str]:
     """Return the sources and the references of the test split of a recipe, and the name of the test split."""
-    from ..data.corpus import call_naming_split, hold_out
+    from ..data.corpus import call_naming_split
+    from ..data.held_out import hold_out
     from ..publish.model_card import data_facts
     from ..tasks import TASKS
 
