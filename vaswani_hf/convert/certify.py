@@ -107,7 +107,7 @@ def certify(
     """Export a checkpoint to all formats, and compare each engine with the checkpoint on the CPU.
 
     Example:
-        >>> from vaswani_hf import certify
+        >>> from vaswani_hf.convert.certify import certify
         >>> certify("checkpoints/numbers", ["one"], ["eins"])["rows"]  # doctest: +SKIP
 
     Args:
