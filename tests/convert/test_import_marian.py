@@ -183,7 +183,8 @@ def fine_tuning(opus, number_files, folder):
     sizes = [name for name in TINY_CONFIG if name not in ("vocab_size", "dropout")]
     changes = {f"model.{name}": None for name in sizes} | {"tokenizer.vocab_size": None}
     changes |= {"output_dir": str(folder / "run"), "model.init_from": str(opus / "ours")}
-    changes |= {"data.corpus": None, "data.numbers_train_size": None, "training.max_steps": 3}
+    changes |= {"data.corpus": None, "data.numbers_train_size": None}
+    changes |= {"training.max_steps": 3, "training.learning_rate_factor": 0.01}
     for split in ("train", "validation"):
         for side, file in zip(("source", "target"), number_files, strict=True):
             changes[f"data.{split}_{side}"] = file
