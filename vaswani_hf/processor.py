@@ -2,6 +2,8 @@
 faster.
 """
 
+import platform
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +25,17 @@ def capability(name: str) -> Any:
     # Use `getattr`, because older versions of PyTorch do not have `get_capabilities`.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get(name)
+
+
+def processor_name() -> str:
+    """Return the name of the processor."""
+    # Read /proc/cpuinfo, because on Linux the module `platform` gives only the architecture.
+    path = Path("/proc/cpuinfo")
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name" and value.strip():
+            return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -1,15 +1,14 @@
 """The CTranslate2 export: the same log-probabilities for every config, and the same search as `generate`."""
 
 import copy
-import random
 import re
 
 import pytest
 import torch
 from factories import tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM
+from word_model import WORDS, trained_on_words
 
-from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
 
@@ -24,9 +23,6 @@ from vaswani_hf.model.configuration_vaswani import decoder_start_token_id, eos_t
 from vaswani_hf.model.translator_vaswani import Segment
 from vaswani_hf.translation.ctranslate2 import CTranslate2Backend, load_ctranslate2_translator
 
-WORDS = dict(
-    zip(["one", "two", "three", "four", "five"], ["eins", "zwei", "drei", "vier", "fünf"], strict=True)
-)
 SOURCES = ["one two three four five four two", "three one", "five", "two two one four"]
 TARGETS = ["eins zwei drei vier zwei", "drei eins vier", "", "vier"]
 EXPRESSIBLE = {
@@ -116,21 +112,10 @@ def searching(tiny_config, joint, tmp_path_factory):
     """A model after a short training, whose translations end and are uncertain, and its export to
     CTranslate2.
     """
-    torch.manual_seed(0)
-    rng, tokenizer = random.Random(0), joint[0]
-    model = VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer), d_model=32)).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
-    for _ in range(60):
-        sentences = [rng.choices(list(WORDS), k=rng.randint(1, 7)) for _ in range(32)]
-        inputs = tokenizer([" ".join(words) for words in sentences], return_tensors="pt", padding=True)
-        targets = [" ".join(WORDS[word] for word in words) for words in sentences]
-        model(
-            **inputs, labels=tokenizer(targets, return_tensors="pt", padding=True)["input_ids"]
-        ).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    tokenizer = joint[0]
+    model = trained_on_words(tiny_config(vocab_size=len(tokenizer), d_model=32), tokenizer)
     folder = tmp_path_factory.mktemp("searching") / "ctranslate2"
-    to_ctranslate2(model.eval(), joint, folder)
+    to_ctranslate2(model, joint, folder)
     return model, CTranslate2Backend(folder)
 
 

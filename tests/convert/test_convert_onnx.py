@@ -19,6 +19,9 @@ pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip inst
 from vaswani_hf.convert.export import export
 from vaswani_hf.convert.formats import sample_batch
 from vaswani_hf.convert.onnx import run_onnx
+from vaswani_hf.convert.onnx_engine import OnnxEngine
+from vaswani_hf.model.translator_vaswani import Hypothesis, Segment
+from vaswani_hf.translation.translator import Translator
 
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 
@@ -92,6 +95,22 @@ def test_the_folder_is_complete(exported):
     }
     assert [len(tokenizer) for tokenizer in load_tokenizers(exported)] == [270, 275]
     assert [path.name for path in exported.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_engine_searches_as_the_checkpoint(checkpoint, exported):
+    engine = OnnxEngine(exported)
+    translator = Translator.from_pretrained(str(checkpoint), dtype="float32")
+    texts = ["one two three four five", "two", "five five one"]
+    for num_beams in (1, 3):
+        options = {"num_beams": num_beams, "length_penalty_type": "power", "max_new_tokens": 12}
+        expected = list(translator.translate(texts, **options))
+        assert list(engine.translator.translate(texts, **options)) == expected
+    source_ids = translator.source_tokenizer(texts)["input_ids"]
+    target_ids = translator.target_tokenizer(["eins zwei", "drei", "vier vier vier"])["input_ids"]
+    segments = [Segment("", ids) for ids in source_ids]
+    scored = translator.backend.score(segments, [Hypothesis(ids) for ids in target_ids], 0)
+    for own, (expected, _) in zip(engine.log_probs(source_ids, target_ids), scored, strict=True):
+        assert own == pytest.approx(expected, abs=1e-4)
 
 
 def test_transformers_loads_the_folder(checkpoint, exported):

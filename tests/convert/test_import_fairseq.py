@@ -20,6 +20,7 @@ from transformers import (
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.convert.export import export
 
 WORDS = {"en": ["one", "two", "th@@", "ree", ",", "@-@", "a@@"], "de": ["eins", "zwei", "dr@@", "ei", "vier"]}
 SIZES = {
@@ -111,6 +112,17 @@ def test_an_imported_model_computes_the_same(tmp_path, is_pre_norm, is_joint):
     assert_equal_outputs(tmp_path / "ours", model)
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert config["share_encoder_decoder_embeddings"] == is_joint
+
+
+@pytest.mark.parametrize("is_pre_norm", [False, True])
+def test_ctranslate2_has_the_positions_of_an_imported_model(tmp_path, is_pre_norm):
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
+    norms = {"encoder_normalize_before": is_pre_norm, "decoder_normalize_before": is_pre_norm}
+    state = fairseq_state(reference(is_pre_norm, is_joint=True))
+    write(tmp_path / "theirs", state, ["en"], target_lang="en", **norms)
+    import_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    # The export compares the log-probabilities.
+    assert export(tmp_path / "ours", tmp_path / "exported", "ctranslate2").startswith("Largest difference")
 
 
 def test_old_names_of_weights_are_read(tmp_path):

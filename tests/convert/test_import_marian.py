@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from factories import TINY_CONFIG, loaded_recipe
+from factories import TINY_CONFIG, loaded_recipe, write_recipe
 from huggingface_hub import HfApi
 from safetensors.torch import load_file
 from transformers import MarianMTModel, MarianTokenizer, pipeline
 
-from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint, train
+from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint, load_recipe, train
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
@@ -141,6 +141,75 @@ def test_a_run_begins_with_an_imported_model(opus, tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["zero_start_embedding"] and config["decoder_start_token_id"] == config["pad_token_id"]
     assert not weights["model.shared.weight"][config["pad_token_id"]].any()
+
+
+@pytest.fixture(scope="module")
+def number_files(opus):
+    """Files with sources and references for the imported model."""
+    pairs = digit_pairs(40, seed=2)
+    for side in ("source", "target"):
+        (opus / f"test.{side}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    return str(opus / "test.source"), str(opus / "test.target")
+
+
+def test_all_exports_of_an_imported_model_translate_equally(opus, number_files):
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
+    source, reference = number_files
+    words = ["--source", source, "--reference", reference, "--formats", "marian", "ctranslate2"]
+    output = opus / "certificate"
+    assert main(["certify", str(opus / "ours"), *words, "--output", str(output)]) == 0
+    own, *rows = json.loads((output / "certificate.json").read_text())["rows"]
+    assert own["bleu"] > 95 and [row["status"] for row in rows] == ["measured"] * 3
+    for row in rows[:2]:
+        assert row["largest_difference"] < 1e-4 and row["changed"] == 0
+
+
+def test_an_imported_model_gives_alternatives_scores_and_int8_translations(opus):
+    texts = [pair["source"] for pair in digit_pairs(5, seed=3)]
+    translator = Translator.from_pretrained(str(opus / "ours"))
+    found = list(translator.translate(texts, num_return_sequences=2, return_scores=True))
+    for translation in found:
+        (alternative,) = translation.alternatives
+        assert translation.score >= alternative.score and translation.text != alternative.text
+    (scored,) = translator.score(texts[:1], [found[0].text])
+    assert scored.log_prob == pytest.approx(found[0].log_prob, abs=1e-4)
+    pytest.importorskip("torchao", reason="needs torchao: pip install '.[int8]'")
+    in_int8 = Translator.from_pretrained(str(opus / "ours"), quantization="int8")
+    assert list(in_int8.translate(texts)) == [translation.text for translation in found]
+
+
+def fine_tuning(opus, number_files, folder):
+    """A recipe that trains an imported model further."""
+    sizes = [name for name in TINY_CONFIG if name not in ("vocab_size", "dropout")]
+    changes = {f"model.{name}": None for name in sizes} | {"tokenizer.vocab_size": None}
+    changes |= {"output_dir": str(folder / "run"), "model.init_from": str(opus / "ours")}
+    changes |= {"data.corpus": None, "data.numbers_train_size": None}
+    changes |= {"training.max_steps": 3, "training.learning_rate_factor": 0.01}
+    for split in ("train", "validation"):
+        for side, file in zip(("source", "target"), number_files, strict=True):
+            changes[f"data.{split}_{side}"] = file
+    return write_recipe(folder / "recipe.yaml", changes)
+
+
+def test_fine_tuning_keeps_the_start_from_zeros(opus, number_files, tmp_path):
+    train(load_recipe(fine_tuning(opus, number_files, tmp_path)))
+    base = load_file(opus / "ours" / "model.safetensors")["model.shared.weight"]
+    weight = load_file(tmp_path / "run" / "model.safetensors")["model.shared.weight"]
+    pad = json.loads((tmp_path / "run" / "config.json").read_text())["pad_token_id"]
+    assert not weight[pad].any() and not torch.equal(weight[pad - 1], base[pad - 1])
+    translator = Translator.from_pretrained(str(tmp_path / "run"))
+    pair = digit_pairs(1, seed=3)[0]
+    assert list(translator.translate([pair["source"]])) == [pair["target"]]
+
+
+def test_an_imported_model_teaches(opus, number_files, tmp_path):
+    recipe = fine_tuning(opus, number_files, tmp_path)
+    output = tmp_path / "distilled.jsonl"
+    assert main(["distill", str(recipe), "--teacher", str(opus / "ours"), "--output", str(output)]) == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    expected = [pair["target"] for pair in digit_pairs(40, seed=2)]
+    taught = [row["translation"]["de"] for row in rows]
+    assert len(taught) == 40 and sum(a == b for a, b in zip(taught, expected, strict=True)) > 30
 
 
 def test_a_repository_of_the_hub_is_downloaded(opus, tmp_path, repo_id):

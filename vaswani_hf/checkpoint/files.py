@@ -36,6 +36,8 @@ RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
 CURVE_FILE = "training_curve.png"
 RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE)
+# The file that `vaswani certify` writes into a checkpoint.
+CERTIFICATE_FILE = "certificate.json"
 METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 TREES_FILE = "test_trees.txt"

@@ -93,6 +93,12 @@ def _export() -> Implementation:
     return export.ExportOptions, export.run
 
 
+def _certify() -> Implementation:
+    from . import certify
+
+    return certify.CertifyOptions, certify.run
+
+
 def _import() -> Implementation:
     from . import import_checkpoint
 
@@ -193,6 +199,11 @@ COMMANDS = {
         "convert a checkpoint for another library, and compare the outputs of both models",
         "vaswani export checkpoints/run exported --format ctranslate2",
         _export,
+    ),
+    "certify": Command(
+        "export a checkpoint to all formats, and measure how much each engine differs from the checkpoint",
+        "vaswani certify checkpoints/run --source test.en --reference test.de",
+        _certify,
     ),
     "import": Command(
         "write a checkpoint from a checkpoint of another library, and compare the outputs of both models",

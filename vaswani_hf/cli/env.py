@@ -28,13 +28,15 @@ def run(options: EnvOptions) -> None:
     """Print one version or one property of the hardware per line."""
     import torch
 
+    from ..processor import processor_name
+
     facts = {"vaswani_hf": f"{__version__} ({Path(__file__).parents[1]})"}
     facts["python"] = f"{platform.python_version()} on {platform.platform()}"
     for name in _LIBRARIES:
         facts[name] = _version_of(name)
     capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     found = [name for name in ("avx2", "avx512_bf16", "amx_bf16", "bf16") if capabilities.get(name)]
-    facts["processor"] = f"{_processor()}; {os.cpu_count()} cores"
+    facts["processor"] = f"{processor_name()}; {os.cpu_count()} cores"
     facts["processor instructions"] = ", ".join(found) or "unknown"
     facts["threads of torch"] = str(torch.get_num_threads())
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
@@ -54,13 +56,3 @@ def _version_of(library: str) -> str:
         return version(library)
     except PackageNotFoundError:
         return "not installed"
-
-
-def _processor() -> str:
-    """Return the name of the processor. On Linux, `platform.processor()` may be empty."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

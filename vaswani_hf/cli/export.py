@@ -11,8 +11,8 @@ class ExportOptions(ModelOptions):
     format: str
     """the name of a format, such as marian; an unknown name gives an error that lists all formats"""
     quantization: str | None = None
-    """only for ctranslate2: the dtype of the exported weights, such as int8; by default the dtype of the
-    checkpoint"""
+    """only for ctranslate2: the dtype of the exported weights, such as int8 or float16; by default the dtype of
+    the checkpoint; other commands load a checkpoint with int8 weights by their option of the same name"""
 
 
 def run(options: ExportOptions) -> None:

@@ -153,7 +153,9 @@ def export_ctranslate2(
     ]
     # Use `max` of torch, because `max` of Python may ignore a NaN.
     largest = torch.tensor(differences).max().item()
-    return report("log-probabilities of CTranslate2", largest, None if quantization else TOLERANCE)
+    return report(
+        "log-probabilities of CTranslate2", largest, TOLERANCE if quantization in (None, "float32") else None
+    )
 
 
 def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:

@@ -3,10 +3,13 @@ ctranslate2.py, which imports CTranslate2.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from ..model.translator_vaswani import BaseTranslator
+from ..translation.ctranslate2 import load_ctranslate2_translator
 from .ctranslate2_limits import EXPRESSIBLE
 from .formats import Format, Tokenizers
+from .translator_engine import TranslatorEngine
 
 
 def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None) -> str:
@@ -17,12 +20,24 @@ def _export(model: Any, tokenizers: Tokenizers | None, folder: Path, quantizatio
     return export_ctranslate2(model, tokenizers, folder, quantization)
 
 
+class CTranslate2Engine(TranslatorEngine):
+    """Runs the CTranslate2 export of a checkpoint."""
+
+    libraries: ClassVar[tuple[str, ...]] = ("ctranslate2",)
+
+    def load(self, folder: Path) -> BaseTranslator:
+        """Load the model and the tokenizers."""
+        return load_ctranslate2_translator(folder, "cpu")
+
+
 CTRANSLATE2 = Format(
     name="ctranslate2",
     expressible=EXPRESSIBLE,
     export=_export,
     libraries=("ctranslate2",),
-    quantizations=("int8", "int16", "float16", "bfloat16"),
+    quantizations=("float32", "int8", "int16", "float16", "bfloat16"),
     needs_tokenizers=True,
     keeps_recipe=True,
+    engine=CTranslate2Engine,
+    certified=("float32", "int8"),
 )

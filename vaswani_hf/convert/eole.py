@@ -20,7 +20,16 @@ from safetensors.torch import load_file
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
-from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, refuse, require
+from ..model.loss_vaswani import EXCLUDED_LOGIT
+from .import_formats import (
+    Imported,
+    ImportFormat,
+    LogProbs,
+    ReadOptions,
+    generation_config,
+    refuse,
+    require,
+)
 from .opennmt import (
     END,
     PAD,
@@ -28,6 +37,7 @@ from .opennmt import (
     START,
     UNKNOWN,
     first_rate,
+    load_into,
     read_tokenizers,
     special_ids,
     with_sinusoids,
@@ -171,7 +181,38 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
         generation_config=generation_config(config),
         tokenizers=tokenizers,
         notes=notes,
+        log_probs=_log_probs_of_eole(path, model, vocabulary, state, config.pad_token_id),
     )
+
+
+def _log_probs_of_eole(
+    path: Path,
+    model: Mapping[str, Any],
+    vocabulary: Mapping[str, Any],
+    state: Mapping[str, torch.Tensor],
+    pad: int | None,
+) -> LogProbs | None:
+    """Return the function `Imported.log_probs` that runs the model in Eole; None if Eole is not installed."""
+    try:
+        from eole.config.inference import InferenceConfig
+        from eole.config.models import build_model_config
+        from eole.inputters.inputter import dict_to_vocabs
+        from eole.models.model import EncoderDecoderModel
+    except ImportError:
+        return None
+    running = InferenceConfig(model_path=str(path), compute_dtype="fp32")
+    original = EncoderDecoderModel.build(build_model_config(dict(model)), dict_to_vocabs(vocabulary), running)
+    load_into(original, {name: tensor for name, tensor in state.items() if name not in _TABLES.values()})
+
+    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        target = batch["decoder_input_ids"]
+        # Eole leaves out the last target token.
+        outputs = original(batch["input_ids"], torch.cat((target, target[:, :1]), dim=1), None)
+        logits = original.generator(outputs[0])
+        logits[..., pad] = EXCLUDED_LOGIT
+        return logits.log_softmax(dim=-1)
+
+    return log_probs
 
 
 def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> Any:

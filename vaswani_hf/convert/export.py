@@ -60,12 +60,23 @@ def export(
     """
     entry = _entry(format, quantization)
     with new_folder(Path(output)) as folder:
-        model, tokenizers = _load(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
+        model, tokenizers = load_checkpoint(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
         entry.expressible.refuse_others(model.config)
-        compared = entry.export(model, tokenizers, folder, quantization)
-        if entry.keeps_recipe:
-            _write_recipe(checkpoint_folder(model_name_or_path), folder)
-        return compared
+        return export_model(
+            entry, model, tokenizers, folder, quantization, checkpoint_folder(model_name_or_path)
+        )
+
+
+def export_model(
+    entry: Format, model: Any, tokenizers: Any, folder: Path, quantization: str | None, checkpoint: Path
+) -> str:
+    """Write a loaded model in another format into `folder`. Return one line with the difference. `checkpoint`
+    is the folder that the model was loaded from.
+    """
+    compared = entry.export(model, tokenizers, folder, quantization)
+    if entry.keeps_recipe:
+        _write_recipe(checkpoint, folder)
+    return compared
 
 
 def _entry(name: str, quantization: str | None) -> Format:
@@ -101,7 +112,7 @@ def _write_recipe(checkpoint: Path, folder: Path) -> None:
         write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
 
 
-def _load(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tuple[Any, Any]:
+def load_checkpoint(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tuple[Any, Any]:
     """Load the model in eval mode and its tokenizers. The tokenizers are None if the folder has no tokenizers
     and the format needs no tokenizers.
     """

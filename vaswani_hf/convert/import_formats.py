@@ -19,6 +19,9 @@ from ..settings.base import Settings
 from .formats import Tokenizers
 
 T = TypeVar("T", bound=Settings)
+# A function that computes the log-probabilities [B, T, V] float32 of a batch of `sample_batch` with the original's
+# library.
+LogProbs = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Imported:
     tokenizers: Tokenizers | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    log_probs: Callable[[Mapping[str, torch.Tensor]], torch.Tensor] | None = None
+    log_probs: LogProbs | None = None
     compare: Callable[[Any], float] | None = None
 
 

@@ -59,7 +59,7 @@ def _tokenizer(
     """Return a tokenizer, and the reason if the original's tokenizer cannot be expressed."""
     ids = {token: number for number, token in enumerate(tokens)}
     unknown, pad, start, end = tokens[:4]
-    special = {"unknown": unknown, "pad": pad, "start": start, "end": end}
+    special: dict[str, Any] = {"unknown": unknown, "pad": pad, "start": start, "end": end}
     level = settings.get("level", "word")
     options = settings.get("tokenizer_cfg") or {}
     kind = settings.get("tokenizer_type", settings.get("bpe_type", "sentencepiece"))

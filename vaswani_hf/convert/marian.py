@@ -24,14 +24,16 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
-from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object, save_tokenizers
+from ..checkpoint.tokenizers import SHARED_IDS_MARK, load_tokenizers, read_json_object, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
+from ..model.translator_vaswani import BaseTranslator
 from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
+from .translator_engine import TranslatorEngine
 from .weights import WeightNames, to_halves, to_interleaved
 
 logger = logging.get_logger(__name__)
@@ -374,7 +376,22 @@ def _imported_generation_config(config: GenerationConfig, pad: int) -> Generatio
     return GenerationConfig.from_dict(settings)
 
 
-MARIAN = Format(name="marian", expressible=EXPRESSIBLE, export=export_marian)
+class MarianEngine(TranslatorEngine):
+    """Runs the MarianMT export of a checkpoint with the search of transformers."""
+
+    # The search of transformers has only one type of length penalty, and no coverage penalty.
+    search = {"length_penalty": 1.0, "early_stopping": False}
+
+    def load(self, folder: Path) -> BaseTranslator:
+        """Load the MarianMT model and the tokenizers."""
+        model = MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval()
+        if model.generation_config.bad_words_ids:
+            # Exclude `<pad>` from the log-probabilities too, because the search never chooses `<pad>`.
+            model.final_logits_bias[0, model.config.pad_token_id] = EXCLUDED_LOGIT
+        return BaseTranslator(model, *load_tokenizers(folder))
+
+
+MARIAN = Format(name="marian", expressible=EXPRESSIBLE, export=export_marian, engine=MarianEngine)
 MARIAN_MT = ImportFormat(
     name="marian_mt",
     title="MarianMT of transformers",

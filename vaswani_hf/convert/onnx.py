@@ -33,6 +33,7 @@ from ..checkpoint.tokenizers import save_tokenizers
 from ..model.attention_vaswani import CACHE_NAME, decoding_cache
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
+from .onnx_engine import OnnxEngine
 
 # The exporter traces the model with a part of the sample batch: 2 sentences of 5 tokens. The comparison uses
 # the whole batch, so that the graphs are tested with other sizes.
@@ -193,4 +194,5 @@ ONNX = Format(
     expressible=Expressible("ONNX", ALL_FIELDS, {}),
     export=export_onnx,
     libraries=("onnx", "onnxscript"),
+    engine=OnnxEngine,
 )

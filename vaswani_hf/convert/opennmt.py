@@ -20,8 +20,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import VaswaniConfig
+from ..model.loss_vaswani import EXCLUDED_LOGIT
 from .formats import Tokenizers
-from .import_formats import Imported, ImportFormat, ReadOptions, generation_config, refuse, require
+from .import_formats import (
+    Imported,
+    ImportFormat,
+    LogProbs,
+    ReadOptions,
+    generation_config,
+    refuse,
+    require,
+)
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .unpickling import header_of, load_weights, weight_file
 from .weights import WeightNames, add_biases, shared_weights, sizes, timescales_of, to_interleaved
@@ -151,7 +160,48 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
         generation_config=generation_config(config),
         tokenizers=tokenizers,
         notes=notes,
+        log_probs=_log_probs_of_opennmt(checkpoint, state, config.pad_token_id),
     )
+
+
+def _log_probs_of_opennmt(
+    checkpoint: Mapping[str, Any], state: Mapping[str, torch.Tensor], pad: int | None
+) -> LogProbs | None:
+    """Return the function `Imported.log_probs` that runs the model in OpenNMT-py; None if OpenNMT-py is not
+    installed.
+    """
+    try:
+        from onmt.inputters.inputter import dict_to_vocabs
+        from onmt.model_builder import build_base_model
+        from onmt.utils.parse import ArgumentParser
+    except ImportError:
+        return None
+    opt = ArgumentParser.ckpt_model_opts(checkpoint["opt"])
+    original = build_base_model(opt, dict_to_vocabs(checkpoint["vocab"]))
+    tables = (f"encoder.{_TABLE}", f"decoder.{_TABLE}")
+    load_into(original, {name: tensor for name, tensor in state.items() if name not in tables})
+
+    def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        target = batch["decoder_input_ids"].unsqueeze(-1)
+        # OpenNMT-py leaves out the last target token.
+        target = torch.cat((target, target[:, :1]), dim=1)
+        states, _ = original(batch["input_ids"].unsqueeze(-1), target, batch["attention_mask"].sum(dim=1))
+        logits = original.generator(states)
+        logits[..., pad] = EXCLUDED_LOGIT
+        return logits.log_softmax(dim=-1)
+
+    return log_probs
+
+
+def load_into(model: Any, state: Mapping[str, torch.Tensor]) -> None:
+    """Load weights into a model of OpenNMT-py or Eole. A bias that `state` lacks is zero, as in both libraries."""
+    # OpenNMT-py replaces the method of the model by a method with other arguments.
+    missing = set(torch.nn.Module.load_state_dict(model, state, strict=False).missing_keys)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in missing and name.endswith(".bias"):
+                parameter.zero_()
+    model.eval()
 
 
 def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:

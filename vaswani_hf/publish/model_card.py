@@ -20,6 +20,7 @@ from jinja2 import TemplateError
 from safetensors import safe_open
 
 from ..checkpoint.files import (
+    CERTIFICATE_FILE,
     CONFIG_FILE,
     CURVE_FILE,
     GENERATION_FILE,
@@ -35,6 +36,7 @@ from ..recipe.published import is_folder_of_base, published_yaml, recorded_recip
 from ..settings.data import CorpusData, DataSettings, is_on_hub, last_part
 from ..tasks import TASKS, CardWords, Task
 from ..version import INSTALL_INSTRUCTION
+from .certificate import certificate_table, hashes_of_weights
 
 
 def model_card(
@@ -54,6 +56,7 @@ def model_card(
     check_license(chosen, data.get("license"), "license" if license else "publishing.license")
     begun_with = recipe.model.bases() if recipe else []
     origin = results.get("origin") or {}
+    certificate = _certificate(folder)
     facts: dict[str, Any] = {
         **_checkpoint_facts(folder),
         "origin": origin,
@@ -76,6 +79,8 @@ def model_card(
         "base_name": " and ".join(last_part(name) for name in begun_with) or None,
         "recipe": recipe,
         "recipe_yaml": (published_yaml(folder, license) or "").strip() or None,
+        "certificate": certificate,
+        "certificate_table": certificate_table(certificate) if certificate else None,
     }
     try:
         task = _task_of(folder, recipe, facts["test"])
@@ -133,6 +138,12 @@ def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     results = read_record(folder / RESULTS_FILE)
     data = data_facts(recipe.data) if recipe else results.get("data") or {}
     return recipe, results, data
+
+
+def _certificate(folder: Path) -> dict[str, Any]:
+    """Return the certificate of a checkpoint; empty if there is none, or if it belongs to other weights."""
+    certificate = read_record(folder / CERTIFICATE_FILE)
+    return certificate if certificate.get("weights") == hashes_of_weights(folder) else {}
 
 
 def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:

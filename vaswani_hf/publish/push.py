@@ -29,6 +29,7 @@ from transformers import GenerationConfig
 
 from ..checkpoint.files import (
     CARD_FILE,
+    CERTIFICATE_FILE,
     CONFIG_FILE,
     CURVE_FILE,
     GENERATION_FILE,
@@ -66,6 +67,7 @@ REPLACED_FILES = (
     f"{TARGET_FOLDER}/*.json",
     RECIPE_FILE,
     CURVE_FILE,
+    CERTIFICATE_FILE,
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
     f"{ENTRY}.py",
 )
@@ -251,7 +253,7 @@ def stage_repository(
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():
         GenerationConfig.from_model_config(config).save_pretrained(staged)
-    names = [GENERATION_FILE, CURVE_FILE, *weight_files(folder)]
+    names = [GENERATION_FILE, CURVE_FILE, CERTIFICATE_FILE, *weight_files(folder)]
     for name in names:
         if (folder / name).is_file():
             _link(folder / name, staged / name)

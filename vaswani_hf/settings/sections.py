@@ -118,6 +118,16 @@ class ModelSettings(Settings):
         """Return the fields of the config that the recipe sets."""
         return {name: getattr(self, name) for name in MODEL_FIELDS if name in self.model_fields_set}
 
+    def make_config(self, **vocabulary: Any) -> VaswaniConfig:
+        """Return the config of the model. `vocabulary` has the fields of the vocabulary and the ids of the
+        special tokens.
+        """
+        fields = {**self.config_fields(), **vocabulary}
+        start = "pad_token_id" if fields.get("zero_start_embedding") else "bos_token_id"
+        return VaswaniConfig(
+            **fields, decoder_start_token_id=fields.get(start, getattr(VaswaniConfig, start))
+        )
+
     @property
     def stacks(self) -> list[str]:
         """The parts of an encoder-decoder that the model of this task has."""
@@ -131,14 +141,8 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # Create a config, because the config checks the range of each field, and the combinations of fields
-        # that depend on each other.
-        fields = self.config_fields()
-        if fields.get("zero_start_embedding"):
-            # The check needs the start token: a run with `zero_start_embedding` uses `<pad>` as the start
-            # token.
-            fields["decoder_start_token_id"] = VaswaniConfig.pad_token_id
-        VaswaniConfig(**fields)
+        # The config checks the range of each field, and the combinations of fields that depend on each other.
+        self.make_config()
         return self
 
 

@@ -1,8 +1,6 @@
 """The name of the hardware of a run, and the default settings for this hardware."""
 
 import os
-import platform
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +8,7 @@ from torch import nn
 
 from ..optimization.regularizers import num_passes
 from ..optimization.section import AnyTraining
-from ..processor import bfloat16_pays, has_bfloat16
+from ..processor import bfloat16_pays, has_bfloat16, processor_name
 from .trainer import MAX_PART_SIZE
 
 # The number of data workers: processes that prepare batches for an accelerator. A run on a CPU starts no data
@@ -87,21 +85,11 @@ def hardware_name(device: torch.device, num_processes: int) -> str:
     if device.type == "cuda":
         return f"{num_processes} x {torch.cuda.get_device_name(device)}"
     if device.type != "cpu":
-        return f"{num_processes} x {device.type} of {_cpu_name()}"
+        return f"{num_processes} x {device.type} of {processor_name()}"
     threads = _counted(torch.get_num_threads(), "thread")
     shares = f"{num_processes} processes of {threads}" if num_processes > 1 else threads
-    return f"{_cpu_name()}, {_counted(os.cpu_count() or 1, 'logical core')}, {shares}"
+    return f"{processor_name()}, {_counted(os.cpu_count() or 1, 'logical core')}, {shares}"
 
 
 def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _cpu_name() -> str:
-    # Read /proc/cpuinfo, because on Linux the module `platform` gives only the architecture.
-    path = Path("/proc/cpuinfo")
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name" and value.strip():
-            return value.strip()
-    return platform.processor() or platform.machine()

@@ -14,11 +14,7 @@ def planned_config(model: ModelSettings, tokenizer: TokenizerSettings) -> Vaswan
     """Return the config of the model of a recipe, with `tokenizer.vocab_size` as the size of the
     vocabulary.
     """
-    fields = model.config_fields()
-    if fields.get("zero_start_embedding"):
-        fields["decoder_start_token_id"] = VaswaniConfig.pad_token_id
-    return VaswaniConfig(
-        **fields,
+    return model.make_config(
         vocab_size=tokenizer.vocab_size,
         decoder_vocab_size=tokenizer.planned_target_size,
         share_encoder_decoder_embeddings=tokenizer.has_one_vocabulary,

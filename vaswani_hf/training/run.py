@@ -44,7 +44,6 @@ from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
-from ..model.configuration_vaswani import VaswaniConfig
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
@@ -373,18 +372,13 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     # Two separate tokenizers can have one vocabulary if the tokenizers come from an imported model.
     has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
-    fields = recipe.model.config_fields()
-    starts_from_zeros = fields.get("zero_start_embedding", False)
-    start = target.pad_token_id if starts_from_zeros else target.bos_token_id
-    config = VaswaniConfig(
-        **fields,
+    config = recipe.model.make_config(
         vocab_size=len(source),
         decoder_vocab_size=len(target),
         share_encoder_decoder_embeddings=has_one_vocabulary,
         bos_token_id=target.bos_token_id,
         pad_token_id=target.pad_token_id,
         eos_token_id=target.eos_token_id,
-        decoder_start_token_id=start,
     )
     model: Any = TASKS[recipe.task].model_class(config)
     search = recipe.decoding.settings()

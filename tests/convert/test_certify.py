@@ -1,0 +1,166 @@
+"""`vaswani certify`: one row per engine, with the limits of float32 and int8, and the certificate in the card."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from factories import loaded_recipe, tiny_tokenizer
+from safetensors.torch import load_file, save_file
+from word_model import WORDS, random_sentences, trained_on_words
+
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
+from vaswani_hf.cli import main
+from vaswani_hf.cli.certify import _test_split
+from vaswani_hf.convert import certify as module
+from vaswani_hf.convert.certify import certify, faults
+from vaswani_hf.convert.export import FORMATS
+from vaswani_hf.convert.marian import MARIAN, MarianEngine
+from vaswani_hf.publish.model_card import model_card
+
+SOURCES, REFERENCES = random_sentences(12, seed=1000)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certify") / "checkpoint"
+    tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290, model_max_length=40)
+    config = tiny_config(vocab_size=len(tokenizer), d_model=32)
+    trained_on_words(config, tokenizer, 150).save_pretrained(folder)
+    save_tokenizers(tokenizer, tokenizer, folder)
+    return folder
+
+
+@pytest.fixture
+def test_files(tmp_path):
+    paths = [tmp_path / "test.en", tmp_path / "test.de"]
+    for path, lines in zip(paths, (SOURCES, REFERENCES), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    return [str(path) for path in paths]
+
+
+class WrongEngine(MarianEngine):
+    """An engine with other log-probabilities, whose runtime has only greedy search."""
+
+    beam_search = False
+
+    def log_probs(self, source_ids, target_ids):
+        return [[value + 0.01 for value in row] for row in super().log_probs(source_ids, target_ids)]
+
+
+class BrokenEngine(MarianEngine):
+    """An engine that cannot translate."""
+
+    def translate(self, texts, num_beams):
+        raise RuntimeError("the runtime\nhas ended")
+
+
+def test_the_command_writes_the_certificate_of_each_engine(checkpoint, test_files, capsys, monkeypatch):
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
+    source, reference = test_files
+    words = ["certify", str(checkpoint), "--source", source, "--reference", reference]
+    assert (
+        main([*words, "--num_sentences", "10", "--num_beams", "3", "--formats", "marian", "ctranslate2"]) == 0
+    )
+    printed = capsys.readouterr()
+    certificate = json.loads((checkpoint / "certificate.json").read_text())
+    own, *rows = certificate["rows"]
+    assert (own["engine"], own["sentences"], own["largest_difference"]) == ("vaswani_hf", 10, None)
+    names = [(row["engine"], row["weights"], row["status"]) for row in rows]
+    assert names == [
+        ("MarianMT", "float32", "measured"),
+        ("CTranslate2", "float32", "measured"),
+        ("CTranslate2", "int8", "measured"),
+    ]
+    for row in rows[:2]:
+        assert 0 < row["largest_difference"] < 1e-4
+        assert (row["changed"], row["bleu"], row["message"]) == (0, own["bleu"], "")
+    assert rows[2]["largest_difference"] > 1e-4
+    assert printed.out.count("| 0 of 10 |") >= 2
+    assert "2 of 3: CTranslate2 (float32): largest difference" in printed.err
+    # The model card shows the certificate, unless the weights have changed.
+    card = str(model_card(checkpoint, "user/words"))
+    assert "on 10 sentences of\n`test.en`" in card
+    assert printed.out.splitlines()[3] in card
+    weights = load_file(checkpoint / "model.safetensors")
+    save_file({name: weight + 1 for name, weight in weights.items()}, checkpoint / "model.safetensors")
+    try:
+        assert "Exports" not in str(model_card(checkpoint, "user/words"))
+    finally:
+        save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
+    checkpoint, test_files, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(FORMATS, "wrong", replace(MARIAN, name="wrong", engine=WrongEngine))
+    monkeypatch.setitem(FORMATS, "broken", replace(MARIAN, name="broken", engine=BrokenEngine))
+    source, reference = test_files
+    words = ["certify", str(checkpoint), "--source", source, "--reference", reference]
+    output = tmp_path / "out"
+    assert main([*words, "--formats", "broken", "wrong", "marian", "--output", str(output)]) == 1
+    printed = capsys.readouterr()
+    assert (
+        "vaswani: MarianMT: the runtime has ended; MarianMT: the log-probabilities differ by 0.01, more"
+        in (printed.err)
+    )
+    certificate = json.loads((output / "certificate.json").read_text())
+    # The engine without beam search is compared with greedy search.
+    own, greedy, broken, wrong, marian = certificate["rows"]
+    assert [own["num_beams"], greedy["num_beams"], wrong["num_beams"]] == [4, 1, 1]
+    assert [row["status"] for row in (broken, wrong, marian)] == ["failed", "measured", "measured"]
+    assert wrong["changed"] == 0
+    assert len(faults(certificate)) == 2
+    assert "- MarianMT (float32): the runtime has ended" in printed.out
+
+
+def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tiny_model, tmp_path, monkeypatch):
+    folder = tmp_path / "windows"
+    tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290)
+    tiny_model(vocab_size=len(tokenizer), attention_window=2).save_pretrained(folder)
+    save_tokenizers(tokenizer, tokenizer, folder)
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "ctranslate2" else name)
+    certificate = certify(folder, ["one"], ["eins"], formats=["marian", "ctranslate2"])
+    rows = {(row["engine"], row["weights"]): row for row in certificate["rows"]}
+    assert rows["MarianMT", "float32"]["status"] == "not expressible"
+    assert "`attention_window` is 2, which MarianMT cannot express" in rows["MarianMT", "float32"]["message"]
+    for weights in ("float32", "int8"):
+        row = rows["CTranslate2", weights]
+        assert row["status"] == "not installed"
+        assert row["message"].startswith("not installed; install it with `pip install 'ctranslate2")
+    assert faults(certificate) == []
+
+
+def test_int8_may_change_a_twentieth_of_the_translations():
+    row = module.Row("E", "int8", "measured", changed=5, sentences=100, bleu=30.0, largest_difference=0.1)
+    own = module.Row("vaswani_hf", "float32", "measured", bleu=30.2)
+    assert module._exceeded_limit(row, own) == ""
+    assert "6.0% of the translations" in module._exceeded_limit(replace(row, changed=6), own)
+    assert "BLEU is lower by 0.40" in module._exceeded_limit(replace(row, bleu=29.8), own)
+    # A float32 engine may change a hundredth, because equal scores may change places.
+    row = replace(row, weights="float32", changed=1, largest_difference=1e-5)
+    assert module._exceeded_limit(row, own) == ""
+    assert "2.0% of the translations" in module._exceeded_limit(replace(row, changed=2), own)
+    assert "differ by nan" in module._exceeded_limit(replace(row, largest_difference=float("nan")), own)
+
+
+def test_the_test_set_of_the_recipe_is_the_default(tmp_path):
+    sources, references, name = _test_split(loaded_recipe(tmp_path / "recipe.yaml"))
+    assert len(sources) == len(references) == 1000
+    assert name == "`numbers`"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            [],
+            "`--source` must be given, because the checkpoint has no recipe; give `--source` and `--reference`.",
+        ),
+        (["--source", "x"], "`--source` and `--reference` must be given together."),
+        (["--source", "{0}", "--reference", "{1}", "--formats", "tflite"], "`formats` must be"),
+        (["--source", "{0}", "--reference", "{1}", "--num_sentences", "0"], "`--num_sentences` must be"),
+    ],
+)
+def test_wrong_options_are_named(checkpoint, test_files, capsys, words, message):
+    assert main(["certify", str(checkpoint), *(word.format(*test_files) for word in words)]) == 2
+    assert message in capsys.readouterr().err

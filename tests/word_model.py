@@ -1,0 +1,34 @@
+"""A small model that was trained on word-for-word translations: its translations end, and are uncertain."""
+
+import random
+
+import torch
+
+from vaswani_hf import VaswaniForSeq2SeqLM
+
+WORDS = dict(
+    zip(["one", "two", "three", "four", "five"], ["eins", "zwei", "drei", "vier", "fünf"], strict=True)
+)
+
+
+def random_sentences(num_sentences: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Sentences of one to seven words, and their translations."""
+    rng = random.Random(seed)
+    sentences = [rng.choices(list(WORDS), k=rng.randint(1, 7)) for _ in range(num_sentences)]
+    targets = [" ".join(WORDS[word] for word in words) for words in sentences]
+    return [" ".join(words) for words in sentences], targets
+
+
+def trained_on_words(config, tokenizer, steps: int = 60) -> VaswaniForSeq2SeqLM:
+    """Train a model with a joint vocabulary for a second."""
+    torch.manual_seed(0)
+    model = VaswaniForSeq2SeqLM(config).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
+    for step in range(steps):
+        sources, targets = random_sentences(32, seed=step)
+        inputs = tokenizer(sources, return_tensors="pt", padding=True)
+        labels = tokenizer(targets, return_tensors="pt", padding=True)["input_ids"]
+        model(**inputs, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()

@@ -1,0 +1,131 @@
+"""`vaswani certify`: measures how much the exported models differ from a checkpoint."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import Field, model_validator
+
+from .lines import check_equally_many
+from .options import ModelOptions, check_file, on_command_line
+from .output import standard_output
+
+if TYPE_CHECKING:
+    from ..tasks.translation import TranslationEvaluation
+
+
+class CertifyOptions(ModelOptions):
+    """The options of `vaswani certify`."""
+
+    source: str | None = None
+    """a file with one source sentence per line (plain or .gz); by default the test set in the recipe of the
+    checkpoint"""
+    reference: str | None = None
+    """a file whose line i is the reference translation of line i of `--source` (plain or .gz)"""
+    num_sentences: int = Field(1000, ge=1)
+    """the number of sentences: the first sentences of the test set"""
+    num_beams: int | None = Field(None, ge=1)
+    """the number of beams; by default the number of beams of the checkpoint; engines without beam search use
+    greedy search"""
+    formats: list[str] = on_command_line([], metavar="FORMAT")
+    """the names of formats, such as marian; by default all formats"""
+    output: str | None = None
+    """a new or empty folder for certificate.json; by default the file is written into the folder of the
+    checkpoint, so that the model card shows the certificate"""
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        if (self.source is None) != (self.reference is None):
+            raise ValueError("`--source` and `--reference` must be given together.")
+        for option, path in (("--source", self.source), ("--reference", self.reference)):
+            if path is not None:
+                check_file(option, path)
+        if self.output is None and not Path(self.model).is_dir():
+            raise ValueError(
+                f"`--output` must be given, because '{self.model}' is no local folder, and certificate.json needs a "
+                "folder."
+            )
+        return self
+
+
+def run(options: CertifyOptions) -> None:
+    """Print the certificate as a table, and write certificate.json. Raise an error if an engine with float32
+    weights differs from the checkpoint.
+    """
+    from ..checkpoint.files import CERTIFICATE_FILE, new_folder, write_whole
+    from ..checkpoint.loading import checkpoint_folder
+    from ..convert.certify import CertificateError, certify, faults
+    from ..publish.certificate import certificate_table
+
+    output = standard_output()
+    folder = checkpoint_folder(options.model_name)
+    sources, references, test_set, evaluation = _test_set(options, folder)
+    number = min(options.num_sentences, len(sources))
+    certificate = certify(
+        options.model_name,
+        sources[:number],
+        references[:number],
+        num_beams=options.num_beams,
+        formats=options.formats,
+        evaluation=evaluation,
+        test_set=test_set,
+        report=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    text = json.dumps(certificate, indent=2, ensure_ascii=False) + "\n"
+    if options.output is None:
+        write_whole(folder / CERTIFICATE_FILE, text)
+    else:
+        with new_folder(Path(options.output)) as new:
+            new.mkdir()
+            write_whole(new / CERTIFICATE_FILE, text)
+    output.write(f"{certificate_table(certificate)}\n".encode(errors="replace"))
+    found = faults(certificate)
+    if found:
+        raise CertificateError("; ".join(found))
+
+
+def _test_set(
+    options: CertifyOptions, folder: Path
+) -> tuple[list[str], list[str], str, "TranslationEvaluation | None"]:
+    """Return the sources, the references, the name of the test set, and the options of BLEU."""
+    from ..data.lines import read_lines, refuse_blank
+    from ..recipe.published import recorded_recipe
+
+    recipe = recorded_recipe(folder)
+    evaluation = None if recipe is None else recipe.evaluation
+    if options.source is None or options.reference is None:
+        sources, references, name = _test_split(recipe)
+        return sources, references, name, evaluation
+    sources = list(read_lines(options.source))
+    references = list(read_lines(options.reference))
+    refuse_blank(sources, "`--source`", options.source)
+    refuse_blank(references, "`--reference`", options.reference)
+    check_equally_many("lines", options.source, len(sources), options.reference, len(references))
+    return sources, references, f"`{Path(options.source).name}`", evaluation
+
+
+def _test_split(recipe: Any) -> tuple[list[str], list[str], str]:
+    """Return the sources and the references of the test split of a recipe, and the name of the test split."""
+    from ..data.corpus import call_naming_split
+    from ..data.held_out import hold_out
+    from ..publish.model_card import data_facts
+    from ..tasks import TASKS
+
+    remedy = "give `--source` and `--reference`"
+    if recipe is None:
+        raise ValueError(f"`--source` must be given, because the checkpoint has no recipe; {remedy}.")
+    load_split = TASKS[recipe.task].load_split
+    try:
+        test = call_naming_split("test", load_split, recipe.data, "test", recipe.seed)
+        if "test" in recipe.data.held_out_sizes:
+            train = call_naming_split("train", load_split, recipe.data, "train", recipe.seed)
+            test = hold_out(train, recipe.data.held_out_sizes)["test"]
+    except ValueError as error:
+        raise ValueError(
+            f"`--source` must be given, because the test set of the recipe cannot be read ({error}); {remedy}."
+        ) from error
+    if test is None:
+        raise ValueError(f"`--source` must be given, because the recipe has no test set; {remedy}.")
+    facts = data_facts(recipe.data)["test"] or {}
+    return list(test["source"]), list(test["target"]), f"`{facts.get('name', 'the test set')}`"

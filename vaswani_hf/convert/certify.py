@@ -1,0 +1,330 @@
+"""Certifies a checkpoint: exports the checkpoint to every format, runs the exported models in their own
+engines, and measures how much the engines differ from the checkpoint.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from ..checkpoint.files import CHECKPOINT_FILES
+from ..checkpoint.loading import checkpoint_folder
+from ..model.configuration_vaswani import eos_token_ids
+from ..model.inputs_vaswani import TranslationOptions, make_requests
+from ..model.translator_vaswani import DEFAULT_SEARCH, TOKENIZING
+from ..processor import processor_name
+from ..publish.certificate import hashes_of_weights
+from ..tasks.translation import Translation, TranslationEvaluation
+from ..translation.translator import Translator
+from ..version import __version__, install_command
+from .export import FORMATS, export_model, load_checkpoint
+from .formats import TOLERANCE, Engine, Format, alternatives
+from .translator_engine import TranslatorEngine
+
+# The limits of an engine with float32 weights: the largest difference of two log-probabilities (nats), and the
+# share of changed translations. The share is not 0, because two candidates whose scores differ by less than the
+# rounding of float32 may change places.
+_LARGEST_SHARE = 0.01
+# The limits of an engine with int8 weights: the share of changed translations, and the loss of BLEU.
+_LARGEST_SHARE_IN_INT8 = 0.05
+_LARGEST_LOSS_IN_INT8 = 0.3
+# The number of sentences that an engine translates before the measurement of its speed.
+_WARM_UP = 8
+
+
+@dataclass
+class Row:
+    """A row of a certificate: an engine with exported weights.
+
+    Attributes:
+        engine (str): The name of the format.
+        weights (str): "float32" or a quantization such as "int8".
+        status (str): "measured", "not installed", "not expressible" or "failed".
+        message (str): The reason why the engine was not measured, or the limit that the engine exceeds.
+        num_beams (int): The number of beams of the search.
+        largest_difference (float, optional): The largest difference of two log-probabilities (nats) of tokens
+            in the translations of the checkpoint. None for the checkpoint itself.
+        changed (int): The number of translations that differ from the translations of the checkpoint.
+        sentences (int): The number of translated sentences.
+        bleu (float): The BLEU score of the translations.
+        sentences_per_second (float): The speed of the translation.
+        megabytes (float): The size of the exported folder in MB (10^6 bytes).
+    """
+
+    engine: str
+    weights: str
+    status: str
+    message: str = ""
+    num_beams: int = 0
+    largest_difference: float | None = None
+    changed: int = 0
+    sentences: int = 0
+    bleu: float = 0.0
+    sentences_per_second: float = 0.0
+    megabytes: float = 0.0
+
+
+class CertificateError(ValueError):
+    """Raised if an exported model with float32 weights differs from the checkpoint."""
+
+
+class _Checkpoint(TranslatorEngine):
+    """Runs the checkpoint itself."""
+
+    def load(self, folder: Path) -> Translator:
+        return Translator.from_pretrained(str(folder), "cpu", dtype="float32")
+
+
+@dataclass
+class _Expected:
+    """The translations of the checkpoint with one number of beams, and the log-probabilities of the tokens."""
+
+    row: Row
+    translations: list[str]
+    source_ids: list[list[int]]
+    target_ids: list[list[int]]
+    log_probs: list[list[float]]
+
+
+def certify(
+    model_name_or_path: str | os.PathLike,
+    sources: Sequence[str],
+    references: Sequence[str],
+    *,
+    num_beams: int | None = None,
+    formats: Sequence[str] = (),
+    evaluation: TranslationEvaluation | None = None,
+    test_set: str = "a test set",
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Export a checkpoint to all formats, and compare each engine with the checkpoint on the CPU.
+
+    Example:
+        >>> from vaswani_hf.convert.certify import certify
+        >>> certify("checkpoints/numbers", ["one"], ["eins"])["rows"]  # doctest: +SKIP
+
+    Args:
+        model_name_or_path (str or PathLike): The checkpoint: a local folder, or a repository on the Hub
+            (user/name or user/name@revision).
+        sources (sequence): The source sentences of a test set.
+        references (sequence): The reference translation of each sentence.
+        num_beams (int, optional): The number of beams. The default is the number of beams of the checkpoint.
+            Engines without beam search use greedy search.
+        formats (sequence): The names of formats, such as "marian". By default all formats.
+        evaluation (TranslationEvaluation, optional): The section `evaluation` of a recipe: the options of
+            BLEU.
+        test_set (str): The name of the test set, for the model card.
+        report (Callable): A function that receives a line of text after each engine.
+
+    Returns:
+        dict: `rows` has the fields of a `Row` for the checkpoint and for each engine. `test_set`, `sentences`,
+            `length_penalty`, `hardware`, `versions`, `date` and `weights` (the hash of each weight file)
+            describe the measurement.
+
+    Raises:
+        ValueError: If the checkpoint is damaged, a format is unknown, or there are no sentences.
+    """
+    for name in formats:
+        if name not in FORMATS:
+            raise ValueError(f"`formats` must be {alternatives(FORMATS)}, but has {name!r}.")
+    if not sources:
+        raise ValueError("There must be at least one sentence to certify a checkpoint, but there is none.")
+    entries = [FORMATS[name] for name in formats or FORMATS if FORMATS[name].engine is not None]
+    folder = checkpoint_folder(model_name_or_path)
+    certification = _Certification(
+        folder, sources, references, num_beams, evaluation or TranslationEvaluation()
+    )
+    jobs = [(entry, quantization) for entry in entries for quantization in entry.certified]
+    rows = []
+    start = time.perf_counter()
+    certification.expected(has_beams=True)
+    for number, (entry, quantization) in enumerate(jobs, 1):
+        row = certification.measure(entry, quantization)
+        rows.append(row)
+        left = (time.perf_counter() - start) / number * (len(jobs) - number)
+        report(f"{number} of {len(jobs)}: {_in_words(row)}; about {left:,.0f} seconds left")
+    return {
+        "rows": [asdict(row) for row in [*certification.own_rows(), *rows]],
+        "test_set": test_set,
+        "sentences": len(sources),
+        "length_penalty": TranslatorEngine.search["length_penalty"],
+        "hardware": f"{processor_name()}, {torch.get_num_threads()} threads",
+        "versions": {"vaswani_hf": __version__, "torch": torch.__version__},
+        "date": datetime.now(UTC).date().isoformat(),
+        "weights": hashes_of_weights(folder),
+    }
+
+
+def faults(certificate: dict[str, Any]) -> list[str]:
+    """Return one sentence for each engine with float32 weights that failed or exceeds a limit."""
+    found = []
+    for row in certificate["rows"]:
+        has_failed = row["status"] == "failed" or (row["status"] == "measured" and row["message"])
+        if has_failed and row["weights"] == "float32":
+            found.append(f"{row['engine']}: {row['message']}")
+    return found
+
+
+class _Certification:
+    """Measures the engines of one checkpoint."""
+
+    def __init__(
+        self,
+        folder: Path,
+        sources: Sequence[str],
+        references: Sequence[str],
+        num_beams: int | None,
+        evaluation: TranslationEvaluation,
+    ):
+        self.folder = folder
+        self.sources = [source.strip() for source in sources]
+        self.references = list(references)
+        self.evaluation = evaluation
+        self.engine = _Checkpoint(folder)
+        of_checkpoint = self.engine.translator.backend.generation_config.num_beams
+        self.num_beams = num_beams or of_checkpoint or DEFAULT_SEARCH["num_beams"]
+        self._expected: dict[int, _Expected] = {}
+
+    def own_rows(self) -> list[Row]:
+        """Return the rows of the checkpoint itself."""
+        return [expected.row for expected in self._expected.values()]
+
+    def expected(self, has_beams: bool) -> _Expected:
+        """Return the outputs of the checkpoint with beam search or with greedy search."""
+        num_beams = self.num_beams if has_beams else 1
+        if num_beams not in self._expected:
+            self._expected[num_beams] = self._run_checkpoint(num_beams)
+        return self._expected[num_beams]
+
+    def _run_checkpoint(self, num_beams: int) -> _Expected:
+        translator = self.engine.translator
+        options = TranslationOptions.of(num_beams=num_beams, **self.engine.search)
+        list(translator.translate(self.sources[:_WARM_UP], num_beams=num_beams, **self.engine.search))
+        start = time.perf_counter()
+        found = list(translator.translations(make_requests(self.sources, None, None), options))
+        seconds = time.perf_counter() - start
+        translations = [of_text[0].text for of_text in found]
+        with TOKENIZING:
+            all_ids = translator.source_tokenizer(self.sources, verbose=False)["input_ids"]
+        ends = eos_token_ids(translator.backend.generation_config)
+        source_ids, target_ids = [], []
+        for ids, (best, *_) in zip(all_ids, found, strict=True):
+            token_ids = best.token_ids or []
+            # Leave out texts that were cut, and translations that the length limit has ended.
+            if len(ids) <= translator.max_length and token_ids[-1:] == ends[:1]:
+                source_ids.append(ids)
+                target_ids.append(token_ids)
+        files = {path for pattern in CHECKPOINT_FILES for path in self.folder.glob(pattern)}
+        row = Row("vaswani_hf", "float32", "measured", num_beams=num_beams, megabytes=_megabytes(files))
+        self._score(row, translations, seconds)
+        log_probs = self.engine.log_probs(source_ids, target_ids)
+        return _Expected(row, translations, source_ids, target_ids, log_probs)
+
+    def measure(self, entry: Format, quantization: str | None) -> Row:
+        """Export the checkpoint to a format, and compare the engine of the format with the checkpoint."""
+        assert entry.engine is not None
+        row = Row(entry.expressible.title, quantization or "float32", "failed")
+        reason = missing_libraries(entry)
+        if reason is not None:
+            row.status, row.message = "not installed", reason
+            return row
+        model, tokenizers = load_checkpoint(self.folder, needs_tokenizers=True)
+        # Formats store the dtype of the checkpoint, but the limits are for float32.
+        model = model.float()
+        try:
+            entry.expressible.refuse_others(model.config)
+        except ValueError as error:
+            row.status, row.message = "not expressible", str(error)
+            return row
+        with TemporaryDirectory() as temporary:
+            folder = Path(temporary) / "exported"
+            try:
+                export_model(entry, model, tokenizers, folder, quantization, self.folder)
+                self._compare(row, entry.engine(folder), folder)
+            except (ValueError, RuntimeError, OSError) as error:
+                # Continue with the other engines, because an error of one engine must not lose their results.
+                row.message = " ".join(str(error).split())
+        return row
+
+    def _compare(self, row: Row, engine: Engine, folder: Path) -> None:
+        expected = self.expected(engine.beam_search)
+        row.num_beams = expected.row.num_beams
+        row.megabytes = _megabytes(path for path in folder.rglob("*") if path.is_file())
+        engine.translate(self.sources[:_WARM_UP], row.num_beams)
+        start = time.perf_counter()
+        translations = engine.translate(self.sources, row.num_beams)
+        seconds = time.perf_counter() - start
+        log_probs = engine.log_probs(expected.source_ids, expected.target_ids)
+        row.largest_difference = _largest_difference(log_probs, expected.log_probs)
+        pairs = zip(translations, expected.translations, strict=True)
+        row.changed = sum(translation != own for translation, own in pairs)
+        self._score(row, translations, seconds)
+        row.status = "measured"
+        row.message = _exceeded_limit(row, expected.row)
+
+    def _score(self, row: Row, translations: list[str], seconds: float) -> None:
+        row.sentences = len(translations)
+        row.sentences_per_second = len(translations) / seconds
+        row.bleu = Translation().score_outputs(translations, self.references, self.evaluation)["bleu"]
+
+
+def missing_libraries(entry: Format) -> str | None:
+    """Return the sentence that says how to install the engine of a format; None if the engine is installed."""
+    libraries = (*entry.libraries, *entry.engine.libraries) if entry.engine else entry.libraries
+    missing = [library for library in libraries if find_spec(library) is None]
+    is_available = getattr(entry.engine, "is_available", None)
+    if not missing and (is_available is None or is_available()):
+        return None
+    command = install_command(entry.name)
+    return (
+        f"not installed; install it with `{command}`" if command else f"{' and '.join(missing)} not installed"
+    )
+
+
+def _largest_difference(log_probs: list[list[float]], expected: list[list[float]]) -> float:
+    largest = [0.0]
+    for row, own in zip(log_probs, expected, strict=True):
+        if len(row) != len(own):
+            raise ValueError(f"The engine returned {len(row)} log-probabilities for {len(own)} tokens.")
+        largest.append((torch.tensor(row) - torch.tensor(own)).abs().max().item())
+    # Use `max` of torch, because `max` of Python may ignore a NaN.
+    return torch.tensor(largest).max().item()
+
+
+def _exceeded_limit(row: Row, own: Row) -> str:
+    """Return a sentence about the limit that an engine exceeds, or an empty text."""
+    share = row.changed / row.sentences
+    loss = own.bleu - row.bleu
+    difference = row.largest_difference
+    if row.weights != "float32":
+        if share > _LARGEST_SHARE_IN_INT8:
+            return f"{share:.1%} of the translations changed, more than {_LARGEST_SHARE_IN_INT8:.0%}"
+        if loss > _LARGEST_LOSS_IN_INT8:
+            return f"BLEU is lower by {loss:.2f}, more than {_LARGEST_LOSS_IN_INT8}"
+        return ""
+    # Compare in this form, because every comparison with NaN is False.
+    if not (difference is not None and difference <= TOLERANCE):
+        return f"the log-probabilities differ by {difference:.2g}, more than {TOLERANCE:g}"
+    if share > _LARGEST_SHARE:
+        return f"{share:.1%} of the translations changed, more than {_LARGEST_SHARE:.0%}"
+    return ""
+
+
+def _megabytes(paths: Any) -> float:
+    return sum(path.stat().st_size for path in paths) / 1e6
+
+
+def _in_words(row: Row) -> str:
+    """Describe a row in one line."""
+    name = f"{row.engine} ({row.weights})"
+    if row.status != "measured":
+        return f"{name}: {row.message}"
+    text = f"{name}: largest difference {row.largest_difference:.1e}, {row.changed:,} translations changed"
+    return f"{text}; {row.message}" if row.message else text

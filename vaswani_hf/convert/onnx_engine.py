@@ -1,0 +1,161 @@
+"""Runs the graphs of an ONNX export in ONNX Runtime, with the search of this package.
+
+In shapes, B is the number of rows, S the source length, T the number of target tokens of a call and D the
+model width.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from transformers import EncoderDecoderCache, GenerationConfig
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from ..checkpoint.tokenizers import load_tokenizers
+from ..model.attention_vaswani import CACHE_NAME
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.translator_vaswani import BaseTranslator
+from .translator_engine import TranslatorEngine
+
+_OWN, _SOURCE = "self_attention_cache", "cross_attention_cache"
+
+
+class OnnxGraph:
+    """One graph in ONNX Runtime. A call takes and returns tensors by the names in the graph."""
+
+    def __init__(self, path: Path):
+        # Turn off telemetry, so that ONNX Runtime does not send usage reports.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.outputs = [output.name for output in self.session.get_outputs()]
+
+    def __call__(self, **values: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Run the graph. Values that are no inputs of the graph are ignored."""
+        inputs = {value.name: values[value.name].numpy() for value in self.session.get_inputs()}
+        outputs = self.session.run(self.outputs, inputs)
+        return {name: torch.from_numpy(value) for name, value in zip(self.outputs, outputs, strict=True)}
+
+
+class OnnxEncoder:
+    """The encoder of an `OnnxModel`."""
+
+    def __init__(self, graph: OnnxGraph):
+        self.graph = graph
+
+    def __call__(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> BaseModelOutput:
+        """Encode the source [B, S] to `last_hidden_state` [B, S, D]."""
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        states = self.graph(input_ids=input_ids, attention_mask=attention_mask.long())
+        return BaseModelOutput(states["last_hidden_state"])
+
+
+class OnnxModel(VaswaniForSeq2SeqLM):
+    """A model whose encoder and decoder are the graphs of an ONNX export.
+
+    The model inherits `generate`. The modules of the model are on the meta device and are not used.
+
+    Args:
+        folder (Path): A folder that `vaswani export --format onnx` wrote.
+    """
+
+    # The graphs read the keys and values of the source once for each beam.
+    shares_sources = False
+
+    def __init__(self, folder: Path):
+        config = VaswaniConfig.from_pretrained(folder)
+        # The graphs apply the windows. Without windows in the config, `generate` caches all tokens.
+        config.attention_window = None
+        with torch.device("meta"):
+            super().__init__(config)
+        self.eval()
+        self.generation_config = GenerationConfig.from_pretrained(folder)
+        self.graphs = {name: OnnxGraph(folder / f"{name}.onnx") for name in ("encoder", "prefill", "decode")}
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the inputs and outputs."""
+        return torch.device("cpu")
+
+    def get_encoder(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the encoder graph."""
+        return OnnxEncoder(self.graphs["encoder"])
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Any = None,
+        cache: Any = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Compute the logits [B, T, V] of the next tokens. The arguments are the arguments of
+        `VaswaniForSeq2SeqLM.forward`.
+
+        A given cache is extended. Without a cache, the call reads all target tokens.
+        """
+        past = past_key_values if cache is None else cache
+        if encoder_outputs is None:
+            encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+        states = encoder_outputs[0]
+        mask = (
+            torch.ones(states.shape[:2]) if attention_mask is None else attention_mask.view(len(states), -1)
+        )
+        inputs = {
+            "encoder_outputs.last_hidden_state": states,
+            "attention_mask": mask.long(),
+            "decoder_input_ids": decoder_input_ids,
+        }
+        is_first = past is None or past.get_seq_length() == 0
+        if is_first:
+            outputs = self.graphs["prefill"](**inputs)
+        else:
+            outputs = self.graphs["decode"](**inputs, **_inputs_of(past))
+        if past is not None:
+            _store(past, outputs, is_first)
+        return Seq2SeqLMOutput(logits=outputs["logits"], **{CACHE_NAME: past})
+
+
+def _inputs_of(cache: EncoderDecoderCache) -> dict[str, torch.Tensor]:
+    """Return the keys and values of a cache by the names of the inputs of decode.onnx."""
+    inputs: dict[str, torch.Tensor] = {}
+    for part in (_OWN, _SOURCE):
+        for number, layer in enumerate(getattr(cache, part).layers):
+            name = f"input.{CACHE_NAME}.{part}.layers.{number}"
+            inputs |= {f"{name}.keys": layer.keys, f"{name}.values": layer.values}
+    return inputs
+
+
+def _store(cache: EncoderDecoderCache, outputs: dict[str, torch.Tensor], is_first: bool) -> None:
+    """Write the keys and values that a graph returned into a cache."""
+    prefix = CACHE_NAME if is_first else f"output.{CACHE_NAME}"
+    for part in (_OWN, _SOURCE) if is_first else (_OWN,):
+        own = getattr(cache, part)
+        number = 0
+        while (name := f"{prefix}.{part}.layers.{number}.keys") in outputs:
+            keys, values = outputs[name], outputs[f"{name.removesuffix('keys')}values"]
+            if is_first:
+                own.update(keys, values, number)
+            else:
+                own.layers[number].keys, own.layers[number].values = keys, values
+            number += 1
+
+
+class OnnxEngine(TranslatorEngine):
+    """Runs the ONNX export of a checkpoint."""
+
+    libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
+
+    def load(self, folder: Path) -> BaseTranslator:
+        """Load the graphs and the tokenizers."""
+        return BaseTranslator(OnnxModel(folder), *load_tokenizers(folder))

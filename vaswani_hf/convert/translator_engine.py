@@ -1,0 +1,53 @@
+"""Defines `TranslatorEngine`, the base class of the engines that the translator of this package can run.
+
+A runtime that computes log-probabilities for each step, or that has a backend of the translator, needs no
+search and no tokenization of its own: the translator tokenizes the texts, searches and decodes.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..model.translator_vaswani import BaseTranslator, Hypothesis, Segment, batches_by_length
+
+# The number of source and target tokens of a batch.
+_TOKENS_PER_BATCH = 4096
+
+
+class TranslatorEngine:
+    """An `Engine` that runs a translator. A derived class defines `load`.
+
+    Attributes:
+        search (dict): The settings of the search, in addition to `num_beams`.
+    """
+
+    libraries: ClassVar[tuple[str, ...]] = ()
+    beam_search: ClassVar[bool] = True
+    search: ClassVar[dict[str, Any]] = {
+        "length_penalty": 1.0,
+        "length_penalty_type": "power",
+        "coverage_penalty": 0.0,
+        "early_stopping": False,
+    }
+
+    def __init__(self, folder: Path):
+        self.translator = self.load(folder)
+
+    def load(self, folder: Path) -> BaseTranslator:
+        """Load the translator of a folder."""
+        raise NotImplementedError
+
+    def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
+        """See `Engine.log_probs`."""
+        lengths = [[*source, *target] for source, target in zip(source_ids, target_ids, strict=True)]
+        rows: list[list[float]] = [[] for _ in lengths]
+        for batch in batches_by_length(lengths, _TOKENS_PER_BATCH):
+            segments = [Segment("", source_ids[i]) for i in batch]
+            hypotheses = [Hypothesis(target_ids[i]) for i in batch]
+            scored = self.translator.backend.score(segments, hypotheses, 0)
+            for i, (log_probs, _) in zip(batch, scored, strict=True):
+                rows[i] = log_probs
+        return rows
+
+    def translate(self, texts: list[str], num_beams: int) -> list[str]:
+        """See `Engine.translate`."""
+        return list(self.translator.translate(texts, num_beams=num_beams, **self.search))
