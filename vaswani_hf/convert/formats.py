@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
+from huggingface_hub import ModelCardData
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
@@ -51,6 +52,11 @@ def only(name: str, value: Any, reason: str) -> Limit:
 def needs_start_token(config: VaswaniConfig) -> str | None:
     """Check that a config has a start token, because the decoder of some formats needs a start token."""
     return "it starts from a token" if decoder_start_token_id(config) is None else None
+
+
+def needs_end_token(config: VaswaniConfig) -> str | None:
+    """Check that a config has an end token, because the search of some formats needs an end token."""
+    return "its search needs an end token" if config.eos_token_id is None else None
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,16 @@ class Export(Protocol):
     def __call__(
         self, model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None
     ) -> str: ...
+
+
+class Describe(Protocol):
+    """A function that writes the files that describe a model into `folder`.
+
+    `name` is the name of the checkpoint without folders. `data` is the metadata of the card of the checkpoint. If the
+    languages are known, `data.language` has the source language and the target language.
+    """
+
+    def __call__(self, folder: Path, name: str, data: ModelCardData) -> None: ...
 
 
 class Engine(Protocol):
@@ -146,6 +162,9 @@ class Format:
             distill` reads the languages from this recipe.
         engine (type, optional): The class that runs an exported folder. None if this package cannot run the
             format.
+        describe (function, optional): Writes the files that name the model, its languages and its licence,
+            such as a model card.
+        needs_languages (bool): True if the format stores the two languages.
         certified (tuple): The values of `quantization` that a certificate measures.
     """
 
@@ -157,6 +176,8 @@ class Format:
     needs_tokenizers: bool = False
     keeps_recipe: bool = False
     engine: type[Engine] | None = None
+    describe: Describe | None = None
+    needs_languages: bool = False
     certified: tuple[str | None, ...] = (None,)
 
 
