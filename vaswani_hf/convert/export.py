@@ -19,13 +19,16 @@ from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe
 from ..settings.data import last_part
 from ..version import install_command
+from .argos import ARGOS
 from .ctranslate2_format import CTRANSLATE2
 from .formats import Format, alternatives
 from .marian import MARIAN
 from .onnx import ONNX
 from .transformers_js import TRANSFORMERS_JS
 
-FORMATS: dict[str, Format] = {entry.name: entry for entry in (MARIAN, CTRANSLATE2, ONNX, TRANSFORMERS_JS)}
+FORMATS: dict[str, Format] = {
+    entry.name: entry for entry in (MARIAN, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS)
+}
 
 
 def export(
