@@ -69,7 +69,8 @@ if TYPE_CHECKING:
     from .training.run import train as train
     from .translation.translator import Translator as Translator
 
-# The module of each public name. A name is imported at its first use, because some modules take seconds to import.
+# The module of each public name. A name is imported at its first use, because some modules take seconds to
+# import.
 _MODULES = {
     "Parser": "parsing.parser",
     "TranslationPipeline": "registration",
@@ -112,14 +113,14 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """Return True if this process runs the command `vaswani`. In this case the package does not import
-    registration.py, because registration.py imports torch, and the import of torch takes seconds. The command
-    imports registration.py itself after it has checked its options. Therefore `vaswani --help` and messages
-    about invalid options appear at once.
+    """Return True if this process runs the command `vaswani`. If this process runs the command `vaswani`, the
+    package does not import registration.py, because registration.py imports torch, and the import of torch
+    takes seconds. The command imports registration.py after the command has checked its options. Therefore
+    the command `vaswani` prints its help and messages about invalid options at once.
     """
     if sys.argv[:1] == ["-m"]:
-        # With `python -m`, Python runs this file before it replaces "-m" in `sys.argv` by the path of the
-        # module. With `python -m`, the name of the module is the last word before the arguments.
+        # With `python -m`, Python runs this file first, and then replaces "-m" in `sys.argv` by the path of
+        # the module. With `python -m`, the name of the module is the last word before the arguments.
         return sys.orig_argv[-len(sys.argv)] in ("vaswani_hf", "vaswani_hf.cli")
     return Path(sys.argv[0]).name in ("vaswani", "vaswani.exe")
 

@@ -20,7 +20,7 @@ def capability(name: str) -> Any:
     """Return the value of a processor property, such as "avx512_bf16". Return None if PyTorch does not report
     the property.
     """
-    # Older versions of PyTorch do not have `get_capabilities`.
+    # Use `getattr`, because older versions of PyTorch do not have `get_capabilities`.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
     return capabilities.get(name)
 

@@ -36,12 +36,14 @@ def _flatten_tensor_state_dict(*args: Any) -> Any:
 def _import_quantizers_without_torchao() -> None:
     """Import the quantizers of transformers without importing torchao.
 
-    If torchao is installed, transformers imports torchao for one function of one quantizer. The import takes
-    a second and prints warnings. In this package, only int8 weights need torchao.
+    If torchao is installed, transformers imports torchao for one function of one quantizer. Avoid the import
+    of torchao, because the import takes a second and prints warnings, and only int8 weights need torchao in
+    this package.
     """
     if not {"torchao", "transformers.quantizers"}.isdisjoint(sys.modules):
         return
-    # A module whose entry in `sys.modules` is None counts as not installed.
+    # Set the entry of torchao to None, because a module whose entry in `sys.modules` is None counts as not
+    # installed.
     sys.modules["torchao"] = None  # type: ignore[assignment]
     try:
         import transformers.quantizers.quantizer_torchao as quantizer
@@ -81,7 +83,7 @@ from .model.pipeline_vaswani import DIRECTION, TASK
 class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
     """Translates texts with any encoder-decoder model that can generate.
 
-    The arguments and options are those of `pipeline_vaswani.TranslationPipeline`.
+    The arguments and options are the same as in `pipeline_vaswani.TranslationPipeline`.
 
     Example:
         >>> from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
@@ -122,14 +124,14 @@ def register_translation_pipeline() -> None:
     """
     if TASK in PIPELINE_REGISTRY.supported_tasks:
         return
-    # `pipeline` refuses the tasks in REMOVED_TASKS before it searches the registry. Older versions of
-    # transformers have no REMOVED_TASKS.
+    # Remove the task from REMOVED_TASKS, because `pipeline` refuses the tasks in REMOVED_TASKS before it
+    # searches the registry. Older versions of transformers have no REMOVED_TASKS.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     kinds: dict[str, Any] = {"pt_model": AutoModelForSeq2SeqLM, "type": "text"}
     PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, **kinds, default=_NoDefault(model=None))
-    # Without the next line, `Pipeline.save_pretrained` would write `custom_pipelines` into the config of each
-    # translation model, for example T5. With `custom_pipelines` in the config, `pipeline` would require
-    # `trust_remote_code` for the saved checkpoint.
+    # Remove `_registered_impl`, because `Pipeline.save_pretrained` would otherwise write `custom_pipelines`
+    # into the config of each translation model, for example T5. With `custom_pipelines` in the config,
+    # `pipeline` would require `trust_remote_code` for the saved checkpoint.
     del TranslationPipeline._registered_impl  # type: ignore[attr-defined]
     check_task = PIPELINE_REGISTRY.check_task
 

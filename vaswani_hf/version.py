@@ -2,7 +2,7 @@
 
 __version__ = "0.2.0"
 
-# The README, the manual and the model cards contain this instruction. No text may advise to install the
+# The README, the manual and the model cards contain `INSTALL_INSTRUCTION`. No text may advise to install the
 # package by its name, because the name is free on PyPI: a stranger could register the name and run code on
 # the machines of users.
 INSTALL_INSTRUCTION = (

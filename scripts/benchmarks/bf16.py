@@ -1,10 +1,11 @@
 """Compares the speed of bfloat16 with float32, for training steps and for the matrix products of Muon.
 
-    python scripts/benchmarks/bf16.py [--threads 1 2] [--rounds 7] [--shapes numbers.yaml d256] [--part steps products]
+    python scripts/benchmarks/bf16.py [--threads 1 2] [--rounds 7] [--shapes numbers.yaml d256] \
+        [--part steps products]
 
 Prints the median times of both dtypes, and the median and the range of the ratio float32 time / bfloat16
-time. The training steps are those of `vaswani train` on the corpus of number words. The file bf16.md has the
-measurements.
+time. The training steps are the steps of `vaswani train` on the corpus of number words. The file bf16.md has
+the measurements.
 """
 
 import argparse
@@ -33,14 +34,16 @@ from vaswani_hf.training.run import build_model, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 WARM_UP_STEPS = 3
-# A measurement of steps ends after this many seconds.
+# The number of seconds after which a measurement of training steps ends.
 SECONDS = 0.5
-# The number of batches per optimizer step of two recipes. Other shapes have one batch per step.
+# The number of batches per optimizer step of two recipes. All other shapes have one batch per optimizer step.
 ACCUMULATION = {"numbers.yaml": 2, "multi30k_en_de.yaml": 2}
 
 
 def shapes() -> dict[str, Shape]:
-    """Return the shapes of two recipes, and of a grid of widths, vocabulary sizes and batch sizes."""
+    """Return the shapes of two recipes, and the shapes of all combinations of some widths, vocabulary sizes
+    and batch sizes.
+    """
     found = {
         "numbers.yaml": Shape(128, 256, 2, 4, 500, 512, turn=0),
         "multi30k_en_de.yaml": Shape(128, 256, 4, 4, 10000, 4096, turn=0),
@@ -129,7 +132,7 @@ def product_seconds(matrix: torch.Tensor, *, bf16: bool) -> float:
 
 
 def compare(label: str, float32: Callable[[], float], bfloat16: Callable[[], float], rounds: int) -> None:
-    """Measure both dtypes in turns, and print their medians and their ratio."""
+    """Measure bfloat16 and float32 in turns, and print the medians and the ratio."""
     ways = {"float32": float32, "bfloat16": bfloat16}
     times = in_turns(ways, rounds, warm_up=0, measure=lambda way: way())
     print_times(times, baseline="float32", label=f"{label:40} ")

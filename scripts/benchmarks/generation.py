@@ -2,12 +2,12 @@
 
     python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
 
-Prints a table with a row per engine. The columns are the median seconds, the number of translations that are
-equal to the translations of MarianMT, the number of translations that differ from the translations of our
-search in float32, BLEU, the peak memory beyond the loaded model, and the speed divided by the speed of the
-engine in the first row. By default our search is also measured in bfloat16, and on a CPU with int8 weights.
-`--base` measures a model of the paper's base size that computes the same function as the checkpoint (see
-`widened`), so that the translations have realistic lengths.
+Prints a table with one row for each engine. The columns are the median seconds, the number of translations
+that are equal to the translations of MarianMT, the number of translations that differ from the translations
+of our search in float32, BLEU, the peak memory beyond the loaded model, and the speed divided by the speed of
+the engine in the first row. By default, the script also measures our search in bfloat16, and on a CPU also
+with int8 weights. `--base` measures a model of the paper's base size that computes the same function as the
+checkpoint (see `widened`), so that the translations have realistic lengths.
 """
 
 import argparse
@@ -32,8 +32,8 @@ from vaswani_hf.model.translator_vaswani import Segment, batches_by_length
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 
-# Settings of all searches. Use `early_stopping="never"`, so that the searches of MarianMT and of this package
-# stop only when no better translation is possible.
+# The settings of all searches. Use `early_stopping="never"`, so that the searches of MarianMT and of this
+# package stop only when no better translation is possible.
 SETTINGS: dict[str, Any] = {
     "num_beams": 4,
     "length_penalty": 0.6,
@@ -61,9 +61,10 @@ def widened(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
     """Return a model of the paper's base size with the same logits as `model`. The wide model repeats the
     features, heads and inner units of `model`.
 
-    The LayerNorm of repeated features is the repeated LayerNorm of the features. The wide model stores the
-    position encodings of `model` in a learned table, because sinusoids depend on the width. If the wide model
-    has more layers than `model`, the additional layers add almost nothing to their inputs.
+    Repeating the features does not change the outputs of LayerNorm, because repeated features have the same
+    mean and the same variance. The wide model stores the position encodings of `model` in a learned table,
+    because sinusoids depend on the width. If the wide model has more layers than `model`, the additional
+    layers add almost nothing to their inputs.
     """
     small = model.config
     config = VaswaniConfig(
@@ -101,8 +102,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
                 return identity
             # Give the last layer of the wide model the LayerNorm of the last layer of the small model.
             old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
-            # In the decoder, divide by `width**0.5`. The output projection sums each feature `width` times,
-            # and the weights of the projection are already divided by `width**0.5`.
+            # In the decoder, divide by `width**0.5`, because the output projection sums each feature `width`
+            # times, and its weights are divided by `width**0.5` only.
             return old / width**0.5 if stack == "decoder" else old
         return state[name].repeat(width) if layer <= last else identity
     if layer > last:
@@ -121,9 +122,9 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if is_output:
         return per_head.T.repeat(width, 1) / (heads * depth)
     wide = per_head.repeat(1, width) / width
-    # A wide head has `depth` times as many features. Its dot products are `depth` times as large, but attention
-    # divides them by a number that is only sqrt(depth) times as large. Multiply queries and keys by depth**-0.25 to
-    # remove the remaining factor sqrt(depth).
+    # Multiply queries and keys by depth**-0.25. A head of the wide model has `depth` times as many features,
+    # so the dot products are `depth` times as large. Attention divides the dot products by the square root of
+    # the number of features, so a factor of sqrt(depth) remains.
     return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
 
 
@@ -132,7 +133,7 @@ def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
     if model.config.position_embedding == "sinusoidal":
         return to_marian(model)
     # Export the model with sinusoids and set the learned positions afterwards. The export refuses learned
-    # positions, because transformers does not load them into a MarianMT model.
+    # positions, because transformers does not load learned positions into a MarianMT model.
     config = copy.deepcopy(model.config)
     config.position_embedding = "sinusoidal"
     twin = VaswaniForSeq2SeqLM(config).eval()
@@ -196,7 +197,9 @@ def by_ctranslate2(folder: str) -> Engine:
 
 
 class Benchmark:
-    """The model, the sentences and the engines of a run. `arguments` are the arguments of the command line."""
+    """The model, the sentences and the engines of a run. `arguments` are the arguments of the command
+    line.
+    """
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
@@ -218,7 +221,9 @@ class Benchmark:
             self.references = references[: arguments.sentences]
 
     def bleu(self, translations: Ids) -> str:
-        """Return the BLEU score of the translations; an empty str if these sentences have no references."""
+        """Return the BLEU score of the translations as text. Return an empty text if the sentences have no
+        references.
+        """
         if len(self.references) != len(translations):
             return ""
         texts = self.tokenizers[1].batch_decode(translations, skip_special_tokens=True)

@@ -13,7 +13,7 @@ IMPORTS = "from transformers import AutoTokenizer, MarianMTModel, PreTrainedToke
 
 
 def main() -> None:
-    """Print the medians and their ratio."""
+    """Print the median times and the ratio of the medians."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", help="a checkpoint folder")
     parser.add_argument("--rounds", type=int, default=7, help="measurements of each command; default: 7")

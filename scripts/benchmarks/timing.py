@@ -29,7 +29,7 @@ def print_header() -> None:
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """Return the wall-clock seconds of one call, including the work that it has started on a GPU."""
+    """Return the wall-clock seconds of one call, including the work that the call has started on a GPU."""
     synchronize()
     start = time.perf_counter()
     work()
@@ -97,14 +97,15 @@ def print_times(times: Mapping[str, list[float]], baseline: str, label: str = ""
 
 def peak_memory(work: Callable[[], Any]) -> float:
     """Return the peak memory of a call in MiB, beyond the memory before the call. Call `peak_memory` in a new
-    process, because memory that earlier calls have freed would not be counted.
+    process, because in the same process the call could reuse memory that earlier calls have freed, and the
+    peak would be too small.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**20
         work()
         return torch.cuda.max_memory_allocated() / 2**20 - before
-    # Reset the peak of the resident size by writing 5 to this file (Linux).
+    # Reset the peak of the resident size. On Linux, writing 5 to /proc/self/clear_refs resets the peak.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = resident("VmRSS")
     work()
@@ -112,8 +113,8 @@ def peak_memory(work: Callable[[], Any]) -> float:
 
 
 def from_fresh_process(arguments: list[str]) -> float:
-    """Run this script in a new process, with `arguments` added to the command line. Return the printed
-    number.
+    """Run this script in a new process, with `arguments` added to the command line. Return the number that
+    the new process prints.
     """
     command = [sys.executable, *sys.argv, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)

@@ -60,7 +60,7 @@ COLUMNS = (
 
 @dataclass
 class Competitor:
-    """A competitor, which fills one row of a table.
+    """A competitor. Each competitor has one row of the table.
 
     `words` has the name of the module in training_peers and the arguments of the module. `python` is the
     interpreter. If the competitor is not measured, `missing` is the reason. `turns` has the measurements
@@ -187,14 +187,14 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
     """
     rates: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for competitor in everybody:
-        # Wait for the first answer, which says that the competitor has started and waits.
+        # Wait for the first answer, because the answer says that the competitor has started and waits.
         competitor.answer()
     for competitor in everybody:
         warm_up = competitor.answer({"steps": WARM_UP_STEPS})
         if warm_up:
             competitor.turns.append(warm_up)
-    # The competitors have trained on different numbers of tokens in the warm-up. Each turn therefore ends at
-    # the same total number of tokens for all competitors.
+    # End each turn at the same total number of tokens for all competitors, because the competitors have
+    # trained on different numbers of tokens in the warm-up.
     begun = max((competitor.turns[-1]["tokens"] for competitor in everybody if competitor.turns), default=0)
     for turn in range(1, arguments.turns + 1):
         # Measure the rates of matrix products in each round, because the speed of a shared machine changes.

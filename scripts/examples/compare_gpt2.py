@@ -1,4 +1,5 @@
-"""Compares perplexity and step time of our causal language model with those of GPT-2 of transformers.
+"""Compares our causal language model with GPT-2 of transformers: the perplexity, and the time of a training
+step.
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
@@ -128,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
         "--seeds",
         type=int,
         default=2,
-        help="train both models this many times, each time with another seed; default: 2",
+        help="the number of times that both models are trained, each time with another seed; default: 2",
     )
     parser.add_argument("--vocab_size", type=int, default=4000)
     parser.add_argument("--tokens_per_batch", type=int, default=2048)

@@ -42,7 +42,9 @@ PATH_LENGTH, PATH_WIDTH, PATH_KERNEL, PATH_WINDOW = 257, 16, 3, 16
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """The size of a layer. k and r are 0 for layers that do not use them."""
+    """The size of a layer. k is 0 for layers without a kernel, and r is 0 for layers without a
+    restriction.
+    """
 
     n: int
     d: int
@@ -71,8 +73,8 @@ class SelfAttention(nn.Module):
 
 
 class AttentionCore(SelfAttention):
-    """Attention without projections: scores, weights and weighted sum. The paper gives the cost n^2 d for
-    this layer. The states are used as queries, keys and values.
+    """Attention without projections: scores, weights and weighted sum. The paper gives the cost n^2 d for a
+    self-attention layer. The queries, the keys and the values are the states.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -256,7 +258,7 @@ class Fit(NamedTuple):
     r_squared: float
 
     def at(self, size: Size) -> float:
-        """Return the cost that this fit predicts for a size."""
+        """Return the cost that the power law predicts for a size."""
         return self.factor * math.prod(getattr(size, name) ** power for name, power in self.exponents.items())
 
     def __str__(self) -> str:
@@ -264,8 +266,8 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """Fit a power law of the costs. The variables of the power law are those of n, d, k and r that differ
-    among the sizes.
+    """Fit a power law of the costs. The variables of the power law are the numbers among n, d, k and r that
+    differ between the sizes.
     """
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])
@@ -293,7 +295,9 @@ def longest_chain(output: torch.Tensor) -> int:
 
 
 def sequential_operations(row: Row, size: Size) -> tuple[int, int]:
-    """Return the length of the longest chain of operations in a layer, for n positions and for 2n positions."""
+    """Return the length of the longest chain of operations in a layer, for n positions and for 2n
+    positions.
+    """
     chains = []
     with without_onednn():
         for length in (size.n, 2 * size.n):
@@ -312,8 +316,8 @@ def layers_between_ends(row: Row, size: Size) -> int:
     for depth in range(size.n):
         layer = row.layer(size, depth, "eager").double()
 
-        # Add the residual connection and layer normalization (Section 3.1), because they do not connect
-        # different positions.
+        # Add the residual connection and layer normalization, as in Section 3.1 of the paper. Neither of them
+        # connects different positions, so the length of the path does not change.
         def sublayer(states: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
             return nn.functional.layer_norm(states + layer(states), (size.d,))
 
@@ -335,7 +339,7 @@ def path_length(row: Row, size: Size) -> int:
 
 
 class Measured(NamedTuple):
-    """A row with its measurements."""
+    """A row of the table with its measurements."""
 
     row: Row
     sizes: list[Size]
@@ -431,7 +435,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "--quick", action="store_true", help="measure small sizes once; the seconds are not reliable"
     )
     arguments = parser.parse_args(words)
-    # Check the folder before the measurement, which takes minutes.
+    # Check the folder before the measurement, because the measurement takes minutes.
     if not Path(arguments.picture).parent.is_dir():
         parser.error(f"`--picture` must be a file in an existing folder, but is '{arguments.picture}'.")
     torch.manual_seed(0)

@@ -29,8 +29,8 @@ WORDS = [
 ]
 STATEMENTS, SENTENCE, WIDTH = 10, 5, 64
 TRAINING, HELD_OUT, EPOCHS, BATCH, RATE = 5000, 1000, 8, 32, 2e-3
-# A story has statements and questions. Each question has its answer and the number of statements on which the
-# answer depends.
+# A story has statements and questions. The story has the answer of each question, and the number of
+# statements on which the answer depends.
 Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 
@@ -124,7 +124,7 @@ class MemoryNetwork(nn.Module):
 
 
 def train(hops: int, stories: list[Story]) -> MemoryNetwork:
-    """Train a network on the questions of these stories."""
+    """Train a network on the questions of `stories`."""
     network = MemoryNetwork(hops)
     data = tensors_of(stories)
     optimizer = torch.optim.Adam(network.parameters())

@@ -1,4 +1,6 @@
-"""Load the checkpoint of `make quickstart`, and translate the examples of the manual and every number below 10,000."""
+"""Load the checkpoint of `make quickstart`, and translate the examples of the manual and every number below
+10,000.
+"""
 
 import json
 import sys
@@ -15,7 +17,8 @@ from vaswani_hf.evaluation.bleu import exact_match_by
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.translation import Translator
 
-# The numbers that README and the quick start of the manual translate with this checkpoint.
+# The numbers that README and the quick start of the manual translate with the checkpoint of `make
+# quickstart`.
 EXAMPLES = (312, 7, 86_000, 80_007, 90, 70, 2, 471_005)
 # The script translates all numbers below END. Most numbers below END are not in the training corpus.
 END = 10_000
@@ -38,7 +41,7 @@ def main(checkpoint: str) -> None:
 
 
 def translate_examples(checkpoint: str, remedy: str) -> None:
-    """Translate EXAMPLES with the pipeline of transformers, as any user would."""
+    """Translate EXAMPLES with the pipeline of transformers, as a user does."""
     model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
     print(f"loaded {type(model).__name__} with {model.num_parameters():,} parameters from {checkpoint}")
     translator = pipeline("translation", model=model, tokenizer=AutoTokenizer.from_pretrained(checkpoint))

@@ -27,7 +27,8 @@ from vaswani_hf.model.extension_vaswani import ATTENTIONS
 from vaswani_hf.recipe import load_recipe
 
 RECIPE = Path(__file__).parents[2] / "configuration" / "numbers.yaml"
-# The formula and the source of each score function, with the letters of attention_vaswani.
+# The formula and the source of each score function. The formulas use the letters that attention_vaswani.py
+# uses.
 SOURCES = {
     "scaled_dot": ("q k / sqrt(d_k)", "Vaswani et al. 2017, 3.2.1, Equation 1"),
     "dot": ("q k", "Luong et al. 2015, 3.1"),

@@ -1,14 +1,14 @@
 """Translates a column of Parquet files with Ray Data on one machine or on a cluster.
 
 Run `python scripts/examples/translate_ray.py CHECKPOINT INPUT OUTPUT --column text --workers 2` after `pip
-install '.[ray]'` in the folder of the project. INPUT is a Parquet file or a folder of Parquet files. OUTPUT is another folder.
-All machines must have access to INPUT and OUTPUT. The rows of NAME.parquet keep their order and are written
-to NAME-00000-of-00003.parquet and so on, with at most `--rows_per_file` rows per file and an additional
-column `translation`. If a text is null, its translation is null. Each worker has one model and one processor.
-Each output file gets its name only when the file is complete. To continue after an interruption, repeat the
-command; the command translates only missing or damaged files. If RAY_ADDRESS is set, Ray joins the cluster at
-this address. If RAY_ADDRESS is not set, Ray runs on this machine only, and its processes listen on the
-loopback interface.
+install '.[ray]'` in the folder of the project. INPUT is a Parquet file or a folder of Parquet files. OUTPUT
+is another folder. All machines must have access to INPUT and OUTPUT. The rows of NAME.parquet keep their
+order and are written to NAME-00000-of-00003.parquet and so on, with at most `--rows_per_file` rows per file
+and an additional column `translation`. If a text is null, its translation is null. Each worker has one model
+and one processor. Each output file gets its name only when the file is complete. To continue after an
+interruption, repeat the command; the command translates only missing or damaged files. If RAY_ADDRESS is set,
+Ray joins the cluster at the address in RAY_ADDRESS. If RAY_ADDRESS is not set, Ray runs on this machine only,
+and its processes listen on the loopback interface.
 """
 
 import argparse
@@ -33,10 +33,12 @@ ORIGIN = b"vaswani_hf.origin"
 
 
 class PartTranslator:
-    """A worker with one model, which translates one range of rows after another."""
+    """A worker with one model. The worker translates one range of rows after another."""
 
     def __init__(self, arguments: argparse.Namespace):
-        """Load no model. `__call__` loads the model, so that loading errors are reported like other errors."""
+        """Load no model. `__call__` loads the model, so that loading errors are reported like other
+        errors.
+        """
         self._arguments = arguments
         self._translator: Any = None
 
@@ -79,8 +81,8 @@ class PartTranslator:
 
 
 def batches_of(file: Any, start: int, stop: int) -> Iterator[Any]:
-    """Yield the rows from `start` to `stop` (exclusive) in batches. Row groups outside this range are not
-    read.
+    """Yield the rows from `start` to `stop` (exclusive) in batches. The function does not read row groups
+    outside the range.
     """
     first = 0
     for group in range(file.num_row_groups):

@@ -122,7 +122,9 @@ def table_of(
     columns: Sequence[str],
     form: str = ".4f",
 ) -> str:
-    """Return a table in Markdown with a header and a name before each row. `form` is a format specification."""
+    """Return a table in Markdown with a header and a name before each row. `form` is a format
+    specification.
+    """
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     lines += [
         f"| {name} | " + " | ".join(f"{float(number):{form}}" for number in row) + " |"
@@ -191,7 +193,7 @@ def smoothing_page() -> str:
     pages = []
     forms = {
         "t2t": "1-e for the reference, e/(V-1) for each other class",
-        "torch": "e/V for every class, and 1-e more for the reference",
+        "torch": "e/V for each class, plus 1-e for the reference",
     }
     for form, words in forms.items():
         found = smoothing_example(form)
@@ -221,8 +223,9 @@ def layer_norm_page() -> str:
     eps, variance = float(found["eps"]), float(found["variance"])
     return f"""## Layer normalization (Section 3.1)
 
-Mean {float(found["mean"]):.4f}; variance {variance:.4f}, the mean of the squared deviations (over 4, not 3); divisor
-sqrt(variance + eps) = {math.sqrt(variance + eps):.6f} with eps = {eps:g}; gain 1 and bias 0, their initial values.
+Mean {float(found["mean"]):.4f}; variance {variance:.4f}, the sum of the squared deviations
+divided by 4, not by 3; divisor sqrt(variance + eps) = {math.sqrt(variance + eps):.6f} with eps = {eps:g};
+gain 1 and bias 0, their initial values.
 
 {table_of(numbers, ("x", "x - mean", "layer norm"), columns)}"""
 
@@ -254,8 +257,8 @@ for d_model = {WIDTH}:
 
 {table_of(encodings, [f"PE({position})" for position in range(POSITIONS)], columns)}
 
-PE(pos + k) is a linear map M of PE(pos). M depends on k only: for each frequency w it has the rotation
-[[cos kw, sin kw], [-sin kw, cos kw]], and its entries are entries of PE(k). For k = {SHIFT}:
+PE(pos + k) is a linear map M of PE(pos). M depends on k only: for each frequency w, M has the
+rotation [[cos kw, sin kw], [-sin kw, cos kw]]. The entries of M are entries of PE(k). For k = {SHIFT}:
 
 {table_of(matrix, [f"row {row}" for row in range(1, WIDTH + 1)], [f"column {column}" for column in range(1, WIDTH + 1)])}
 

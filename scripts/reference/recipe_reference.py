@@ -1,5 +1,6 @@
-"""Writes docs/recipe_keys.md, the page of all keys of a recipe, the JSON schema with which editors complete
-recipes, and the file that `vaswani train --help-keys` reads.
+"""Writes three files: docs/recipe_keys.md (the page of all keys of a recipe),
+configuration/recipe.schema.json (the JSON schema with which editors complete recipes) and
+vaswani_hf/cli/recipe_keys.json (the texts of `vaswani train --help-keys`).
 
 python scripts/reference/recipe_reference.py
 """
@@ -28,8 +29,8 @@ PACKAGE = ROOT / "vaswani_hf"
 PAGE = ROOT / "docs" / "recipe_keys.md"
 SCHEMA = ROOT / "configuration" / "recipe.schema.json"
 KEYS = PACKAGE / "cli" / "recipe_keys.json"
-# For each section: the variable names of its settings object in the package, and the files and folders that
-# the page may list for its keys, in this order.
+# For each section: the names of the variables that hold the settings of the section, and the files and
+# folders in which the script looks for uses of the keys. The page lists the files in this order.
 OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "": ({"recipe"}, ("training/run.py",)),
     "data": (
@@ -43,8 +44,8 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "evaluation": ({"evaluation"}, ("tasks/", "training/")),
     "publishing": ({"publishing"}, ("publish/", "training/run.py")),
 }
-# Files whose classes have both fields and methods. In these files also count a read of `self.KEY`, because a
-# method may be the only reader of a key.
+# Files whose classes have both fields and methods. In these files, a read of `self.KEY` counts as a use of
+# the key, because a method may be the only reader of the key.
 FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py", "settings/data.py")
 HEAD = """# The keys of a recipe
 
@@ -58,8 +59,8 @@ A key on the command line replaces the key of the file: `vaswani train RECIPE --
 
 
 def sections_of(task: str) -> dict[str, dict[str, FieldInfo]]:
-    """Return the keys of each section of the recipes of a task. The section "" has the keys outside of
-    sections.
+    """Return the keys of each section of the recipes of a task. The keys outside of sections are in the
+    section "".
     """
     sections: dict[str, dict[str, FieldInfo]] = {"": {}}
     for name, field in RECIPES[task].model_fields.items():
@@ -82,7 +83,9 @@ def all_keys() -> dict[str, dict[str, list[tuple[str, FieldInfo]]]]:
 
 
 def _read(node: ast.AST) -> tuple[str, Any]:
-    """Return the owner and the name of an attribute: for `self.training.bf16` "training" and "bf16"."""
+    """Return the owner and the name of an attribute. For `self.training.bf16`, the owner is "training" and
+    the name is "bf16".
+    """
     owner: Any = None
     name = None
     if isinstance(node, ast.Attribute):
@@ -114,7 +117,7 @@ def uses_of(section: str, key: str) -> list[str]:
     for name, (reads, ends) in _reads().items():
         names = {"self"} if name in FIELDS_AND_METHODS else owners
         is_attribute = any((owner, key) in reads for owner in names)
-        # An f-string such as `f"{split}_source"` reads the keys of all splits.
+        # An f-string such as `f"{split}_source"` counts as a use of the key of each split.
         if is_attribute or (section == "data" and f"_{kind}" in ends):
             found.append(name)
     found = [name for name in found if name.startswith(places)]
@@ -143,7 +146,7 @@ def file_of_field(section: str, key: str) -> str:
 
 
 def type_words(kind: Any) -> str:
-    """Return a type in words."""
+    """Return the name of a type in words, such as "list of integers or null"."""
     if typing.get_origin(kind) is typing.Annotated:
         return type_words(typing.get_args(kind)[0])
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
@@ -221,7 +224,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def page() -> str:
-    """Return the content of the page."""
+    """Return the content of docs/recipe_keys.md."""
     lines = [HEAD]
     for section in all_keys():
         lines += [f"## {section or 'Keys outside of sections'}", ""]
@@ -239,7 +242,7 @@ def page() -> str:
 
 
 def keys_text() -> str:
-    """Return the content of the file of the keys."""
+    """Return the content of vaswani_hf/cli/recipe_keys.json."""
     return json.dumps(rows(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -299,7 +302,7 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the content of the file of the schema."""
+    """Return the content of configuration/recipe.schema.json."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -1,21 +1,16 @@
-"""Loading from the Hub: with the package and without it, by revision, private, gated, offline."""
+"""Loading from the Hub: with the package and without it, a private repository, a revision, offline."""
 
 import json
 import subprocess
-import urllib.request
 
-import pytest
 import torch
 from factories import CODE_FILES, files_in
-from huggingface_hub import HfApi
-from local_hub import LocalHub
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from transformers import AutoConfig, AutoModel, pipeline
 
 import vaswani_hf
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 
 TEXT = "der Hund läuft"
-TASKS = ("translation", "translation_de_to_de")
 # The first lines of each program that must run as if the package were not installed.
 WITHOUT_PACKAGE = """
 import sys
@@ -38,11 +33,6 @@ translator = pipeline("translation", model=name, **options)
 found["translation"] = translator(text)
 print(json.dumps(found))
 """
-
-
-def logits(model, tokenizer):
-    ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
-    return model.eval()(ids, decoder_input_ids=ids).logits
 
 
 def test_model_and_tokenizer_push_their_parts_which_combine(hub, repo_id, copier):
@@ -113,65 +103,38 @@ translator.push_to_hub(again)
     assert json.loads(after["config.json"]) == json.loads(before["config.json"])
 
 
-def test_with_the_package_no_flag_is_needed(copier_repository, copier):
+def test_with_the_package_no_flag_is_needed(copier_repository):
     published = copier_repository.id
     assert type(AutoConfig.from_pretrained(published)) is VaswaniConfig
     assert type(AutoModel.from_pretrained(published)) is vaswani_hf.VaswaniModel
-    tokenizer = AutoTokenizer.from_pretrained(published)
-    model = AutoModelForSeq2SeqLM.from_pretrained(published)
-    assert torch.equal(logits(model, tokenizer), logits(copier.model, copier.source_tokenizer))
     # The pipeline works without the card's pipeline_tag, and with `trust_remote_code`.
-    for task in TASKS:
+    for task in ("translation", "translation_de_to_de"):
         for flag in ({}, {"trust_remote_code": True}):
             translator = pipeline(task, model=published, **flag)
             assert translator(TEXT) == [{"translation_text": TEXT}]
             assert type(translator.model) is VaswaniForSeq2SeqLM
 
 
-def test_branch_tag_commit_and_pull_request(hub, repo_id, tiny_checkpoint):
-    repository = hub.create_repository(repo_id)
-    places = {}
-    for number, place in enumerate(("commit", "v1.0", "exp/2", "refs/pr/1", "main")):
-        folder = tiny_checkpoint(place.replace("/", "-"), dropout=0.1 * number)
-        repository.commit(files_in(folder), ref="exp/2" if place == "exp/2" else "main")
-        if place == "commit":
-            place = repository.head()
-        elif place == "v1.0":
-            repository.refs["refs/tags/v1.0"] = repository.head()
-        elif place == "refs/pr/1":
-            repository.refs[place] = repository.head()
-        places[place] = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    for revision, expected in places.items():
-        translator = pipeline("translation", model=repo_id, revision=revision)
-        for model in (AutoModelForSeq2SeqLM.from_pretrained(repo_id, revision=revision), translator.model):
-            bias = model.model.encoder.layers[0].fc1.bias
-            assert torch.equal(bias, expected.model.encoder.layers[0].fc1.bias), revision
-        assert AutoConfig.from_pretrained(repo_id, revision=revision).dropout == expected.config.dropout
-        assert AutoTokenizer.from_pretrained(repo_id, revision=revision).vocab_size
-
-
 def test_the_target_tokenizer_of_a_private_repository_and_a_revision(
     hub, alice, repo_id, tiny_checkpoint, monkeypatch, tmp_path
 ):
-    two_vocabularies = str(tiny_checkpoint(two_vocabularies=True))
-    HfApi().create_repo(repo_id, private=True)
-    HfApi().upload_folder(repo_id=repo_id, folder_path=two_vocabularies)
-    HfApi().create_tag(repo_id, tag="v2")
+    two_vocabularies = tiny_checkpoint(two_vocabularies=True)
+    repository = hub.create_repository(repo_id, private=True)
+    repository.refs["refs/tags/v2"] = repository.commit(files_in(two_vocabularies))
     # The next commit damages the files of the branch, but not the files of the tag.
-    hub.repository(repo_id).commit({"target_tokenizer/tokenizer.json": None, "tokenizer.json": b"{}"})
+    repository.commit({"target_tokenizer/tokenizer.json": None, "tokenizer.json": b"{}"})
     monkeypatch.delenv("HF_TOKEN")
     cache = {"model_kwargs": {"cache_dir": tmp_path / "cache"}}
     translator = pipeline("translation", model=repo_id, revision="v2", token=alice.token, **cache)
-    local = pipeline("translation", model=two_vocabularies)
+    local = pipeline("translation", model=str(two_vocabularies))
     assert translator.target_tokenizer.get_vocab() == local.target_tokenizer.get_vocab()
     assert translator.target_tokenizer.get_vocab() != translator.tokenizer.get_vocab()
     assert translator("the dog", max_new_tokens=8) == local("the dog", max_new_tokens=8)
 
 
-def test_another_endpoint_and_then_offline_from_the_cache(hub, copier_repository, tmp_path, fresh_python):
-    published = copier_repository.id
-    mirror = LocalHub()
-    environment = mirror.environment() | {"HF_HOME": str(tmp_path / "home")}
+def test_the_package_needs_no_connection_to_be_imported_and_none_offline(
+    hub, copier_repository, tmp_path, fresh_python
+):
     # Start to count connections after the imports and before the first request.
     program = """
 import socket, sys
@@ -182,22 +145,10 @@ assert not connections
 from transformers import pipeline
 print(pipeline("translation", model=sys.argv[1])(sys.argv[2])[0]["translation_text"])
 """
-    try:
-        mirror.create_repository(published).commit(copier_repository.files())
-        for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
-            mirror.clear()
-            command = [fresh_python, "-c", program, published, TEXT]
-            result = subprocess.run(
-                command, capture_output=True, text=True, env=environment | offline, stdin=subprocess.DEVNULL
-            )
-            assert TEXT in result.stdout, result.stderr
-            assert bool(mirror.requests) != bool(offline) and not hub.requests
-    finally:
-        mirror.stop()
-
-
-def test_a_request_to_another_host_is_refused_and_recorded(hub):
-    with pytest.raises(OSError, match="403"):
-        urllib.request.urlopen("https://example.org")
-    assert hub.strangers == ["example.org:443"]
-    hub.strangers.clear()
+    command = [fresh_python, "-c", program, copier_repository.id, TEXT]
+    environment = hub.environment() | {"HF_HOME": str(tmp_path / "home")}
+    for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
+        hub.clear()
+        result = subprocess.run(command, capture_output=True, text=True, env=environment | offline)
+        assert TEXT in result.stdout, result.stderr
+        assert bool(hub.requests) != bool(offline)

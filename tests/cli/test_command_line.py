@@ -134,10 +134,8 @@ def test_a_word_that_is_no_command_is_answered_by_a_similar_command(capsys, word
 
 
 IMPOSSIBLE = {
+    "ablate no.yaml --output c": "`runs` must be an existing file, but is no.yaml.",
     "plan numbers --hardware P100 --tokens_per_second 3": "`--hardware` and `--tokens_per_second` ",
-    "average a b --last 2 --output c": "`--last` and `--best` choose from one run, but 2 ",
-    "average a --output c": "`checkpoints` must be two or more folders, or one run with `--last` or `--best`",
-    "average a --metric bleu --output c": "`--metric bleu` has an effect only with `--best`, which is not given",
     "translate m --num_beams two": "`--num_beams` must be an integer, but is 'two'.",
     "translate m --dtype int4": "`--dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', but is ",
 }
@@ -244,6 +242,7 @@ def test_the_version_and_the_environment(capsys, monkeypatch):
     assert (
         f"vaswani_hf: {__version__}" in out and "torch: " in out and "HF_ENDPOINT: http://…@localhost" in out
     )
+    assert f"; {os.cpu_count()} cores\n" in out and "threads of torch: 1\n" in out
     assert "secret" not in out and "word" not in out
 
 
@@ -253,9 +252,13 @@ def test_the_completion_names_every_command(capsys, shell):
     script = capsys.readouterr().out
     assert all(name in script for name in COMMANDS) and "num_beams" in script
     if shell == "bash":
-        code = f"{script}\nCOMP_WORDS=(vaswani translate --num_b); COMP_CWORD=2; _vaswani; echo ${{COMPREPLY[@]}}"
-        done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-        assert done.stdout == "--num_beams\n"
+        for words, option in {
+            "translate --num_b": "--num_beams",
+            "train --training.r_drop": "--training.r_drop_alpha",
+        }.items():
+            code = f"{script}\nCOMP_WORDS=(vaswani {words}); COMP_CWORD=2; _vaswani; echo ${{COMPREPLY[@]}}"
+            done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+            assert done.stdout == f"{option}\n"
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -201,7 +201,7 @@ def test_a_comet_model_that_cannot_be_had_costs_no_other_score(evaluate, comet, 
     code, out, errors = evaluate("a", "--comet", "no/model")
     assert code == 1 and out.startswith("BLEU ") and "COMET" not in out
     message = "vaswani: comet-score failed with 'no/model' (exit code 1: KeyError: 'Model no/model not supported by COMET.')"
-    assert errors.startswith(f"{message}; check that the model exists,") and errors.count("\n") == 1
+    assert errors.startswith(f"{message}; check that the model can be downloaded") and errors.count("\n") == 1
     code, _, errors = evaluate("a", "--comet", "half/model")
     assert code == 1
     assert errors == "vaswani: comet-score has not scored each of the 12 sentences; update comet-score.\n"
@@ -232,7 +232,7 @@ BAD_INPUT = {
     "a --device cpu": "`--device` is for a model, but only files of translations are given (a); leave `--device` out.",
     "a --compare b --tokenize 13b": "`tokenize` must be one of ",
     "no/model --tokenize 13b": "`tokenize` must be one of ",
-    "a --tokenize ja-mecab": "`tokenize` is 'ja-mecab', which needs a package or a file that is not there; ",
+    "a --tokenize ja-mecab": "`tokenize` is 'ja-mecab', which needs a package or a file that is missing; ",
     "a --output new": "`--output` is for translations of a model, but a is a file of translations; leave `--output` out.",
     "a --compare b --output new": "`--output` is for the translations of one model and must not be given with `--compare`; write",
     ". --text_file source": "`--reference` is for translations, but `--text_file` is for a language model; leave one of",

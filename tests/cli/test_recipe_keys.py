@@ -1,5 +1,7 @@
 """`vaswani train --help-keys` and `--help-key`."""
 
+import re
+
 import pytest
 
 from vaswani_hf.cli import main
@@ -33,6 +35,8 @@ def test_all_keys(capsys):
     assert (code, out) == (0, describe_all_keys() + "\n")
     assert "\n\ntraining.warmup_steps  (integer; default: 4000; unit: steps; range: above 0)\n" in out
     assert "\n\nmodel.d_model  (" in out
+    # Facts that a key does not have are left out.
+    assert not re.search(r"(default|unit|range): [;)]", out)
 
 
 def test_keys_of_several_sections_are_all_described():

@@ -364,7 +364,7 @@ def test_an_unknown_device_is_named(vaswani, copier_checkpoint):
         ("{}", "must have a string as `text`, and as `target_prefix` if there is one."),
         (
             '{"text": "a", "must_contain": ["b", " "]}',
-            "must have a list of phrases as `must_contain`, none of them empty.",
+            "must have a list of phrases that are not empty as `must_contain`.",
         ),
     ],
 )

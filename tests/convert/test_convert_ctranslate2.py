@@ -396,7 +396,7 @@ def test_export_says_how_far_it_is_off(checkpoint, tmp_path, capsys, dtype, quan
     assert main([*arguments, *(["--quantization", quantization] if quantization else [])]) == 0
     line = capsys.readouterr().out
     found = re.fullmatch(
-        r"Largest difference between the log-probabilities of CTranslate2 and the checkpoint's on sample inputs: (\S+)\.\n",
+        r"Largest difference between the log-probabilities of CTranslate2 and of the checkpoint on sample inputs: (\S+)\.\n",
         line,
     )
     # With int8 the largest measured difference is 2.1, on a processor whose int8 sums saturate.
@@ -422,11 +422,14 @@ def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"activation_function": "mish"}, f"it has only {', '.join(sorted(ACTIVATIONS))}."),
-        ({"eos_token_id": None}, "its search needs an end token."),
-        ({"decoder_start_token_id": None, "bos_token_id": None}, "it starts from a token."),
-        ({"attention_score": "additive"}, "its scores are dot products."),
-        ({"attention_window": 2}, "each token attends to all tokens."),
+        ({"activation_function": "mish"}, f"CTranslate2 has only {', '.join(sorted(ACTIVATIONS))}."),
+        ({"eos_token_id": None}, "the search of the format needs an end token."),
+        (
+            {"decoder_start_token_id": None, "bos_token_id": None},
+            "the decoder of the format needs a start token.",
+        ),
+        ({"attention_score": "additive"}, "the format supports only dot products as scores."),
+        ({"attention_window": 2}, "the format has no attention windows."),
     ],
 )
 def test_fields_that_ctranslate2_cannot_express_are_named(checkpoint, tmp_path, fields, reason):

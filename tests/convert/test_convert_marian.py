@@ -88,40 +88,40 @@ def test_logits_and_probabilities_are_the_same(tiny_model, fields):
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-NOT_SHARED = "the {} heads of its {} share the d_model of 16 among them."
-NO_PRODUCT = "its scores are dot products."
+NOT_SHARED = "in the {1} of MarianMT, the {0} heads divide the d_model of 16 equally."
+NO_PRODUCT = "the format supports only dot products as scores."
 NOT_EXPRESSIBLE = [
-    ("norm_position", {"norm_position": "pre"}, "it has no LayerNorm before its sub-layers."),
+    ("norm_position", {"norm_position": "pre"}, "MarianMT has no LayerNorm before its sub-layers."),
     (
         "position_embedding",
         {"position_embedding": "learned"},
-        "it computes its position embeddings and cannot load a table.",
+        "MarianMT computes its position embeddings and cannot load a table.",
     ),
     (
         "norm_position_of_decoder",
         {"norm_position_of_decoder": "pre"},
-        "it has no LayerNorm before its sub-layers.",
+        "MarianMT has no LayerNorm before its sub-layers.",
     ),
-    ("final_norm", {"final_norm": True}, "it has no LayerNorm after its last layer."),
-    ("position_timescales", {"position_timescales": "tensor2tensor"}, "it has only 'paper'."),
-    ("position_offset", {"position_offset": 2}, "it has only 0."),
-    ("layer_norm_eps", {"layer_norm_eps": 1e-6}, "the epsilon of its LayerNorm is always 1e-05."),
+    ("final_norm", {"final_norm": True}, "MarianMT has no LayerNorm after its last layer."),
+    ("position_timescales", {"position_timescales": "tensor2tensor"}, "MarianMT supports only 'paper'."),
+    ("position_offset", {"position_offset": 2}, "MarianMT supports only 0."),
+    ("layer_norm_eps", {"layer_norm_eps": 1e-6}, "the epsilon of MarianMT's LayerNorm is always 1e-05."),
     ("d_k", {"d_k": 4}, NOT_SHARED.format(2, "encoder")),
     ("d_k", {"decoder_attention_heads": 4, "d_k": 8, "d_v": 8}, NOT_SHARED.format(4, "decoder")),
     ("d_v", {"d_v": 5}, NOT_SHARED.format(2, "encoder")),
     (
         "decoder_start_token_id",
         {"decoder_start_token_id": None, "bos_token_id": None},
-        "it starts from a token.",
+        "the decoder of the format needs a start token.",
     ),
     ("attention_score", {"attention_score": "additive"}, NO_PRODUCT),
     ("cross_attention_score", {"cross_attention_score": "additive_linear"}, NO_PRODUCT),
     (
         "position_embedding",
         {"position_embedding": "none"},
-        "it computes its position embeddings and cannot load a table.",
+        "MarianMT computes its position embeddings and cannot load a table.",
     ),
-    ("attention_window", {"attention_window": [None, 3]}, "each token attends to all tokens."),
+    ("attention_window", {"attention_window": [None, 3]}, "the format has no attention windows."),
 ]
 
 
@@ -210,7 +210,7 @@ def test_the_folder_is_a_plain_marian_checkpoint(checkpoint, tmp_path, capsys):
     assert len(modes) == 1
     line = capsys.readouterr().out
     assert re.fullmatch(
-        r"Largest difference between the logits of MarianMT and the checkpoint's on sample inputs: \S+\.\n",
+        r"Largest difference between the logits of MarianMT and of the checkpoint on sample inputs: \S+\.\n",
         line,
     )
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["marian"]
@@ -284,7 +284,7 @@ def test_an_export_that_fails_leaves_nothing(checkpoint, tmp_path, capsys, monke
     ):
         with monkeypatch.context() as patch:
             patch.setattr(f"vaswani_hf.convert.marian.{name}", mistake)
-            sentence = "^The largest difference between the logits of MarianMT and the checkpoint's .* at most 0.0001"
+            sentence = "^The largest difference between the logits of MarianMT and of the checkpoint .* at most 0.0001"
             with pytest.raises(ValueError, match=sentence):
                 export(folder, tmp_path / "x", "marian")
     assert not list(tmp_path.iterdir())
@@ -345,7 +345,7 @@ def test_a_difference_that_is_no_number_is_none_to_accept():
     with pytest.raises(ValueError, match="must be at most 0.0001, but is"):
         report("logits", 2e-4)
     for tolerance in (1e-4, None):
-        with pytest.raises(ValueError, match="must be numbers, but some are not; nothing was written.$"):
+        with pytest.raises(ValueError, match="must be numbers, but some are NaN; nothing was written.$"):
             report("logits", float("nan"), tolerance)
 
 

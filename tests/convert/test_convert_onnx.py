@@ -55,7 +55,7 @@ def exported(checkpoint, printed):
 
 def test_the_command_prints_one_line(printed):
     found = re.fullmatch(
-        r"Largest difference between the logits of ONNX Runtime and the checkpoint's on sample inputs: (\S+)\.\n",
+        r"Largest difference between the logits of ONNX Runtime and of the checkpoint on sample inputs: (\S+)\.\n",
         printed[0],
     )
     assert float(found.group(1)) < 1e-4

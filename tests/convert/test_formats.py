@@ -92,7 +92,10 @@ def test_arguments_are_checked_before_anything_is_done(folder, tmp_path, argumen
 
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
-    [("norm_position", "pre", "it has no other order."), ("attention_bias", True, "it has only False.")],
+    [
+        ("norm_position", "pre", "it has no other order."),
+        ("attention_bias", True, "the toy format supports only False."),
+    ],
 )
 def test_a_new_format_refuses_fields_that_it_cannot_express(folder, tmp_path, name, value, reason):
     message = f"`{name}` is {value!r}, which the toy format cannot express: {reason}"
@@ -115,7 +118,9 @@ def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(
     if expressible is ONNX.expressible:
         # ONNX accepts every field, because the graphs are traced from the model.
         return
-    message = f"`new_field` is 1, which {expressible.title} cannot express: it has only 0."
+    message = (
+        f"`new_field` is 1, which {expressible.title} cannot express: {expressible.title} supports only 0."
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         expressible.refuse_others(config)
 

@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from datasets import Dataset, IterableDataset
-from factories import tiny_tokenizer
+from factories import loaded_recipe, tiny_tokenizer
 from sentences import rows as rows_of
 from transformers import AutoTokenizer
 
@@ -625,3 +625,18 @@ def test_a_full_disk_is_one_sentence_that_names_the_folder(tokenizer, tmp_path, 
 def test_a_language_may_be_called_translation():
     rows = [{"text": "one", "translation": "eins"}]
     assert read(dataset=rows, source_language="text", target_language="translation") == [("one", "eins")]
+
+
+def test_a_dataset_whose_card_is_damaged(tmp_path):
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"translation": {"en": "one", "de": "eins"}}\n')
+    (folder / "README.md").write_text("---\nlicense: [mit\nconfigs: {\n---\n")
+    data = {"source_language": "en", "target_language": "de", "dataset": str(folder)}
+    recipe = loaded_recipe(tmp_path / "recipe.yaml", data=data)
+    with pytest.raises(ValueError) as caught:
+        TASKS["translation"].load_split(recipe.data, "train", 1)
+    assert str(caught.value) == (
+        f"the card (README.md) of the dataset '{folder}' must begin with YAML between two lines of ---, but the YAML is "
+        "damaged; correct the card, or choose another `data.dataset_revision`."
+    )

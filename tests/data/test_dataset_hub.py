@@ -4,15 +4,12 @@ commit.
 
 import io
 import json
-from pathlib import Path
 
-import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
 from factories import write_recipe
-from huggingface_hub import HfApi
 from safetensors.torch import load_file
 from sentences import contains, rows
 
@@ -32,8 +29,6 @@ configs:
 - config_name: de-en
   data_files: [{split: train, path: de-en/train*}, {split: validation, path: de-en/validation*},
     {split: test, path: de-en/test*}]
-- config_name: fr-en
-  data_files: [{split: train, path: de-en/test*}]
 ---
 """
 CHANGES = {
@@ -41,8 +36,6 @@ CHANGES = {
     "training.max_steps": 2,
     "training.save_steps": 1,
     "training.gradient_accumulation_steps": 1,
-    "training.source_tokens_per_batch": 500,
-    "training.target_tokens_per_batch": 500,
     "decoding.num_beams": 1,
     "decoding.max_length": 4,
 }
@@ -86,14 +79,9 @@ def recipe(dataset, tmp_path):
     return recipe
 
 
-@pytest.fixture
-def pinned(recipe):
-    """Give the section `data` of the recipe with these options, with the commit of the dataset."""
-
-    def pinned(options="", recorded=None):
-        return pin_dataset(recipe(options).data, recorded)
-
-    return pinned
+def pinned(recipe, options="", recorded=None):
+    """The section `data` of the recipe with these options, with the commit of the dataset."""
+    return pin_dataset(recipe(options).data, recorded)
 
 
 def results(folder):
@@ -110,7 +98,7 @@ def test_a_run_is_made_from_one_commit_of_a_dataset_and_says_which(hub, dataset,
     assert data["train"] == expected | {"split": "train"}
     assert data["test"] == expected | {"split": "test"}
     assert results(recipe.folder)["corpus"]["train"]["kept"] == 60
-    read = [request.path for request in hub.requests if "/resolve/" in request.path]
+    read = [path for path in hub.requests if "/resolve/" in path]
     assert read and all(f"/resolve/{commit}/" in path for path in read)
     card = model_card(recipe.folder, "alice/model")
     assert card.data.datasets == [dataset.id]
@@ -139,44 +127,31 @@ def test_a_resumed_run_keeps_its_commit_when_the_branch_has_moved_on(dataset, re
     assert results(recipe.folder)["training"]["resumed_at_step"] == 1
 
 
-def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, pinned):
+def test_a_branch_and_a_short_commit_stand_for_a_commit(dataset, recipe):
     first = dataset.head()
-    HfApi().create_branch(dataset.id, repo_type="dataset", branch="exp/2")
     branch = dataset.commit(files(train_size=20), ref="exp/2")
-    section = pinned("--dataset_revision=exp/2")
+    section = pinned(recipe, "--dataset_revision=exp/2")
     assert section.dataset_revision == branch
-    # A stream is not written to the cache.
-    next(iter(load_split(section.replace(streaming=True), "train", 1)))
-    cache = Path(datasets.config.HF_DATASETS_CACHE)
-    assert not list(cache.rglob(f"{branch}/*.arrow"))
     assert load_split(section, "train", 1).num_rows == 20
-    assert list(cache.rglob(f"{branch}/*.arrow"))
-    recorded = pinned(f"--dataset_revision={first}")
+    recorded = pinned(recipe, f"--dataset_revision={first}")
     assert recorded.dataset_revision == first
-    assert pinned(f"--dataset_revision={first[:7]}", recorded).dataset_revision == first
+    assert pinned(recipe, f"--dataset_revision={first[:7]}", recorded).dataset_revision == first
     with pytest.raises(HubError, match="Invalid rev id: 0000000"):
-        pinned("--dataset_revision=0000000", recorded)
+        pinned(recipe, "--dataset_revision=0000000", recorded)
 
 
-@pytest.mark.parametrize(
-    ("streaming", "stop"), [("true", 5), pytest.param("false", 4, marks=pytest.mark.slow)]
-)
-def test_a_dataset_of_several_shards_is_read_whole_and_goes_on_exactly(
-    dataset, recipe, tmp_path, streaming, stop
-):
-    shards = {
-        f"de-en/train-0000{number}-of-00003.parquet": parquet("train", 20 + number) for number in range(3)
-    }
-    dataset.commit({**files(), "de-en/train-00000-of-00001.parquet": None, **shards})
+def test_a_streamed_dataset_of_several_shards_is_read_whole_and_goes_on_exactly(dataset, recipe, tmp_path):
+    shards = {f"de-en/train-{number}.parquet": parquet("train", 20 + number) for number in range(3)}
+    dataset.commit({"de-en/train-00000-of-00001.parquet": None, **shards})
 
     def run(name, options):
-        words = f"--output_dir={tmp_path / name} --streaming={streaming} --save_steps=9 {options}"
+        words = f"--output_dir={tmp_path / name} --streaming=true --save_steps=9 {options}"
         train(load_recipe(recipe.path, words.split()))
         return load_file(tmp_path / name / "model.safetensors")
 
     whole = run("whole", "--max_steps=7")
     assert results(tmp_path / "whole")["corpus"]["train"]["kept"] >= 63
-    run("stopped", f"--max_steps={stop}")
+    run("stopped", "--max_steps=5")
     resumed = run("stopped", "--max_steps=7 --resume=true")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
@@ -192,7 +167,7 @@ REFUSED = """
 --dataset=alice/no-such-data | The dataset 'alice/no-such-data' of `data.dataset` cannot be read: There is no dataset 'alice/no-such-data' on
 --dataset=./no/such/folder | `data.dataset` must be a local folder or a dataset of the Hub, but './no/such/folder' is neither.
 --dataset_revision=v9 | The dataset 'NAME' of `data.dataset` cannot be read: 404 Client Error. Revision Not Found for url: HUB/api/datasets/NAME/revision/v9. Invalid rev id: v9
---dataset_config=de-ne | `data`, train split: `dataset` 'NAME' cannot be opened: BuilderConfig 'de-ne' not found. Available: ['de-en', 'fr-en']
+--dataset_config=de-ne | `data`, train split: `dataset` 'NAME' cannot be opened: BuilderConfig 'de-ne' not found. Available: ['de-en']
 --validation_split=dev | `data`, validation split: `dataset` 'NAME' cannot be opened: Unknown split "dev". Should be one of ['train', 'validation', 'test'].
 --source_language=fr | `source_language` must be one of the languages or columns de, en, but is fr
 """
@@ -204,38 +179,31 @@ def test_absent_data_of_the_hub_are_named(hub, dataset, recipe):
         assert contains(said, parts.replace("NAME", dataset.id).replace("HUB", hub.endpoint)), said
 
 
-def test_a_dataset_of_the_hub_that_one_may_not_read_is_named(hub, dataset, recipe, monkeypatch):
-    dataset.private = True
+def test_a_dataset_of_the_hub_that_one_may_not_read_is_named(dataset, recipe, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
-    sentence = refusal(recipe)
-    assert sentence.startswith(
-        f"The dataset '{dataset.id}' of `data.dataset` cannot be read: There is no dataset '{dataset.id}' on "
-    )
-    assert "it is private and there is no token" in sentence
+    cannot_be_read = f"The dataset '{dataset.id}' of `data.dataset` cannot be read: "
+    dataset.private = True
+    parts = f"{cannot_be_read}There is no dataset '{dataset.id}' on ... it is private and there is no token"
+    assert contains(refusal(recipe), parts)
     dataset.private, dataset.gated = False, True
-    sentence = refusal(recipe)
-    assert (
-        sentence.startswith(f"The dataset '{dataset.id}' of `data.dataset` cannot be read: ")
-        and "gated repo" in sentence
-    )
-    assert sentence.endswith("You must have access to it and be authenticated to access it. Please log in.")
+    assert contains(refusal(recipe), f"{cannot_be_read} ... gated repo")
 
 
-def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, recipe, pinned):
+def test_a_licence_that_the_card_of_the_dataset_on_the_hub_rules_out(dataset, recipe):
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "cc-by-nc-4.0")))
     assert refusal(recipe, "--publishing.license=mit") == (
         "`publishing.license` must not permit commercial use, because the training data has the licence cc-by-nc-4.0, "
         "but is 'mit'; leave `publishing.license` out or write 'cc-by-nc-4.0'."
     )
     # The licence in the recipe takes precedence over the licence in the card.
-    assert pinned("--publishing.license=mit --data.license=mit").license == "mit"
+    assert pinned(recipe, "--publishing.license=mit --data.license=mit").license == "mit"
     dataset.commit(files(card=CARD.replace("[cc-by-4.0]", "[mit, cc-by-4.0]")))
-    assert pinned().license is None
+    assert pinned(recipe).license is None
 
 
-def test_a_cached_dataset_of_the_hub_serves_offline(dataset, recipe, pinned, vaswani, monkeypatch):
+def test_a_cached_dataset_of_the_hub_serves_offline(dataset, recipe, vaswani, monkeypatch):
     commit = dataset.head()
-    load_split(pinned(), "train", 1)
+    load_split(pinned(recipe), "train", 1)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
 
@@ -266,11 +234,7 @@ def test_a_folder_is_no_dataset_of_the_hub_even_if_it_is_called_like_one(
     monkeypatch.chdir("/")
     recorded = load_recipe(recipe.folder / "recipe.yaml").data
     assert (recorded.dataset, recorded.dataset_revision) == (f"./{dataset.id}", None)
-    # The folder of the dataset may be moved before the run is resumed.
-    name = dataset.id.split("/")[1]
-    (tmp_path / dataset.id).rename(tmp_path / name)
-    train(recipe(f"--dataset={tmp_path / name} --resume=true --max_steps=3"))
     card = model_card(recipe.folder, "alice/model")
     assert card.data.datasets is None
-    assert f"`{name}`, configuration `de-en`" in card.text
+    assert f"`{dataset.id.split('/')[1]}`, configuration `de-en`" in card.text
     assert dataset.id not in str(card)

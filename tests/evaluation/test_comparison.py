@@ -220,7 +220,7 @@ def test_too_many_sentences_are_refused_before_memory_is_full():
 @pytest.mark.parametrize("seed", ["0", "x"])
 def test_a_seed_that_is_none_is_refused(seed, monkeypatch):
     monkeypatch.setenv("SACREBLEU_SEED", seed)
-    with pytest.raises(ValueError, match=f"^`SACREBLEU_SEED` must be .* or none, but is {seed!r}.$"):
+    with pytest.raises(ValueError, match=f"^`SACREBLEU_SEED` must be .* or 'none', but is {seed!r}.$"):
         check_comparable(3)
 
 

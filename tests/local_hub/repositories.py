@@ -25,20 +25,13 @@ def etag(path: str, content: bytes) -> str:
 
 @dataclass(frozen=True)
 class Commit:
-    sha: str
     parent: str | None
     title: str
     files: dict[str, bytes]
 
 
 class Repository:
-    """A repository of the Hub. Tests may change its attributes and call its methods, which send no request.
-
-    Attributes:
-        refs: Commits by full name: refs/heads/main, refs/tags/v1.0, refs/pr/1.
-        authors: The users who opened the pull requests, by full name.
-        readers: The users who may read the repository while it is gated, in addition to its owner.
-    """
+    """A repository of the Hub. Tests may change its attributes and call its methods, because these send no request."""
 
     def __init__(self, id: str, type: str, private: bool):
         self.id = id
@@ -47,8 +40,9 @@ class Repository:
         self.path = id if type == "model" else f"{type}s/{id}"
         self.private = private
         self.gated = False
-        self.readers: set[str] = set()
+        # The users who opened the pull requests, by full name.
         self.authors: dict[str, str] = {}
+        # Commits by full name: refs/heads/main, refs/tags/v1.0, refs/pr/1.
         self.refs: dict[str, str] = {}
         self._commits: dict[str, Commit] = {}
         self.commit({".gitattributes": b"# large files"}, "initial commit")
@@ -80,18 +74,18 @@ class Repository:
         merged = {**(self._commits[parent].files if parent else {}), **changes}
         files = {path: content for path, content in sorted(merged.items()) if content is not None}
         sha = hashlib.sha1(f"{self.path} {parent} {title} {len(self._commits)}".encode()).hexdigest()
-        self._commits[sha] = Commit(sha, parent, title, files)
+        self._commits[sha] = Commit(parent, title, files)
         self.refs[ref] = sha
         return sha
 
-    def history(self, revision: str) -> list[Commit]:
-        """This commit and its ancestors, newest first."""
-        commits = []
-        sha: str | None = revision
-        while sha is not None:
-            commits.append(self._commits[sha])
-            sha = commits[-1].parent
-        return commits
+    def titles(self, revision: str = "main") -> list[str]:
+        """The titles of a commit and its ancestors, newest first."""
+        commit = self._commits[self.head(revision)]
+        titles = [commit.title]
+        while commit.parent is not None:
+            commit = self._commits[commit.parent]
+            titles.append(commit.title)
+        return titles
 
 
 class XetStore:

@@ -16,26 +16,12 @@ from local_hub.routes import Call, RefusalError, Reply
 
 
 @dataclass
-class Request:
-    """A line of the log. `status` is 0 if there was no answer."""
-
-    method: str
-    path: str
-    status: int = 0
-
-
-@dataclass
 class Fault:
     """A fault of the next requests whose method and raw path with query match these regular expressions.
 
-    Attributes:
-        method: The whole method, such as "GET".
-        pattern: A regular expression that may match anywhere in the path.
-        times: How many requests; None for all.
-        status, body: The answer instead of the Hub's own.
-        headers: Headers that are added to the answer.
-        cut_after: The connection is closed after so many bytes of the request's body or, without a body, of the answer.
-        change: A function that changes the body of the answer.
+    `pattern` may match anywhere in the path. `times` is the number of requests; None means all. `status` and `body`
+    replace the answer of the Hub, `headers` are added, and `change` changes the body. The connection is closed after
+    `cut_after` bytes of the request's body or, without a body, of the answer.
     """
 
     method: str
@@ -99,9 +85,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_error(403)
 
     def _answer(self, hub) -> None:
-        request = Request(self.command, self.path)
         fault = hub.next_fault(self.command, self.path)
-        hub.requests.append(request)
+        hub.requests.append(self.path)
         path, _, query = self.path.partition("?")
         call = Call(self.command, path, parse_qs(query), self.headers, self._body(fault.cut_after))
         if fault.status is None:
@@ -110,7 +95,6 @@ class Handler(BaseHTTPRequestHandler):
             reply = Reply(fault.status, fault.body, {"Content-Type": "application/json"})
         if fault.change:
             reply.body = fault.change(reply.body)
-        request.status = reply.status
         self.send_response(reply.status)
         headers = {"Content-Length": str(len(reply.body)), **reply.headers, **(fault.headers or {})}
         for name, value in headers.items():
@@ -143,18 +127,14 @@ class Server(ThreadingHTTPServer):
 
 
 class LocalHub:
-    """A Hub on loopback.
-
-    Attributes:
-        users: Names and roles by token.
-        repositories: By type and name.
-        objects: The contents of large files that were uploaded, by sha256.
-        strangers: The requests to other hosts.
-    """
+    """A Hub on loopback."""
 
     def __init__(self):
+        # Names and roles by token.
         self.users: dict[str, tuple[str, str]] = {}
+        # Repositories by type and name.
         self.repositories: dict[tuple[str, str], Repository] = {}
+        # The contents of large files that were uploaded, by sha256.
         self.objects: dict[str, bytes] = {}
         self.xet = XetStore()
         self._lock = threading.Lock()
@@ -212,11 +192,12 @@ class LocalHub:
 
     def uploads(self) -> list[str]:
         """The requests that uploaded a large file with Git LFS."""
-        return [request.path for request in self.requests if request.path.startswith("/storage/")]
+        return [path for path in self.requests if path.startswith("/storage/")]
 
     def clear(self) -> None:
         """Empty the log, and take back the faults."""
-        self.requests: list[Request] = []
+        self.requests: list[str] = []
+        # The requests to other hosts.
         self.strangers: list[str] = []
         self.faults: list[Fault] = []
 
@@ -233,10 +214,8 @@ class LocalHub:
         try:
             if token and token not in self.users:
                 is_whoami = call.path == "/api/whoami-v2"
-                message = (
-                    "Invalid user token." if is_whoami else "Invalid credentials in Authorization header"
-                )
-                raise RefusalError(401, message)
+                credentials = "Invalid credentials in Authorization header"
+                raise RefusalError(401, "Invalid user token." if is_whoami else credentials)
             if token:
                 call.user, call.role = self.users[token]
             with self._lock:

@@ -53,50 +53,28 @@ def nothing_changes(hub, folder):
 
 NEW_TAG = "`tag` must be new, but '{repo}' has a tag or branch '%s'; take another name."
 NO_BRANCH = "`revision` must be a branch or a pull request that '{repo}' has, but is '%s'."
-REFUSALS = {
-    "a name with two dashes": (("alice/a--b",), "Cannot have -- or .. in repo_id: 'alice/a--b'."),
-    "a branch that git does not allow": (
-        ("{repo}", "--revision", "a..b"),
-        "Bad request: Invalid reference name: a..b",
-    ),
-    "a tag that there is": (("{repo}", "--tag", "v1"), NEW_TAG % "v1"),
-    "a tag named as a branch": (("{repo}", "--tag", "main"), NEW_TAG % "main"),
-    "a tag as a branch": (("{repo}", "--revision", "v1"), NO_BRANCH % "v1"),
-    "no such pull request": (("{repo}", "--revision", "refs/pr/9"), NO_BRANCH % "refs/pr/9"),
-    "a pull request to nothing": (
-        ("alice/nothing", "--create-pr"),
-        "There is no repository 'alice/nothing' on {hub} and no folder of that name here, or it is private and this token may "
-        "not read it; check the name, or use a token of a user who may read the repository.",
-    ),
-    "private, but there and public": (
-        ("{repo}", "--private"),
-        "`private` is for a new repository, but '{repo}' exists and is public; leave `private` out, or make the repository private at "
-        "{hub}/{repo}/settings.",
-    ),
-    "a licence for a card that is there": (
+# Each row has the arguments of `vaswani push`, the exit code and the start of the error. The code is 1 if the Hub refuses.
+REFUSALS = [
+    (("alice/a--b",), 2, "Cannot have -- or .. in repo_id: 'alice/a--b'."),
+    (("{repo}", "--revision", "a..b"), 1, "Bad request: Invalid reference name: a..b"),
+    (("{repo}", "--tag", "v1"), 2, NEW_TAG % "v1"),
+    (("{repo}", "--tag", "main"), 2, NEW_TAG % "main"),
+    (("{repo}", "--revision", "v1"), 2, NO_BRANCH % "v1"),
+    (("{repo}", "--revision", "refs/pr/9"), 2, NO_BRANCH % "refs/pr/9"),
+    (("{repo}", "--private"), 2, "`private` is for a new repository, but '{repo}' exists and is public;"),
+    (
         ("{repo}", "--license", "mit"),
-        "`license` is for a new model card, but is 'mit', and '{folder}/README.md' is used unchanged; write the value into "
-        "'{folder}/README.md', or move the file away.",
+        2,
+        "`license` is for a new model card, but is 'mit', and '{folder}/README.md'",
     ),
-    "somebody else's repository": (
-        ("bob/model",),
-        "403 Forbidden: You don't have the required permissions to perform this action. Cannot access content at: "
-        "{hub}/api/models/bob/model/auth-check/write. Make sure your token has the correct permissions.",
-    ),
-    "somebody else's name": (
+    (("alice/nothing", "--create-pr"), 2, "There is no repository 'alice/nothing' on {hub}"),
+    (("bob/model",), 1, "403 Forbidden: You don't have the required permissions to perform this action."),
+    (
         ("bob/new",),
-        "There is no repository 'bob/new', and the token of alice cannot make a repository for 'bob'; push to 'alice/new', or use a "
-        "token of 'bob'.",
+        1,
+        "There is no repository 'bob/new', and the token of alice cannot make a repository for 'bob';",
     ),
-}
-
-
-# All other refusals are usage errors.
-REFUSED_BY_THE_HUB = (
-    "a branch that git does not allow",
-    "somebody else's repository",
-    "somebody else's name",
-)
+]
 
 
 def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
@@ -105,15 +83,30 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_made(
     folder = tiny_checkpoint()
     (folder / "README.md").write_text("---\nlicense: mit\n---\nBy hand.\n")
     hub.create_repository("bob/model")
-    HfApi().create_tag(published.id, tag="v1")
-    hub.clear()
+    published.refs["refs/tags/v1"] = published.head()
     names = {"repo": published.id, "hub": hub.endpoint, "folder": folder}
-    for refusal, (words, sentence) in REFUSALS.items():
+    for words, code, sentence in REFUSALS:
         with nothing_changes(hub, folder):
-            code, _, said = vaswani("push", folder, *(word.format(**names) for word in words))
-        expected = 1 if refusal in REFUSED_BY_THE_HUB else 2
-        assert (code, said) == (expected, sentence.format(**names)), refusal
+            found, _, said = vaswani("push", folder, *(word.format(**names) for word in words))
+        assert found == code and said.startswith(sentence.format(**names)), said
     assert not hub.uploads()
+
+
+def test_a_damaged_checkpoint_is_neither_pushed_nor_loaded(hub, repo_id, tiny_checkpoint, vaswani, tmp_path):
+    folder = tiny_checkpoint()
+    (folder / "tokenizer.json").write_text("{")
+    damaged = "tokenizer.json of '{}' must hold a JSON object, but does not: it is damaged; copy or download it again."
+    no_config = "`model` must be a checkpoint, but '{}' has no config.json; check the name, or copy the whole checkpoint again."
+    nothing = "`model` must be a checkpoint folder, but there is no folder '{}'; check the name."
+    places = [(folder, 1, damaged), (tmp_path, 2, no_config), (tmp_path / "none", 2, nothing)]
+    for place, code, sentence in places:
+        assert vaswani("push", place, repo_id) == (code, "", sentence.format(place))
+    assert not hub.requests
+    translate = ("translate", repo_id, "--text", "der Hund")
+    repository = hub.create_repository(repo_id)
+    assert vaswani(*translate) == (2, "", no_config.format(repo_id))
+    repository.commit(files_in(folder))
+    assert vaswani(*translate) == (1, "", damaged.format(repo_id))
 
 
 HAS_TOKEN = (
@@ -127,10 +120,6 @@ CARDS = {
     ),
     "Load with hf_{token}.": f"README.md {HAS_TOKEN}",
     "Load with {own}.": f"README.md {HAS_TOKEN}",
-    "---\nlanguage: [17]\nlicense: 5\n---\n": (
-        'Invalid metadata in README.md. - "language[0]" must be a string - "license[0]" must be a string'
-    ),
-    "---\nlicense: my-own\n---\n": 'Invalid metadata in README.md. - "license" must be one of [',
 }
 
 
@@ -155,9 +144,7 @@ def test_a_token_that_may_not_push(hub, published, tiny_checkpoint, vaswani, mon
     sentences = {
         "": "A push needs an access token with write permission, but there is no token; log in with `hf auth login` or set HF_",
         "hf_" + "w" * 34: "Invalid user token. The token from HF_TOKEN environment variable is invalid.",
-        hub.add_token(
-            "alice", role="read"
-        ): "The token of alice may read but not write; make a token with write permission at ",
+        hub.add_token("alice", role="read"): "The token of alice may read but not write; make a token with ",
     }
     for token, sentence in sentences.items():
         monkeypatch.setenv("HF_TOKEN", token)
@@ -170,13 +157,12 @@ def test_a_token_that_may_not_push(hub, published, tiny_checkpoint, vaswani, mon
 def test_offline_nothing_is_pushed_and_only_the_cache_is_loaded(
     hub, published, cache, tiny_checkpoint, vaswani, monkeypatch
 ):
+    push = ("push", tiny_checkpoint(), published.id)
+    translate = ("translate", published.id, "--text", "der Hund")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    folder, translate = tiny_checkpoint(), ("translate", published.id, "--text", "der Hund")
-    for words in (("push", folder, published.id), translate):
-        with nothing_changes(hub, folder):
-            code, out, sentence = vaswani(*words)
-        assert (code, out) == (1 if words[0] == "push" else 2, "")
-        assert "offline mode is enabled" in sentence and "HF_HUB_OFFLINE" in sentence
+    for words, expected in ((push, 1), (translate, 2)):
+        code, out, sentence = vaswani(*words)
+        assert (code, out) == (expected, "") and "offline mode is enabled" in sentence
     assert not hub.requests
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     online = vaswani(*translate)
@@ -186,48 +172,34 @@ def test_offline_nothing_is_pushed_and_only_the_cache_is_loaded(
     assert not hub.requests
 
 
-def test_an_endpoint_that_cannot_be_reached(repo_id, cache, tiny_checkpoint, vaswani, monkeypatch):
+def test_a_hub_that_cannot_be_reached(cache, alice, tiny_checkpoint, vaswani, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    tiny_checkpoint("checkpoints/numbers")
     # No server listens on port 9 ("discard").
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    sentence = (
+    unreachable = (
         "http://127.0.0.1:9 cannot be reached ([Errno 111] Connection refused); check the connection, HF_ENDPOINT and the "
         "proxy, or set HF_HUB_OFFLINE=1 to use only files in the cache."
     )
-    assert vaswani("push", tiny_checkpoint(), repo_id) == (1, "", sentence)
-    no_folder = (
-        f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{repo_id}' here, and "
-        f"{sentence}"
-    )
-    assert vaswani("translate", repo_id, "--text", "der Hund") == (2, "", no_folder)
-
-
-def test_a_mistyped_folder_without_a_network_is_named(cache, tiny_checkpoint, vaswani, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "checkpoints").mkdir()
-    tiny_checkpoint().rename(tmp_path / "checkpoints" / "numbers")
-    no_folder = (
-        "`model` must be a checkpoint folder or user/name on the Hub, but there is no folder 'checkpoints/numbrs' here "
-        "(the nearest one is 'checkpoints/numbers'), and "
-    )
-    for name, value, way in (
-        ("ENDPOINT", "http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached"),
-        ("HF_HUB_OFFLINE", True, "Cannot reach"),
-    ):
-        monkeypatch.setattr(constants, name, value)
-        code, out, sentence = vaswani("translate", "checkpoints/numbrs", "--text", "der Hund")
-        assert (code, out) == (2, "") and sentence.startswith(no_folder + way)
-        recipe = Path(__file__).parents[2] / "configuration" / "numbers.yaml"
-        code, out, sentence = vaswani("train", recipe, "--init_from", "checkpoints/numbrs")
-        named = no_folder.replace("`model`", "`model.init_from`")
-        assert (code, out) == (2, "") and sentence.startswith(named + way)
+    assert vaswani("push", "checkpoints/numbers", "alice/numbers") == (1, "", unreachable)
+    # A name without a folder can be a repository or a misspelt folder.
+    recipe = Path(__file__).parents[2] / "configuration" / "numbers.yaml"
+    for option, words in {
+        "model": ("translate", "checkpoints/numbrs", "--text", "der Hund"),
+        "model.init_from": ("train", recipe, "--init_from", "checkpoints/numbrs"),
+    }.items():
+        sentence = (
+            f"`{option}` must be a checkpoint folder or user/name on the Hub, but there is no folder 'checkpoints/numbrs' here "
+            f"(the nearest one is 'checkpoints/numbers'), and {unreachable}"
+        )
+        assert vaswani(*words) == (2, "", sentence)
 
 
 # Reading.
 
 
-def test_what_the_hub_does_not_have_or_not_for_everybody(
-    hub, published, bob, cache, vaswani, monkeypatch, tmp_path
-):
+def test_what_the_hub_does_not_have_or_not_for_everybody(hub, published, bob, cache, vaswani, monkeypatch):
     def said(name, *words):
         code, out, sentence = vaswani("translate", name, "--text", "der Hund", *words)
         # A name that does not exist is a usage error. A missing permission or file is failed work.
@@ -236,7 +208,6 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(
         return sentence
 
     name = published.id
-    assert said(name, "--revision", "v9").startswith("404 Client Error. Revision Not Found for url: ")
     assert said(name, "--revision", "refs/pr/3").endswith("Invalid rev id: refs/pr/3")
     missing = "There is no repository '{}' on {} and no folder of that name here, or it is private and {}."
     other = "this token may not read it; check the name, or use a token of a user who may read the repository"
@@ -246,20 +217,10 @@ def test_what_the_hub_does_not_have_or_not_for_everybody(
         monkeypatch.setenv("HF_TOKEN", token)
         published.private, published.gated = True, False
         assert said(name) == missing.format(name, hub.endpoint, hidden)
-        assert vaswani("export", name, tmp_path / "out", "--format", "marian")[2] == said(name)
         published.private, published.gated = False, True
         assert f"Access to model {name} is restricted" in said(name)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert "Invalid credentials in Authorization header" in said(name)
-    published.readers.add("bob")
-    monkeypatch.setenv("HF_TOKEN", bob.token)
-    assert vaswani("translate", name, "--text", "der Hund")[0] == 0
-    published.commit({"model.safetensors": None})
-    assert (
-        said(name)
-        == f"'{name}' holds no whole checkpoint: it has no model.safetensors; copy or download the file again."
-    )
-    assert not (tmp_path / "out").exists()
 
 
 # Files that were changed on the disk.
@@ -269,14 +230,13 @@ def test_files_that_were_changed_in_the_cache_are_not_loaded(published, cache, v
     translate = ("translate", published.id, "--text", "der Hund")
     expected = vaswani(*translate)
     assert expected[0] == 0
-    for file in ("model.safetensors", "tokenizer.json", "config.json"):
+    # The Hub has the sha256 of a large file and the sha1 of a small file.
+    for file in ("model.safetensors", "tokenizer.json"):
         (blob,) = {path.resolve() for path in cache.rglob(file)}
         blob.chmod(0o644)
         blob.write_bytes(blob.read_bytes()[:-1] + b" ")
-        sentence = (
-            f"{WRONG % (file, published.id)}delete '{blob}', and run the command again to download the file."
-        )
-        assert vaswani(*translate) == (1, "", sentence)
+        remedy = f"delete '{blob}', and run the command again to download the file."
+        assert vaswani(*translate) == (1, "", f"{WRONG % (file, published.id)}{remedy}")
         blob.unlink()
         assert vaswani(*translate) == expected
 
@@ -293,27 +253,24 @@ FAILED = "The transfer failed ("
 AGAIN = "); run the command again; complete files are not transferred again."
 XET_AGAIN = "); run the command again, or set HF_HUB_DISABLE_XET=1 to transfer without xet; complete files are not transferred again."
 PAGE = b"<html>Sign in</html>"
+METADATA = b'{"errors": [{"message": "No licence"}], "warnings": []}'
 WEIGHTS = "/resolve/.*/model.safetensors"
 # Each row is a command, the requests that fail, their fault, and the beginning and the end of the error.
 FAULTS = [
     ("push", "POST", "/commit/", {"status": 503}, ERROR, ""),
-    ("push", "POST", "/api/validate-yaml", {"status": 503}, ERROR, ""),
-    ("push", "GET", "/refs", {"status": 503}, ERROR, ""),
-    ("push", "GET", "/api/whoami-v2", {"status": 503}, ERROR, ""),
     ("push", "POST", "/api/validate-yaml", {"status": 502, "body": PAGE}, NOT_JSON, ""),
-    ("push", "GET", "/api/whoami-v2", {"status": 200, "body": PAGE}, NOT_JSON, ""),
-    ("push", "PUT", "/storage/", {"cut_after": 500}, LOST, AGAIN),
-    ("translate", "GET", WEIGHTS, {"cut_after": 300}, LOST, AGAIN),
-    ("translate", "GET", WEIGHTS, {"status": 503}, ERROR, ""),
     (
-        "translate",
-        "GET",
-        WEIGHTS,
-        {"change": lambda body: body[:-1] + b"x"},
-        WRONG % ("model.safetensors", "{repo}"),
+        "push",
+        "POST",
+        "/api/validate-yaml",
+        {"status": 400, "body": METADATA},
+        "Invalid metadata in README.md. - No licence",
         "",
     ),
+    ("push", "PUT", "/storage/", {"cut_after": 500}, LOST, AGAIN),
     ("push with xet", "GET", "/xet-write-token/", {"status": 404}, FAILED, XET_AGAIN),
+    ("translate", "GET", WEIGHTS, {"cut_after": 300}, LOST, AGAIN),
+    ("translate", "GET", WEIGHTS, {"status": 503}, ERROR, ""),
 ]
 
 
@@ -323,37 +280,26 @@ def test_a_command_that_fails_on_the_way_can_be_run_again(
 ):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", "xet" not in command)
     folder = tiny_checkpoint()
-    words = (
-        ("push", folder, published.id) if "push" in command else ("translate", published.id, "--text", "Hund")
-    )
+    words = ("translate", published.id, "--text", "Hund")
+    if "push" in command:
+        words = ("push", folder, published.id)
     hub.fault(method, path, times=None, **fault)
     with nothing_changes(hub, folder):
         code, out, sentence = vaswani(*words)
     assert (code, out) == (1, "") and not list(cache.rglob("*.incomplete"))
-    names = {"hub": hub.endpoint, "repo": published.id}
-    assert sentence.startswith(begin.format(**names)) and sentence.endswith(end)
+    assert sentence.startswith(begin.format(hub=hub.endpoint)) and sentence.endswith(end)
     hub.clear()
     shutil.rmtree(cache, ignore_errors=True)
     assert vaswani(*words)[0] == 0
 
 
-def test_complete_files_are_not_downloaded_again(hub, published, cache, vaswani):
-    hub.fault("GET", WEIGHTS, status=403)
-    translate = ("translate", published.id, "--text", "der Hund")
-    assert vaswani(*translate)[0] == 1
-    hub.clear()
-    assert vaswani(*translate)[0] == 0
-    assert not [request for request in hub.requests if "tokenizer" in request.path]
-
-
-BUSY = [("POST", "/api/repos/create"), ("POST", "/commit/"), ("GET", "/api/whoami-v2"), ("GET", "/refs")]
-BUSY += [("POST", "/branch/"), ("POST", "/tag/"), ("POST", "/preupload/")]
+BUSY = ["/api/repos/create", "/commit/", "/api/whoami-v2", "/refs", "/branch/", "/tag/", "/preupload/"]
 
 
 def test_requests_that_are_refused_for_a_moment_are_sent_again(hub, published, tiny_checkpoint, vaswani):
-    for method, pattern in BUSY:
-        hub.fault(method, pattern, status=429)
-        hub.fault(method, pattern, status=503)
+    for pattern in BUSY:
+        hub.fault("GET|POST", pattern, status=429)
+        hub.fault("GET|POST", pattern, status=503)
     assert vaswani("push", tiny_checkpoint(), published.id, "--revision", "new", "--tag", "v1")[0] == 0
     assert not [fault for fault in hub.faults if fault.times]
     assert set(published.refs) == {"refs/heads/main", "refs/heads/new", "refs/tags/v1"}
@@ -369,16 +315,6 @@ def test_a_wait_is_as_long_as_the_hub_asks(hub, published, cache, capsys, monkey
     assert waits == [0.01, 8]
     line = "the Hub is overloaded or has an error; trying again in {} s\n"
     assert capsys.readouterr().err == line.format(0.01) + line.format(8)
-
-
-def test_the_client_and_the_package_repeat_requests_but_not_without_end(
-    hub, published, tiny_checkpoint, vaswani, monkeypatch
-):
-    waits = []
-    monkeypatch.setattr("time.sleep", lambda seconds: waits.append(seconds) if seconds else None)
-    hub.fault("POST", "/preupload/", status=503, times=None)
-    assert vaswani("push", tiny_checkpoint(), published.id)[0] == 1
-    assert waits == [1, 2, 4, 8, 8] * 5
 
 
 def test_a_cache_that_cannot_be_written(published, tmp_path, monkeypatch, vaswani):
@@ -397,15 +333,7 @@ def test_a_cache_that_cannot_be_written(published, tmp_path, monkeypatch, vaswan
 
 
 def test_what_has_nothing_to_do_with_the_hub_is_not_explained():
-    for error in (
-        ValueError("`d_model` must be even."),
-        OSError(errno.ENOSPC, "No space left on device"),
-        KeyError("x"),
-    ):
-        assert explain(error) is None
-    try:
-        raise ConnectionError("of somebody else")
-    except ConnectionError as error:
+    for error in (ValueError("`d_model` must be even."), OSError(errno.ENOSPC, "No space left on device")):
         assert explain(error) is None
 
 
@@ -415,15 +343,10 @@ def test_no_sentence_has_a_token(alice):
     assert sentence_of(RuntimeError(f"with {alice.token} and {other}")) == "with hf_… and hf_…"
 
 
-def test_what_was_wrapped_is_explained_by_its_cause(hub, published):
+def test_what_was_wrapped_is_explained_by_its_cause(hub, alice):
     with pytest.raises(OSError) as caught:
         HfApi().model_info("alice/nothing")
-    try:
-        try:
-            raise caught.value
-        except OSError as error:
-            raise RuntimeError("a page of text") from error
-    except RuntimeError as error:
-        wrapped = error
+    wrapped = RuntimeError("a page of text")
+    wrapped.__cause__ = caught.value
     assert explain(wrapped) == explain(caught.value)
     assert explain(wrapped).startswith(f"There is no repository 'alice/nothing' on {hub.endpoint}")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from factories import write_recipe
 from huggingface_hub import HfApi, ModelCard
+from safetensors.torch import load_file, save_file
 
 from vaswani_hf.data.toy_corpora import number_pairs
 from vaswani_hf.publish.model_card import check_card, model_card
@@ -210,14 +211,14 @@ def test_what_a_run_had_not_is_not_on_its_card(texts):
     metadata = card.data.to_dict()
     assert metadata["license"] == "cc-by-sa-4.0"
     assert not {"model-index", "metrics", "datasets"} & metadata.keys()
-    assert "Not known: it was not scored on a test set." in card.text
+    assert "The scores are not known, because the model was not scored on a test set." in card.text
     table = rows(card)
     assert table["training data"] == "`train.en.txt` and `train.de.txt`: 50 of 50 sentence pairs"
     assert table["validation data"] == "none"
     assert table["shape"].endswith("vocabulary 270 and 270")
     assert "Training data: Alice, who wrote it" in card.text
-    assert "this question is open" in card.text
-    assert "Its tokenizer lowercases all text." in card.text
+    assert "It is not settled whether a model is an adaptation" in card.text
+    assert "The tokenizer lowercases all text." in card.text
     assert "The model reads the whole sentence at once." in card.text
 
 
@@ -240,8 +241,8 @@ def test_a_checkpoint_without_a_record_says_what_is_not_known(numbers, copy):
     assert "There is no record of the training of this model." in card.text
     assert "the two languages are not known" in card.text
     assert "The purpose of the model is not known" in card.text
-    assert "Not known: no score was recorded." in card.text
-    assert "Not known. Ask the publisher of the model before you use it." in card.text
+    assert "The scores are not known, because no score was recorded." in card.text
+    assert "The licence is not known. Ask the publisher before you use the model." in card.text
     assert "The recipe is not known." in card.text
     assert "training_curve" not in card.text
     table = rows(card)
@@ -418,25 +419,50 @@ def test_the_licence_follows_the_data_unless_another_is_chosen(texts, copy):
     ):
         card = model_card(licensed(folder, data_license, chosen), "alice/words")
         assert card.data.license == expected
-        assert ("Not known. Ask the publisher of the model" in card.text) == (expected in (None, "unknown"))
+        assert ("The licence is not known. Ask the publisher" in card.text) == (expected in (None, "unknown"))
         if expected is not None and data_license != expected:
             assert f"`{expected}`. The training data is under `{data_license}`." in card.text
 
 
-@pytest.mark.parametrize("content", ["[]", "{", "3"])
-def test_a_damaged_record_is_named(numbers, copy, content):
-    folder = copy(numbers)
-    (folder / "results.json").write_text(content)
+DAMAGED_RECORDS = [
+    ("results.json", "[]", "must hold a JSON object, but does not; restore it or remove it."),
+    ("results.json", "{", "must hold a JSON object, but does not; restore it or remove it."),
+    ("results.json", '{"test": {"bleu": "x"}}', "must hold what `vaswani train` writes, but does not ("),
+    ("recipe.yaml", "steps: 3\n", "cannot be used: `steps` is not a key of a recipe"),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "sentence"), DAMAGED_RECORDS)
+def test_a_damaged_record_is_named(tiny_checkpoint, file, content, sentence):
+    folder = tiny_checkpoint()
+    (folder / file).write_text(content)
     with pytest.raises(ValueError) as caught:
         model_card(folder, "alice/words")
-    path = folder / "results.json"
-    assert (
-        str(caught.value)
-        == f"The record '{path}' must hold a JSON object, but does not; restore it or remove it."
+    assert str(caught.value).startswith(f"The record '{folder / file}' {sentence}")
+
+
+def test_results_that_are_null(tiny_checkpoint):
+    folder = tiny_checkpoint()
+    training = {"seconds": None, "versions": None}
+    content = {"training": training, "test": {"bleu": None, "chrf": None}, "data": None}
+    (folder / "results.json").write_text(json.dumps(content))
+    assert "BLEU" not in str(model_card(folder, "alice/x"))
+
+
+def test_a_card_that_is_not_utf8(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_bytes("Übersetzer".encode("latin-1"))
+    with pytest.raises(ValueError) as caught:
+        check_card(path)
+    assert str(caught.value) == (
+        f"The card '{path}' must be text in UTF-8, but is not; save it as UTF-8, or move it away to get a new card."
     )
-    shutil.copy(numbers / "results.json", path)
-    (folder / "recipe.yaml").write_text("steps: 3\n")
-    with pytest.raises(
-        ValueError, match=r"^The record '.*recipe.yaml' cannot be used: `steps` is not a key of a recipe"
-    ):
-        model_card(folder, "alice/words")
+    path.write_text("Übersetzer", encoding="utf-8")
+    check_card(path)
+
+
+def test_parameters_are_counted_once(tiny_checkpoint):
+    folder = tiny_checkpoint()
+    total = sum(weight.numel() for weight in load_file(folder / "model.safetensors").values())
+    save_file(load_file(folder / "model.safetensors"), folder / "model-00001-of-00001.safetensors")
+    assert f"| parameters | {total:,} |" in str(model_card(folder, "alice/x"))

@@ -259,7 +259,7 @@ WRONG = """
 --tokenize=nonsense | `evaluation.tokenize` must be one of ... 'nonsense'
 --corpus=null | Exactly one of `data.corpus`, `data.dataset`, ... none is
 --dataset=user/name | Exactly one of ... `data.corpus` and `data.dataset` are
-TWO --validation_source=a | `data.validation_source` and `data.validation_target` go together ... 'a' and None
+TWO --validation_source=a | `data.validation_source` and `data.validation_target` must be given together ... 'a' and None
 --test_pairs=a.jsonl | `data.test_pairs` and `data.corpus` cannot be given together
 --target_language=en | `data.corpus: numbers` has pairs of two languages ... both 'en'
 --corpus=null --train_pairs=a.jsonl --target_language=en | `data.train_pairs` ... both 'en'
@@ -329,22 +329,22 @@ def test_a_run_without_the_validation_that_it_needs_is_refused(loaded, option, k
         # Other commands, such as `distill`, read no validation split.
         recipe = loaded(f"{sources} {option}")
         with pytest.raises(ValueError) as caught:
-            recipe.check_training()
+            recipe.training_warnings()
         sentence = f"`{key}` needs a validation split, but there is none; give {keys}, or `data.validation_size`, or {remedy}."
         assert contains(str(caught.value), sentence)
     for sources in ("", f"{FILES} {VALIDATION}", DATASET):
-        assert loaded(f"{sources} {option} --warmup_steps=1").check_training() == []
+        assert loaded(f"{sources} {option} --warmup_steps=1").training_warnings() == []
 
 
 def test_what_may_be_a_mistake_is_said(loaded):
-    assert loaded(f"{FILES} --target_language=en --warmup_steps=4").check_training() == [
-        "`data.source_language` and `data.target_language` are both 'en'; correct one of them unless the targets are paraphrases "
+    assert loaded(f"{FILES} --target_language=en --warmup_steps=4").training_warnings() == [
+        "`data.source_language` and `data.target_language` are both 'en'; correct one of the two keys unless the targets are paraphrases "
         "or corrections of the sources.",
         "`training.warmup_steps` is 4, but the run has 3 steps, so the learning rate never reaches its highest value; lower "
         "`training.warmup_steps`, or train for more steps.",
     ]
-    assert loaded("--warmup_steps=3").check_training() == []
-    assert loaded("--max_steps=null --num_train_epochs=2").check_training() == []
+    assert loaded("--warmup_steps=3").training_warnings() == []
+    assert loaded("--max_steps=null --num_train_epochs=2").training_warnings() == []
 
 
 def replaced(old, new):

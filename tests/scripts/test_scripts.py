@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,19 @@ RUNS = {
     "generation.py": (
         "{checkpoint} {source} --reference {target} --sentences 4 --max_new_tokens 3 --repetitions 1 --device cpu --without_ctranslate2",
         [r"vaswani int8, sorted +\d", r"8 beams, 64 inputs of 100 tokens: marian"],
+    ),
+    "serving.py": (
+        "{checkpoint} {source} --clients 1 2 --requests 4 --rounds 1 --sentence seven --serve='--max_batch 8'",
+        [
+            r"batches +ready after \d+\.\d s, \d+ MiB",
+            r"2 clients: batches .* one request at a time takes \d",
+            r"p99 \d",
+            r"one sentence, no wait",
+        ],
+    ),
+    "serving_soak.py": (
+        "{checkpoint} {source} --requests 60 --clients 4",
+        [r"\d right", r"\d cancelled", r"malformed JSON: 400", r"MiB after each tenth: \d"],
     ),
     "startup.py": ("{checkpoint} --rounds 1", [r"vaswani translate .* imports takes"]),
     "training.py": (
@@ -68,7 +82,7 @@ def run(python, tmp_path, tiny_checkpoint):
         if "{checkpoint}" in words:
             places["checkpoint"] = tiny_checkpoint()
         (path,) = SCRIPTS.rglob(name)
-        command = [python, str(path), *words.format(**places).split()]
+        command = [python, str(path), *shlex.split(words.format(**places))]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -11,73 +11,8 @@ def worked(script):
     return script("worked_numbers")
 
 
-def rounded(numbers, digits=2):
-    return [round(float(number), digits) for number in numbers]
-
-
-def softmax(scores):
-    exponentials = [math.exp(score) for score in scores]
-    return [exponential / sum(exponentials) for exponential in exponentials]
-
-
 def close(numbers):
     return pytest.approx(numbers, abs=1e-6)
-
-
-def test_attention_is_that_of_the_notes_but_for_their_rounding(worked):
-    found = {name: tensor[0].tolist() for name, tensor in worked.attention_example().items()}
-    assert rounded(found["scores"]) == [0.66, 0.45]
-    assert rounded(found["scaled"]) == [0.38, 0.26]
-    assert rounded(found["weights"]) == [0.53, 0.47]
-    # The notes have 0.44, because they use rounded weights: 0.53 * 0.2 + 0.47 * 0.7 = 0.435.
-    assert rounded(found["context"]) == [0.82, 0.30, 0.43]
-    scores = [0.5 * 0.8 + 0.6 * 0.4 + 0.1 * 0.2, 0.5 * 0.4 + 0.6 * 0.3 + 0.1 * 0.7]
-    weights = softmax([score / math.sqrt(3) for score in scores])
-    assert found["scores"] == close(scores)
-    assert found["scaled"] == close([score / math.sqrt(3) for score in scores])
-    assert found["weights"] == close(weights)
-    columns = zip((1.2, 0.3, 0.2), (0.4, 0.3, 0.7), strict=True)
-    assert found["context"] == close([weights[0] * one + weights[1] * two for one, two in columns])
-
-
-def test_masked_softmax_is_one(worked):
-    found = worked.masked_softmax_example()
-    weights = found["weights"].tolist()
-    table = [[0.2, 0.1, 0.1], [0.4, 0.3, 0.7], [0.9, 0.2, 0.3]]
-    for row, scores in enumerate(table):
-        seen = scores[: row + 1]
-        assert found["masked"][row].tolist() == close(seen + [-math.inf] * (2 - row))
-        assert weights[row] == close(softmax(seen) + [0.0] * (2 - row))
-        assert sum(weights[row]) == close(1.0)
-    # The notes have the wrong values 0.7 and 0.3.
-    assert rounded(weights[1]) == [0.52, 0.48, 0.0]
-
-
-@pytest.mark.parametrize(("form", "gold", "other"), [("t2t", 0.9, 0.1 / 3), ("torch", 0.925, 0.025)])
-def test_label_smoothing_is_what_the_hand_computes(worked, form, gold, other):
-    found = worked.smoothing_example(form)
-    assert found["target"][0].tolist() == close([gold, other, other, other])
-    assert found["target"].sum().item() == close(1.0)
-    # The probabilities are powers of 1/2, so the loss is a multiple of ln 2.
-    loss = (gold * 1 + other * (2 + 3 + 3)) * math.log(2)
-    assert found["products"].sum().item() == close(loss)
-    assert found["loss"].item() == close(loss)
-
-
-def test_layer_normalization_is_what_the_hand_computes(worked):
-    found = worked.layer_norm_example()
-    divisor = math.sqrt((1.5**2 + 0.5**2 + 0.5**2 + 1.5**2) / 4 + 1e-5)
-    assert (found["mean"].item(), found["variance"].item()) == close((2.5, 1.25))
-    assert found["normalized"][0].tolist() == close([number / divisor for number in (-1.5, -0.5, 0.5, 1.5)])
-
-
-def test_the_schedule_peaks_at_the_end_of_warmup(worked):
-    found = worked.schedule_example()
-    assert max(found, key=found.get) == 4000
-    assert found[4000] == pytest.approx(1 / math.sqrt(512 * 4000)) == pytest.approx(6.99e-4, abs=5e-7)
-    assert found[1] == pytest.approx(found[4000] / 4000)
-    # Half the rate at half the steps of warmup, and again at four times as many.
-    assert found[2000] == pytest.approx(found[4000] / 2) == pytest.approx(found[16000])
 
 
 def test_sinusoids_and_the_map_between_them(worked):

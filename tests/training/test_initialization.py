@@ -112,7 +112,7 @@ def test_a_run_killed_before_its_first_checkpoint_takes_the_model_where_it_is_no
     assert load_recipe(folder / "recipe.yaml").model.init_from == str(moved)
     # The card names the folder without its path.
     card = model_card(folder, "user/name").content
-    words = "Its training started from the weights of another model, `base`."
+    words = "The training started from the weights of another model, `base`."
     assert words in card
     assert str(tmp_path) not in card
 

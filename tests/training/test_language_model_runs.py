@@ -222,7 +222,7 @@ def test_a_translation_model_begins_with_both_of_them(trained, capsys, tmp_path,
         assert torch.equal(found["model.shared.weight"][:300], embedding)
     recorded = load_recipe(folder / "recipe.yaml").model.init_from
     assert recorded.by_stack() == {"encoder": masked, "decoder": causal}
-    assert "Its training started from the weights of another model" in str(model_card(folder, "user/name"))
+    assert "The training started from the weights of another model" in str(model_card(folder, "user/name"))
 
 
 @tasks

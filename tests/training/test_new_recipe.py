@@ -34,7 +34,7 @@ def test_each_size_of_corpus_has_a_recipe_that_loads(
         width,
         dropout,
     )
-    assert recipe.data.target_language == "no" and recipe.check_training() == []
+    assert recipe.data.target_language == "no" and recipe.training_warnings() == []
     assert 0 < training.warmup_steps < training.max_steps / 3 and training.save_steps <= training.eval_steps
     hours = (
         training.max_steps

@@ -313,7 +313,7 @@ def test_an_average_of_several_runs_has_the_record_of_the_first(finished, vaswan
     data = load_recipe(average / "recipe.yaml").data
     assert (data.license, data.attribution) == ("cc-by-4.0", expected)
     card = model_card(average, "user/name").content
-    assert "Its weights are the mean of the weights of `a`, `b`;" in card
+    assert "The weights of the model are the mean of the weights of `a`, `b`;" in card
     assert "has no results" in card
 
 

@@ -150,9 +150,7 @@ def test_every_command_takes_it(copier_checkpoint, copier, tmp_path, vaswani):
 
 def test_a_quantized_model_is_neither_saved_nor_moved_nor_trained(in_int8, tmp_path):
     model = in_int8.model
-    message = (
-        "An int8 weight can only be used in a linear layer, but .* is called on it; load the model without "
-    )
+    message = "An int8 weight can only be used in a linear layer, but .* is called on the weight; load the model without "
     labels = torch.tensor([[5, 6, 2]])
     model.train()
     try:

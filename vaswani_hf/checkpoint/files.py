@@ -21,11 +21,12 @@ CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# PEFT and transformers recognise a folder with an adapter by the file adapter_config.json. If the folder also
-# has a model, transformers adds the adapter to the model.
+# PEFT and transformers recognise a folder with an adapter by the file adapter_config.json. If the folder
+# contains both an adapter and a model, transformers adds the adapter to the model.
 ADAPTER_FILE = "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# The files that are needed to translate. The code, the model card and the recipe are not needed to translate.
+# The files of the model and its settings. Translating needs these files, but not the code, the model card and
+# the recipe.
 MODEL_FILES = (CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, "model-*.safetensors", INDEX_FILE)
 CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 
@@ -60,8 +61,8 @@ def recipe_file(folder: Path) -> Path | None:
     """Return the file with the recipe that a checkpoint was trained from, or None if the checkpoint has no
     such file.
     """
-    # The recipe of a numbered checkpoint is in the parent folder. Resolve the path of the checkpoint, because
-    # the path may be a link or ".".
+    # Look into the parent folder too, because the recipe of a numbered checkpoint is in the parent folder.
+    # Resolve the path of the checkpoint, because the path may be a link or ".".
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
     return next((place / RECIPE_FILE for place in places if (place / RECIPE_FILE).is_file()), None)
@@ -73,9 +74,10 @@ def step_of(checkpoint: Path) -> int:
 
 
 def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, float]:
-    """Return the validation scores in the log of the Trainer. The result maps optimizer steps to scores.
+    """Return the validation scores in the log of the Trainer. The result is a dictionary from the optimizer
+    step to the score.
 
-    `metric` is the name of a score such as "bleu", or "loss". The loss is multiplied by -1, so that a higher
+    `metric` is "loss", or the name of a score such as "bleu". The loss is multiplied by -1, so that a higher
     value is better for every metric. In a run with a moving average of the weights, a `metric` with the
     prefix "raw_" selects the score of the trained weights.
     """
@@ -151,7 +153,8 @@ def new_folder(output: Path) -> Iterator[Path]:
     """Yield a temporary folder in the parent folder of `output`. Rename the temporary folder to `output` at
     the end, or delete the temporary folder after an error.
 
-    Only one process at a time can create `output`. Temporary folders of killed processes are deleted.
+    Only one process at a time can create `output`. The function first deletes temporary folders that killed
+    processes have left.
     """
     # Make the path absolute, because the temporary folder needs a name, and the last part of a path such as
     # "." or "x/.." is not a name.
@@ -182,8 +185,8 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return True if a folder is empty. A lock file that a killed run left in the folder is ignored and
-    deleted.
+    """Return True if a folder is empty. The function ignores and deletes a lock file that a killed run has
+    left in the folder.
     """
     if any(path.name != LOCK_FILE for path in folder.iterdir()):
         return False
@@ -223,15 +226,15 @@ class WriteError(OSError):
 
 @contextlib.contextmanager
 def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Replace errors of a full or broken disk by a `WriteError` that names the folder. The folder is added
-    because other libraries do not name the folder in their messages.
+    """Replace errors of a full or broken disk by a `WriteError` that names the folder. The message names the
+    folder, because the messages of other libraries do not.
     """
     try:
         yield
     except WriteError:
         raise
     except Exception as error:
-        # Check the cause of the exception too, because `datasets` wraps an error of the disk in another
+        # Check also the cause of the exception, because `datasets` wraps an error of the disk in another
         # exception.
         reason = _why_not_written(error) or _why_not_written(error.__cause__)
         if reason is None:
@@ -252,7 +255,8 @@ def _why_not_written(error: BaseException | None) -> str | None:
     if isinstance(error, OSError) and error.errno in numbers:
         return os.strerror(error.errno)
     # Search the message for the error number, because libraries in Rust and C++ give the error number only in
-    # the message. torch gives no error number, so search for the text of torch's message.
+    # the message. For torch, search for "inline_container", because the message of torch contains no error
+    # number.
     for number in numbers:
         if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
             return os.strerror(number)

@@ -71,7 +71,7 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """Return the time to wait before the next try, in seconds, at least `pause`. Return None if another try
+    """Return the time to wait before the next try, in seconds, at least `pause`. Return None if the next try
     would fail too.
     """
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]

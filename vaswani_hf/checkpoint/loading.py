@@ -30,8 +30,8 @@ from .tokenizers import read_json_object
 
 # A repository name: user/name or user/name@revision.
 _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
-# In the cache of the Hub, each file is named by the hash of its content: the sha1 of git for a small file,
-# the sha256 for a large file.
+# In the cache of the Hub, each file is named by the hash of its content: by the SHA-1 hash of git for a small
+# file, and by the SHA-256 hash for a large file.
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -160,7 +160,9 @@ def load_model(
 
 
 def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-    """Call `from_pretrained`. Return the model and the report about the weights, without printing the report."""
+    """Call `from_pretrained`. Return the model and the report about the weights, without printing the
+    report.
+    """
     logger = logging.getLogger("transformers.modeling_utils")
     # Hide the table that transformers prints if the weights do not fit the config, because the error of the
     # caller lists the weights that do not fit.
@@ -174,7 +176,9 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
 
 
 def load_faults(report: dict[str, Any]) -> str:
-    """Describe the weights that `from_pretrained` could not load. Empty if all weights were loaded."""
+    """Describe the weights that `from_pretrained` could not load. Return an empty text if all weights were
+    loaded.
+    """
     faults = [
         *_fault(report["missing_keys"], "missing"),
         *_fault(report["unexpected_keys"], "unexpected"),

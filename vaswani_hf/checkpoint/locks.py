@@ -1,9 +1,9 @@
 """Provides locks, so that only one process at a time writes to an output file, an output folder or the folder
 of a run.
 
-The lock is a lock of the operating system on an open lock file. The operating system releases the lock when the
-process ends, even if the process is killed. Therefore a killed process leaves no stale lock. The lock file
-contains the name of the process that has the lock. The lock file is deleted when the lock is released.
+The lock is a lock of the operating system on an open lock file. The operating system releases the lock when
+the process ends, even if the process is killed. Therefore a killed process leaves no lock behind. The lock
+file contains the name of the process that has the lock. The lock file is deleted when the lock is released.
 
 The lock file of a run is `.lock` in the output folder of the run. Because the lock file is inside the folder,
 the lock still works if the folder is renamed, or if another process reaches the folder through another path.
@@ -22,14 +22,14 @@ from datetime import datetime
 from pathlib import Path
 
 LOCK_FILE = ".lock"
-# The maximum time to wait for a lock, in seconds. The time is short, because another process should hold the
-# lock only for a moment: while it checks whether the lock is free, or while it ends after it was killed.
+# The maximum time to wait for a lock, in seconds. The time is short, because the wait covers two cases only:
+# another process checks whether the lock is free, or another process was killed and has not ended yet.
 SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 # The file descriptors of the lock files and folders that this process has open. A forked process closes its
-# copies of the file descriptors. Otherwise a data worker that runs longer than its parent would keep the lock
-# of the parent.
+# copies of the file descriptors, because otherwise a data worker that runs longer than its parent would keep
+# the lock of the parent.
 _DESCRIPTORS: set[int] = set()
 # Maps the absolute path of each run folder that this process has locked to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}
@@ -75,7 +75,7 @@ def locked_run(folder: Path) -> Iterator[None]:
 
 def _enter_in_folder(stack: contextlib.ExitStack, folder: Path, sentence: str) -> None:
     """Create the folder of a run and lock the folder. Repeat the creation and the locking if another process
-    deletes the empty folder before it is locked.
+    deletes the empty folder before this process has locked the folder.
     """
     end = time.monotonic() + SECONDS_TO_WAIT
     while True:
@@ -158,8 +158,7 @@ def _acquire(path: Path, sentence: str) -> int | None:
     """Open and lock a lock file, and return the file descriptor. Return None if the file system has no locks
     or this user may not create files in the folder.
     """
-    # Import filelock here, because the import is slow. The command line locks an output only if the output
-    # exists.
+    # Import filelock here, because the import is slow, and many commands lock nothing.
     from filelock import lock_descriptor
 
     # Open the lock file for reading first, because a file that is open for writing prevents a read-only
@@ -206,15 +205,15 @@ def _say_unlocked(path: Path, descriptor: int, error: OSError) -> None:
     reason = f"'{path.parent}' has no locks ({error.strerror}): make sure that no other process writes there"
     print(reason, file=sys.stderr)
     with contextlib.suppress(OSError):
-        # Delete the lock file only if it is empty, because a lock file of another process contains the name
-        # of that process.
+        # Delete the lock file only if the lock file is empty, because another process has written its name
+        # into a lock file that is not empty.
         if os.fstat(descriptor).st_size == 0:
             path.unlink()
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the path still leads to the open lock file. The path leads nowhere or to a new file if
-    the previous holder of the lock has deleted the lock file.
+    """Return True if the path still leads to the open lock file. If the previous holder of the lock has
+    deleted the lock file, the path leads to no file or to a new lock file.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -23,8 +23,8 @@ def write_manifest(
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path.relative_to(folder).as_posix(): path for path in paths}
     for path in files.values():
-        # Write each file to the disk before the manifest is written. Otherwise, after a power failure, the
-        # disk could contain the manifest without the files.
+        # Write each file to the disk before the manifest, because otherwise the disk could contain the
+        # manifest without the files after a power failure.
         if isinstance(path, Path):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -78,10 +78,11 @@ def verify_manifest(folder: Path, names: Iterable[str] | None = None) -> str | N
 
 
 def faults_of(folder: Path, names: Iterable[str] | None = None) -> dict[str, str]:
-    """Compare a checkpoint with its manifest. The result maps file names to descriptions of faults.
+    """Compare a checkpoint with its manifest. The result is a dictionary from the name of a damaged file to a
+    description of the fault.
 
-    Only the manifest and the files in `names` are checked; by default all files are checked. In the result,
-    wrong sizes come before wrong hashes.
+    The function checks the manifest and the files in `names`. By default, the function checks all files. In
+    the result, wrong sizes come before wrong hashes.
     """
     try:
         expected = read_manifest(folder)["files"]

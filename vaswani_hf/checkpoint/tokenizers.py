@@ -46,8 +46,8 @@ def load_tokenizers(
     are the same object.
     """
     name = name or name_or_path
-    # Do not use AutoTokenizer, because it needs a config.json in the folder of the tokenizer, and the
-    # subfolder of the target tokenizer has no config.json.
+    # Do not use AutoTokenizer, because AutoTokenizer needs a config.json in the folder of the tokenizer, and
+    # the subfolder of the target tokenizer has no config.json.
     source_tokenizer = _load_tokenizer(name_or_path, name, **hub_kwargs)
     if not source_tokenizer.init_kwargs.get("separate_vocabs", False):
         return source_tokenizer, source_tokenizer

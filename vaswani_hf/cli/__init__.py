@@ -1,8 +1,8 @@
 """Defines the command `vaswani`: the table of all subcommands, and the function that runs a subcommand.
 
-Each subcommand has a file in this folder. The file of a subcommand defines the class of the options and the
-function `run`. `vaswani --help` imports no file of a subcommand, and a subcommand imports torch and
-transformers only after it has checked its options, because these imports take seconds.
+Each subcommand has a file in the folder `cli/`. The file of a subcommand defines the class of the options and
+the function `run`. `vaswani --help` imports no file of a subcommand, and a subcommand checks its options
+before the import of torch and transformers, because the import takes seconds.
 """
 
 import errno
@@ -67,6 +67,12 @@ def _translate() -> Implementation:
     from . import translate
 
     return translate.TranslateOptions, translate.run
+
+
+def _serve() -> Implementation:
+    from . import serve
+
+    return serve.ServeOptions, serve.run
 
 
 def _parse() -> Implementation:
@@ -168,6 +174,11 @@ COMMANDS = {
         "vaswani translate checkpoints/run --input test.en --output test.de --num_beams 4",
         _translate,
     ),
+    "serve": Command(
+        "translate texts that other programs send over HTTP, with the interface of LibreTranslate",
+        "vaswani serve checkpoints/run --port 5000",
+        _serve,
+    ),
     "parse": Command(
         "write the constituency tree of each sentence as one line of brackets",
         'vaswani parse checkpoints/parser --text "The dog sleeps ."',
@@ -221,17 +232,19 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # If the reader of standard output has not ended, another pipe is broken, for example to a worker process.
+        # If the reader of standard output has not ended, another pipe is broken, for example to a worker
+        # process.
         is_lost = _is_reader_gone()
         if not _discard_lost_output() and not is_lost:
             return _report(error, is_output_lost=False)
-        # The program that reads standard output, such as `head`, has ended. This is no error of the command.
+        # Return 0, because the program that reads standard output, such as `head`, has ended, and the command
+        # has made no error.
         return 0
     except KeyboardInterrupt:
         print("vaswani: interrupted", file=sys.stderr)
         return INTERRUPTED
     except SystemExit:
-        # argparse has printed the help or an error.
+        # Print nothing, because argparse has printed the help or an error.
         _discard_lost_output()
         raise
     except Exception as error:
@@ -259,7 +272,8 @@ def _run(words: list[str]) -> int:
     if verbosity >= 0:
         run(options)
         return 0
-    # Hide all messages of the run. `main` prints errors after this block, when stderr is the real stderr again.
+    # Hide all messages of the run. `main` prints errors after this block, when stderr is the real stderr
+    # again.
     with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
         run(options)
     return 0
@@ -323,7 +337,7 @@ def _open_closed_streams() -> None:
     """Open the null device for each closed standard stream.
 
     Without the null device, the next opened file would get the file descriptor of the closed stream, and
-    prints to this stream would go into the file.
+    messages to the closed stream would be written into the file.
     """
     for number in range(3):
         try:
@@ -349,8 +363,8 @@ def _is_reader_gone() -> bool:
 def _discard_lost_output() -> bool:
     """Flush standard output, and return True if standard output can no longer be written.
 
-    If standard output cannot be written, redirect it to the null device, because Python flushes standard
-    output at exit.
+    If standard output cannot be written, redirect standard output to the null device, because Python flushes
+    standard output at exit.
     """
     try:
         if sys.stdout is not None:
@@ -370,7 +384,8 @@ def _prepare_libraries() -> None:
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar
 
-    # `disable_progress_bar` hides the progress bars of the Hub too, so enable them again.
+    # `disable_progress_bar` hides the progress bars of the Hub too, so enable the progress bars of the Hub
+    # again.
     disable_progress_bar()
     if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()
@@ -400,7 +415,8 @@ def _report(error: Exception, is_output_lost: bool) -> int:
         # Python's message may omit the file name.
         name = f"'{error.filename}'" if error.filename else "A file"
         if error.errno == errno.ENOSPC and error.filename2:
-            # `shutil.copyfile` gives the source in `filename` and the copy, which has no space, in `filename2`.
+            # `shutil.copyfile` gives the source in `filename` and the copy, which has no space, in
+            # `filename2`.
             name = f"'{error.filename2}'"
         if is_output_lost:
             name = "Standard output"
@@ -410,8 +426,8 @@ def _report(error: Exception, is_output_lost: bool) -> int:
     print(f"vaswani: {message}", file=sys.stderr)
     if type(error).__name__ == "InterruptedRunError":
         return INTERRUPTED
-    # A message about a wrong value begins with the option or the recipe key in backticks. A message about a bad
-    # line or a damaged file begins with the line or the file.
+    # A message about a wrong value begins with the option or the recipe key in backticks. A message about a
+    # bad line or a damaged file begins with the line or the file.
     is_wrong_value = isinstance(error, (ValueError, FileNotFoundError, HubError)) and message.startswith("`")
     if isinstance(error, UsageError) or is_wrong_value or is_unknown_name(error):
         return USAGE_ERROR

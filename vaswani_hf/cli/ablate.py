@@ -47,5 +47,5 @@ def run(options: AblateOptions) -> None:
     num_failed = sum(isinstance(result, str) for result in results.values())
     if num_failed:
         raise FailedRunsError(
-            f"{num_failed} of {len(results)} trainings failed; the comparison has their errors."
+            f"{num_failed} of {len(results)} trainings failed; the comparison shows the errors."
         )

@@ -13,8 +13,8 @@ from ..settings.names import suggestion
 from .options import Options, command_line_settings
 from .recipe_keys import read_rows
 
-# The help lists the options in these groups. An option that none of the following tuples names is in "input
-# and output".
+# The help lists the options in these groups. An option that is in none of the following tuples belongs to the
+# group "input and output".
 GROUPS = ("input and output", "search", "sampling", "computing")
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
 _SEARCH = (*DECODING_SETTINGS, "split_sentences", "repetition_guard", "ensemble", "teacher")
@@ -29,8 +29,8 @@ def parse_words(
 ) -> tuple[dict[str, Any], int]:
     """Parse the words of a command line.
 
-    The keys of the first result are the field names of the options. The second result is the verbosity: -1 for
-    `--quiet`, 1 for `--verbose`, else 0.
+    The keys of the first result are the field names of the options. The second result is the verbosity: -1
+    for `--quiet`, 1 for `--verbose`, else 0.
     """
     has_recipe_keys = "overrides" in options.model_fields
     parser = make_parser(name, help, example, options)
@@ -60,7 +60,8 @@ def make_parser(name: str, help: str, example: str, options: type[Options]) -> "
         description=f"{help[:1].upper()}{help[1:]}.",
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # An abbreviated option could become ambiguous in the next version.
+        # Do not allow abbreviated options, because an abbreviation could become ambiguous in the next
+        # version.
         allow_abbrev=False,
     )
     add_options(parser, options)
@@ -89,8 +90,8 @@ class CommandParser(argparse.ArgumentParser):
     """A subclass of `argparse.ArgumentParser` that reports an error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one sentence and end the process. The method of argparse would print all options before the
-        error.
+        """Print one sentence and end the process. This method replaces the method of argparse, because the
+        method of argparse prints all options before the error.
         """
         self.exit(2, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
 

@@ -1,10 +1,10 @@
 """`vaswani distill`: translates the training sources of a recipe with a teacher model, to train a student
 model.
 
-This is sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the student is
-trained on the translations that the teacher's search finds. Each line of the output is one sentence pair in
-JSON. The key `pair` is the number of the training pair from which the source sentence comes. The first line
-also has the key `distillation`, with the names of the teachers and the search settings.
+The command does sequence-level knowledge distillation (Kim & Rush 2016, arXiv 1606.07947, Section 3.2): the
+student is trained on the translations that the teacher's search finds. Each line of the output is one
+sentence pair in JSON. The key `pair` is the number of the training pair from which the source sentence comes.
+The first line also has the key `distillation`, with the names of the teachers and the search settings.
 """
 
 import fnmatch
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "num_return_sequences", "on_error")
-# Each output file begins with these bytes. `--resume` uses the bytes to recognise a file that `vaswani
-# distill` wrote.
+# The first bytes of each output file. `--resume` compares the beginning of a file with these bytes to
+# recognise a file that `vaswani distill` wrote.
 _BEGINNING = b'{"distillation": '
 
 
@@ -137,8 +137,8 @@ def _languages_of(recipe: Any) -> tuple[str, str]:
     languages = (recipe.data.source_language, recipe.data.target_language)
     if languages[0] == languages[1]:
         raise ValueError(
-            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but they name "
-            "the two sides of a pair in `--output`; give one of the two languages another name."
+            f"`data.source_language` and `data.target_language` are both {languages[0]!r}, but the "
+            "languages name the two sides of a pair in `--output`; give one of the two languages another name."
         )
     return languages
 
@@ -162,7 +162,8 @@ def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> st
     if len(tags) > 1:
         raise ValueError(
             "`--teacher` must name models that were all trained on both directions or all on one direction, "
-            f"but of {', '.join(options.teacher)} some were trained on both directions and some on one; leave some out."
+            f"but of {', '.join(options.teacher)} some models were trained on both directions and some models on "
+            "one direction; leave some models out."
         )
     return tags.pop()
 
@@ -220,7 +221,7 @@ def _finished_part(path: str) -> tuple[int, int, dict[str, Any] | None]:
             if number == 1 and line[: len(_BEGINNING)] != _BEGINNING[: len(line)]:
                 raise ValueError(
                     f"`--resume` continues a file that `vaswani distill` wrote, but {path} does not begin "
-                    "like such a file; give another name, or delete the file."
+                    "like a file of `vaswani distill`; give another name, or delete the file."
                 )
             if not line.endswith(b"\n"):
                 break

@@ -40,7 +40,7 @@ _WITH_TREES = (
     "output",
     *SEARCH,
 )
-# If a file of translations or trees is scored, these options have no effect, because no model runs.
+# The options that have no effect if a file of translations or trees is scored, because no model runs.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
 # The options whose default values come from the section `evaluation` of the checkpoint's recipe.
 _SCORING = ("tokenize", "lowercase")
@@ -219,7 +219,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         inputs |= {
             f"--compare {name}" if self.compare else "model": name for name in systems if _is_file(name)
         }
-        # Check standard output (None) too, because the user may have redirected it to one of the input files.
+        # Check standard output (None) too, because the user may have redirected standard output to one of the
+        # input files.
         for output, option in ((None, ""), (self.output, "--output"), (self.picture, "--picture")):
             check_output(output, inputs, option=option)
 
@@ -307,7 +308,8 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     for name in filter(_is_file, options.systems):
         finished[name] = _stripped_lines(name)
         check_equally_many("lines", source, len(sources), name, len(finished[name]))
-    # This dictionary contains the recipe that is stored with each checkpoint.
+    # The keys are the systems that are checkpoints, and the values are the recipes that are stored with the
+    # checkpoints.
     records: dict[str, Any] = {}
     models = [name for name in options.systems if name not in finished]
     for name in models:
@@ -400,9 +402,9 @@ def _score_one(
     """Return the scores of one system, the translations of the system, and a function that formats the scores
     as text.
 
-    `record` is the recipe of the checkpoint. The task of this recipe determines the metrics.
-    `--split_compounds` always means BLEU. A file of outputs is scored as translations, because a file does
-    not name its task.
+    `record` is the recipe of the checkpoint. The task of the recipe determines the metrics. With
+    `--split_compounds`, the function scores the outputs as translations. A file of outputs is scored as
+    translations, because a file does not name its task.
     """
     from ..evaluation.bleu import score_translations
     from ..evaluation.evaluate import translate_and_measure

@@ -17,7 +17,8 @@ class ImportOptions(Options):
     error that lists all formats"""
     timescales: Literal["paper", "tensor2tensor"] | None = None
     """the timescales of the sinusoids, if they differ from the timescales that the original's library uses;
-    tensor2tensor for OPUS-MT models, because Marian trained them with the timescales of tensor2tensor"""
+    tensor2tensor for OPUS-MT models, because Marian trained the OPUS-MT models with the timescales of
+    tensor2tensor"""
     vocabularies: list[str] = []
     """one joint vocabulary file, or the source and the target vocabulary file, if the checkpoint does not
     contain the vocabularies"""

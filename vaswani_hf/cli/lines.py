@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +97,8 @@ def translate_remaining(
 def report_bad_lines(
     translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
 ) -> Iterator[Any]:
-    """Yield the translations, and report skipped lines on stderr. The first translation belongs to line `done
-    + 1` of `place`.
+    """Yield the translations, and report skipped lines on stderr. The first translation is the translation of
+    line `done + 1` of `place`.
     """
     number = done
     num_skipped = 0
@@ -198,15 +198,4 @@ def json_line(record: dict[str, Any]) -> bytes:
 
 def translation_as_json(translation: "str | Translation") -> bytes:
     """Format a translation as a line of JSON, without token ids and without fields whose value is None."""
-    record = {"text": translation} if isinstance(translation, str) else asdict(translation)
-    return json_line(_rounded(record))
-
-
-def _rounded(value: Any) -> Any:
-    """Round all numbers in a value to six decimals, because float32 is not more precise."""
-    if isinstance(value, float):
-        return round(value, 6)
-    if isinstance(value, dict):
-        fields = {name: entry for name, entry in value.items() if entry is not None and name != "token_ids"}
-        return {name: _rounded(entry) for name, entry in fields.items()}
-    return [_rounded(entry) for entry in value] if isinstance(value, list) else value
+    return json_line({"text": translation} if isinstance(translation, str) else translation.as_dict())

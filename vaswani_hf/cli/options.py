@@ -203,8 +203,8 @@ class WorkerOptions(ComputingOptions):
         return self
 
     def loader(self, load: Callable[..., Any], model: str, ensemble: Sequence[str] = ()) -> functools.partial:
-        """Create a function without arguments that loads the translator. Each worker process calls this
-        function.
+        """Create a function without arguments that loads the translator, so that each worker process can load
+        its translator.
         """
         device = "cpu" if self.workers > 1 else self.device
         return functools.partial(load, model, device, ensemble=tuple(ensemble), **self.precision)

@@ -20,7 +20,7 @@ class OutputError(OSError):
 class LineOutput:
     """Writes complete lines to standard output, or to a file without buffering.
 
-    The errors have the form "<name> cannot be written (<reason>); <remedy>."
+    The messages of the errors have the form "<name> cannot be written (<reason>); <remedy>."
     """
 
     def __init__(self, stream: BinaryIO, name: str, remedy: str):
@@ -82,8 +82,9 @@ def check_output(
         path: The path of the output. None means standard output.
         inputs: The files that the command reads. The keys are the names of options. None means standard
             input.
-        resume: True if the command continues an existing file. None if the command has no option `--resume`.
-        option: The name of the option that names the output. Error messages name this option.
+        resume: True if the command continues an existing file, False if the command writes a new file. None
+            if the command has no option `--resume`.
+        option: The name of the option that names the output. Error messages contain this name.
     """
     output = _identity(sys.stdout if path is None else path)
     for name, source in inputs.items():

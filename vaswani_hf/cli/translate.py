@@ -150,8 +150,8 @@ def settings_of(options: Any, **more: Any) -> TranslationOptions:
     """Create the translation options. If the user types the texts and does not give `--window`, each text is
     translated as soon as it is typed.
 
-    Input from a file is read in windows of many lines. Large windows are faster, because the lines of a window
-    are sorted into batches of similar length.
+    Input from a file is read in windows of many lines. Large windows are faster, because the lines of a
+    window are sorted into batches of similar length.
     """
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
     if "window" not in options.model_fields_set and is_typed_by_user(options.text, options.input):
@@ -169,7 +169,7 @@ def translate_texts(
     request.
     """
     if is_typed_by_user(options.text, options.input):
-        # Start no worker processes, because they would wait for each other's lines.
+        # Start no worker processes, because worker processes would wait for the lines that the user types.
         options = options.replace(workers=1)
     skips = chosen.on_error == "skip"
     requests = CountedRequests(_requests(options, read))
@@ -187,7 +187,7 @@ def translate_texts(
             )
         if requests.num_read < done:
             raise ValueError(_more_lines(options, done))
-        # If an earlier run wrote all complete lines and an incomplete last line, this write deletes the
+        # If an earlier run wrote all complete lines and an incomplete last line, the first write deletes the
         # incomplete line.
         file.write(b"")
 
@@ -230,7 +230,7 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
     if not isinstance(phrases, list) or not all(
         isinstance(phrase, str) and phrase.strip() for phrase in phrases
     ):
-        raise ValueError(f"{place} must have a list of phrases as `must_contain`, none of them empty.")
+        raise ValueError(f"{place} must have a list of phrases that are not empty as `must_contain`.")
     for part in (row["text"], prefix, *phrases):
         refuse_lone_surrogates(part, place)
     return Request(row["text"], prefix, tuple(phrases))

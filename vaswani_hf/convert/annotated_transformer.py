@@ -1,12 +1,12 @@
 """Imports a state dict of "The Annotated Transformer" of Harvard NLP.
 
 The differences from the paper: pre-norm with a LayerNorm at the end of each stack; biases in the attention;
-an output projection with a bias. The LayerNorm of the original divides by the
-unbiased standard deviation plus 1e-6. The LayerNorm of PyTorch divides by the root of the biased variance. The
-biased deviation is sqrt((D - 1) / D) times the unbiased deviation, so the weight of the LayerNorm is multiplied
-by this factor.
+an output projection with a bias. The LayerNorm of the original divides by the unbiased standard deviation
+plus 1e-6. The LayerNorm of PyTorch divides by the square root of the biased variance. The biased standard
+deviation is sqrt((D - 1) / D) times the unbiased standard deviation, so the import multiplies the weight of
+the LayerNorm by sqrt((D - 1) / D). D is the model width.
 
-The state dict lacks the number of heads. The file of `--config` gives the number.
+The state dict lacks the number of heads. The file of `--config` gives the number of heads.
 """
 
 import re
@@ -24,13 +24,17 @@ from .weights import WeightNames, shared_weights, sizes, timescales_of
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
 _TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
-# The original adds 1e-6 to the deviation. The number changes outputs by less than one part in 100,000 if the deviation
-# is above 0.1. LayerNorm of PyTorch adds another number to the variance. Choose a number without effect.
+# LayerNorm of PyTorch adds this number to the variance. The original adds nothing to the variance, so the
+# number is so small that it has no effect. The original adds 1e-6 to the standard deviation. The import
+# ignores the 1e-6, because 1e-6 changes outputs by less than one part in 100,000 if the standard deviation is
+# above 0.1.
 _LAYER_NORM_EPS = 1e-12
 
 
 class AnnotatedTransformerFacts(Settings):
-    """The facts that a state dict of the Annotated Transformer lacks. The defaults are those of the book."""
+    """The facts that a state dict of the Annotated Transformer lacks. The defaults are the values in "The
+    Annotated Transformer".
+    """
 
     h: int = Field(ge=1)
     """the number of heads"""
@@ -77,7 +81,7 @@ def recognise_annotated_transformer(path: Path) -> bool:
 
 
 def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
-    """Read a state dict of the book's `EncoderDecoder`."""
+    """Read a state dict of the class `EncoderDecoder` of "The Annotated Transformer"."""
     facts = load_facts(options.config, AnnotatedTransformerFacts, _TITLE)
     state = load_state_dict(path, _FIRST_WEIGHT)
     _refuse_other_positions(state)
@@ -89,7 +93,7 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
             own[name] = own[name] * ((d_model - 1) / d_model) ** 0.5
     source = own["model.encoder.embed_tokens.weight"]
     target = own["model.decoder.embed_tokens.weight"]
-    # Readers of the book may have tied the weights. The state dict does not say whether weights are tied.
+    # Compare the weights, because the state dict does not say whether the user has tied the weights.
     weight_fields = shared_weights(
         own, torch.equal(source, target), torch.equal(target, own["lm_head.weight"])
     )

@@ -6,7 +6,8 @@ Vaswani checkpoints. The CTranslate2 model differs from the checkpoint in three 
 
 - The sinusoids are stored as a table, because CTranslate2 computes sinusoids in a different order: all sines,
   then all cosines, and positions from 1.
-- A bias of the output projection gives the padding class a logit so low that its probability is 0.
+- A bias of the output projection gives the padding class a logit so low that the probability of the class is
+0.
 - In CTranslate2, keys and values have the same width. If `d_k` and `d_v` differ, the narrower projections are
   padded with zeros.
 """
@@ -72,8 +73,8 @@ class VaswaniLoader(BartLoader):
             pre_norm=config.has_final_norm(is_decoder=False),
             activation=activation,
         )
-        # The class creates the LayerNorm after the last layer only with `pre_norm`. CTranslate2 applies this
-        # LayerNorm in both norm positions.
+        # The specification class creates the LayerNorm after the last layer only with `pre_norm`. CTranslate2
+        # applies this LayerNorm in both norm positions.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
         # CTranslate2 returns the attention weights of the last layer (-1), averaged over all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}

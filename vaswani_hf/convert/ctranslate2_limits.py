@@ -7,7 +7,7 @@ from ..model.extension_vaswani import POSITION_ENCODINGS
 from .formats import Expressible, Limit, needs_end_token, needs_start_token
 from .simplify import SCALED_DOT_LIMITS
 
-# Maps the names of activations in transformers to their names in CTranslate2.
+# Maps the names of activations in transformers to the names in CTranslate2.
 ACTIVATIONS = {
     "gelu": "GELU",
     "gelu_fast": "GELUTanh",
@@ -26,13 +26,13 @@ ACTIVATIONS = {
 def _known_activation(config: VaswaniConfig) -> str | None:
     if config.activation_function in ACTIVATIONS:
         return None
-    return f"it has only {', '.join(sorted(ACTIVATIONS))}"
+    return f"CTranslate2 has only {', '.join(sorted(ACTIVATIONS))}"
 
 
 def _built_in_positions(config: VaswaniConfig) -> str | None:
     if config.position_embedding in POSITION_ENCODINGS.built_in:
         return None
-    return f"it has only {', '.join(POSITION_ENCODINGS.built_in)}"
+    return f"CTranslate2 has only {', '.join(POSITION_ENCODINGS.built_in)}"
 
 
 _LIMITS: dict[str, Limit] = {

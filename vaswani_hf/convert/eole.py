@@ -1,12 +1,13 @@
 """Imports models of Eole: a folder with config.json, vocab.json and `model.*.safetensors`.
 
-The differences from the paper: pre-norm with a LayerNorm at the end of each stack; an output projection with a
-bias. Embeddings are multiplied by sqrt(d_model) only with sinusoids. "SinusoidalInterleaved" are the paper's
-sinusoids, and "SinusoidalConcat" are tensor2tensor's sinusoids with all sines in the first half. A source text
+The differences from the paper: pre-norm with a LayerNorm at the end of each stack; an output projection with
+a bias. Embeddings are multiplied by sqrt(d_model) only with sinusoids. "SinusoidalInterleaved" means the
+paper's sinusoids, and "SinusoidalConcat" means tensor2tensor's sinusoids with all sines in the first half of
+the features. A source text
 has no `</s>`.
 
-config.json has only the values that differ from Eole's defaults. A value of "encoder" or "decoder" replaces the
-value of the model.
+config.json has only the values that differ from Eole's defaults. A value in the section "encoder" or
+"decoder" of config.json replaces the value of the model for this stack.
 """
 
 from collections.abc import Mapping
@@ -48,30 +49,30 @@ _ACTIVATIONS = {
 }
 # For each field of a stack, Eole's default and the reason for refusing other values.
 _REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
-    "parallel_residual": (False, "the sub-layers follow one another"),
-    "ffn_layernorm": (False, "a sub-layer has one LayerNorm"),
-    "query_norm": (False, "queries have no LayerNorm"),
-    "key_norm": (False, "keys have no LayerNorm"),
-    "value_norm": (False, "values have no LayerNorm"),
-    "q_gating": (False, "queries have no gate"),
-    "attn_scaling": (None, "scores are divided by the root of the width of a head"),
-    "head_dim": (None, "the heads share the width of the model"),
-    "sliding_window": (0, "the window of the decoder has another meaning"),
-    "relative_positions_buckets": (0, "positions must be absolute"),
-    "num_experts": (0, "a layer has one feed-forward network"),
-    "layer_types": (None, "all layers have the same type"),
+    "parallel_residual": (False, "this package computes the sub-layers one after the other"),
+    "ffn_layernorm": (False, "this package has one LayerNorm per sub-layer"),
+    "query_norm": (False, "this package has no LayerNorm for queries"),
+    "key_norm": (False, "this package has no LayerNorm for keys"),
+    "value_norm": (False, "this package has no LayerNorm for values"),
+    "q_gating": (False, "this package has no gate for queries"),
+    "attn_scaling": (None, "this package divides scores by the square root of the width of a head"),
+    "head_dim": (None, "only heads of the width d_model / number of heads can be imported"),
+    "sliding_window": (0, "the sliding window differs from `attention_window` of this package"),
+    "relative_positions_buckets": (0, "only absolute positions can be imported"),
+    "num_experts": (0, "this package has one feed-forward network per layer"),
+    "layer_types": (None, "all layers must have the same type"),
     "encoder_layer_style": ("standard", "the encoder must be pre-norm"),
-    "final_encoder_layer_norm": (True, "both stacks end with a LayerNorm"),
+    "final_encoder_layer_norm": (True, "both stacks must end with a LayerNorm"),
 }
 _REQUIRED_OF_MODEL: dict[str, tuple[Any, str]] = {
-    "generator_function": ("softmax", "the output is a softmax"),
-    "add_estimator": (False, "the model has no output for the quality of a translation"),
-    "left_pad": (False, "padding is on the right"),
+    "generator_function": ("softmax", "only a softmax over the vocabulary can be imported"),
+    "add_estimator": (False, "this package has no output that estimates the quality of a translation"),
+    "left_pad": (False, "only padding on the right can be imported"),
 }
 _REQUIRED_OF_EMBEDDINGS: dict[str, tuple[Any, str]] = {
-    "embedding_type": ("standard", "embeddings have no LayerNorm"),
-    "normalize": (False, "only embeddings with sinusoids are scaled"),
-    "position_shift": (0, "learned positions are counted from 0"),
+    "embedding_type": ("standard", "this package has no LayerNorm for embeddings"),
+    "normalize": (False, "only embeddings with sinusoids can be scaled"),
+    "position_shift": (0, "learned positions must be counted from 0"),
 }
 
 
@@ -129,7 +130,7 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     embeddings = {**model, **(model.get("embeddings") or {})}
     positions = embeddings.get("position_encoding_type", "SinusoidalInterleaved")
     if positions not in (*_SINUSOIDS, "Learned", None):
-        refuse("position_encoding_type", positions, "positions must be absolute")
+        refuse("position_encoding_type", positions, "only absolute positions can be imported")
     state = _state(path)
     own = NAMES.to_ours(state, _TITLE)
     tables = {stack: state[name] for stack, name in _TABLES.items() if name in state}
@@ -174,7 +175,9 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
 
 
 def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> Any:
-    """The value of a field of a stack: from the stack, or else from the model."""
+    """Return the value of a field for a stack: the value in the section of the stack, or else the value of
+    the model.
+    """
     return (model.get(stack) or {}).get(field, model.get(field, default))
 
 
@@ -189,20 +192,20 @@ def _refuse_others(model: Mapping[str, Any]) -> None:
         kind = f"{stack}_type"
         default = "transformer" if model.get("architecture") == "transformer" else "rnn"
         require(
-            kind, _value(model, stack, kind, default), "transformer", "only the Transformer can be expressed"
+            kind, _value(model, stack, kind, default), "transformer", "only a Transformer can be imported"
         )
         for field, (value, reason) in _REQUIRED_OF_STACK.items():
             require(field, _value(model, stack, field, value), value, reason)
         norm = _value(model, stack, "layer_norm", "standard")
         if norm not in ("standard", "standardFP32"):
-            refuse("layer_norm", norm, "only LayerNorm can be expressed")
+            refuse("layer_norm", norm, "only LayerNorm can be imported")
         heads = _value(model, stack, "heads", 8)
         num_kv = _value(model, stack, "heads_kv", None)
         if num_kv not in (None, heads):
-            refuse("heads_kv", num_kv, "each head has keys and values of its own")
+            refuse("heads_kv", num_kv, "this package has separate keys and values for each head")
         activation = _value(model, stack, "mlp_activation_fn", "relu")
         if activation not in _ACTIVATIONS:
-            refuse("mlp_activation_fn", activation, "the feed-forward network has no gate")
+            refuse("mlp_activation_fn", activation, "this package has no gate in the feed-forward network")
     defaults: dict[str, Any] = {"norm_eps": 1e-5, "mlp_activation_fn": "relu"}
     for field, default in defaults.items():
         of_encoder, of_decoder = (_value(model, stack, field, default) for stack in _STACKS)
@@ -210,7 +213,7 @@ def _refuse_others(model: Mapping[str, Any]) -> None:
 
 
 def _state(path: Path) -> dict[str, torch.Tensor]:
-    """The float32 weights of all shards."""
+    """Return the float32 weights of all shards."""
     state: dict[str, torch.Tensor] = {}
     for file in sorted(path.glob(_WEIGHT_FILES)):
         state.update(load_file(file))
@@ -220,7 +223,7 @@ def _state(path: Path) -> dict[str, torch.Tensor]:
         )
     for name, tensor in state.items():
         if name.endswith(".layer_scalar") and bool((tensor != 1).any()):
-            refuse(name, tensor.tolist(), "the outputs of a layer are not scaled")
+            refuse(name, tensor.tolist(), "this package does not scale the outputs of a layer")
     return {name: tensor.float() for name, tensor in state.items()}
 
 

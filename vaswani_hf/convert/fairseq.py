@@ -1,7 +1,8 @@
 """Imports the `.pt` files of fairseq: the architecture `transformer` and its sizes, such as `_wmt_en_de_big`.
 
 The settings are an argparse.Namespace in `args` (old files), or a dict or an OmegaConf object in `cfg` (new
-files). The file has no vocabularies: the files dict.LANGUAGE.txt in the same folder list the tokens from id 4.
+files). The file has no vocabularies: the files dict.LANGUAGE.txt in the same folder list the tokens from id
+4.
 
 The differences from the paper: the attention projections have biases; the sinusoids have the timescales of
 tensor2tensor, with all sines in the first half of the features; the first token has the position 2; the
@@ -28,7 +29,7 @@ _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BOS, _PAD, _EOS, _UNK = range(4)
 
 _NODES = ("AnyNode", "StringNode", "IntegerNode", "FloatNode", "BooleanNode")
-# OmegaConf objects name the classes of the sections of the settings.
+# The classes of the sections of the settings. OmegaConf objects contain the names of these classes.
 _SECTIONS = """
     CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
     GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
@@ -95,13 +96,14 @@ def _names() -> WeightNames:
                 for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
                     name = f"{attention}.{part}.{kind}"
                     names[f"{layer}.{name}"] = f"{own}.{name}"
-                # Files of the oldest versions have one joint projection.
+                # Files of the oldest fairseq versions have one joint projection for queries, keys and values.
                 joint = tuple(f"{own}.{attention}.{part}_proj.{kind}" for part in "qkv")
                 names[f"{layer}.{attention}.in_proj_{kind}"] = joint
             for part in ("fc1", "fc2", *norms):
                 names[f"{layer}.{part}.{kind}"] = f"{own}.{part}.{kind}"
             names[f"{stack}.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
-        # Version 0.12 has copies of the encoder's weights for a fast path. In training, the copies stay zero.
+        # Ignore the copies of the encoder's weights that fairseq 0.12 stores for a fast path. Training does
+        # not change the copies.
         for copy in ("in_proj", "out_proj", "fc1", "fc2"):
             ignored += [f"encoder.layers.{{}}.{copy}_{kind}" for kind in ("weight", "bias")]
         names[f"{stack}.embed_tokens.weight"] = f"model.{stack}.embed_tokens.weight"
@@ -130,7 +132,7 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
     loaded = load_weights(file, _CLASSES)
     if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), dict):
         raise ValueError(
-            f"'{file.name}' has no entry `model`, so it is no checkpoint of fairseq; name another."
+            f"'{file.name}' has no entry `model`, so it is no checkpoint of fairseq; name another file."
         )
     settings = _settings(loaded)
     _refuse_others(settings)
@@ -149,7 +151,7 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
             pad_token_id=_PAD,
             eos_token_id=_EOS,
             decoder_start_token_id=_EOS,
-            # The defaults of fairseq-generate.
+            # Use the defaults of fairseq-generate.
             num_beams=5,
             max_length=200,
         ),
@@ -160,7 +162,9 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
 
 
 def _settings(loaded: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the model and of the task, in one dict with the names of the command line."""
+    """Return the settings of the model and of the task in one dict. The keys are the names on the command
+    line of fairseq.
+    """
     if loaded.get("args") is not None:
         return _plain(loaded["args"])
     cfg = _plain(loaded.get("cfg"))
@@ -169,7 +173,7 @@ def _settings(loaded: Mapping[str, Any]) -> dict[str, Any]:
     task = cfg.get("task") or {}
     settings = {**task, **cfg["model"]}
     for stack in ("encoder", "decoder"):
-        # Newer configs have one section for each stack.
+        # In newer versions, the settings have one section for each stack.
         section = settings.pop(stack, None) or {}
         settings |= {f"{stack}_{name}": value for name, value in section.items()}
     return settings
@@ -194,23 +198,27 @@ def _plain(value: Any) -> Any:
 def _refuse_others(settings: Mapping[str, Any]) -> None:
     arch = settings.get("arch") or settings.get("_name") or "transformer"
     if not arch.startswith("transformer") or arch.startswith("transformer_lm"):
-        refuse("arch", arch, "only the architecture transformer with an encoder and a decoder is expressed")
+        refuse(
+            "arch", arch, "only the architecture `transformer` with an encoder and a decoder can be imported"
+        )
     for name, (value, reason) in _REQUIRED.items():
-        # Old files lack settings of newer versions.
+        # A missing setting is allowed, because old files lack settings of newer versions.
         require(name, settings.get(name, value) or value, value, f"in a model of this package {reason}")
     width = settings.get("encoder_embed_dim")
     for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
-        require(name, settings.get(name) or width, width, f"both stacks have the width {width}")
+        require(name, settings.get(name) or width, width, f"both stacks must have the width {width}")
     is_learned = settings.get("encoder_learned_pos", False)
-    reason = f"`encoder_learned_pos` is {is_learned}, and both stacks have the same kind of positions"
+    reason = f"`encoder_learned_pos` is {is_learned}, and both stacks must have the same kind of positions"
     require("decoder_learned_pos", settings.get("decoder_learned_pos", False), is_learned, reason)
     activation = settings.get("activation_fn", "relu")
     if activation not in _ACTIVATIONS:
-        refuse("activation_fn", activation, f"only {', '.join(_ACTIVATIONS)} are expressed")
+        refuse("activation_fn", activation, f"only {', '.join(_ACTIVATIONS)} can be imported")
 
 
 def _renamed(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Rename the LayerNorms of the oldest fairseq versions: numbers replace the names in these versions."""
+    """Rename the LayerNorms of files of the oldest fairseq versions, because these files have numbers in
+    place of the names.
+    """
     numbered = {
         "encoder": ("self_attn_layer_norm", "final_layer_norm"),
         "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
@@ -224,7 +232,7 @@ def _renamed(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> VaswaniConfig:
-    """The config of the model. Add the shared embedding to `state` if both embeddings are equal."""
+    """Return the config of the model. Add the shared embedding to `state` if both embeddings are equal."""
     missing = [name for name in _SIZES if settings.get(name) is None]
     if missing:
         raise ValueError(f"The settings lack `{missing[0]}`; take a file that fairseq-train wrote.")
@@ -236,7 +244,7 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
     norms = [
         "pre" if settings.get(f"{stack}_normalize_before") else "post" for stack in ("encoder", "decoder")
     ]
-    # The oldest versions have no LayerNorm after the last layer of a pre-norm stack.
+    # Models of the oldest fairseq versions have no LayerNorm after the last layer of a pre-norm stack.
     final_norms = [f"model.{stack}.layer_norm.weight" in state for stack in ("encoder", "decoder")]
     if norms[0] == norms[1] and final_norms[0] != final_norms[1]:
         refuse(
@@ -300,9 +308,14 @@ def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> di
     if config.position_embedding == "learned":
         tables = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
         lengths = [len(state[name]) - _PAD - 1 for name in tables]
-        require("max_target_positions", lengths[1], lengths[0], "both tables of positions have one length")
+        require(
+            "max_target_positions",
+            lengths[1],
+            lengths[0],
+            "both tables of positions must have the same length",
+        )
         for name in tables:
-            # The first token has the position 2.
+            # Leave out the first rows, because the first token of a text has the position 2.
             state[name] = state[name][_PAD + 1 :]
     return state
 
@@ -319,7 +332,7 @@ def _tokenizers(
     languages = [settings.get("source_lang"), settings.get("target_lang")]
     files = [folder / f"dict.{language}.txt" for language in languages]
     if options.vocabularies:
-        # One file is a joint vocabulary.
+        # A single file is a joint vocabulary of both languages.
         files = [options.vocabularies[0], options.vocabularies[-1]]
     elif not all(file.is_file() for file in files):
         names = " and ".join(sorted({file.name for file in files}))
@@ -329,7 +342,8 @@ def _tokenizers(
     tokenizers = []
     for file, size in zip(files, sizes, strict=True):
         ids = _read_vocabulary(file)
-        # Very old versions pad the vocabulary with the tokens madeupword0000 and so on, and list these tokens.
+        # Very old fairseq versions pad the vocabulary with tokens such as madeupword0000, and list these
+        # tokens in the dictionary file.
         require(f"tokens of {file.name}", len(ids), size, f"the model has {size:,} tokens")
         tokenizer = _word_tokenizer(ids)
         if len(models) == 1:
@@ -341,12 +355,12 @@ def _tokenizers(
         target = source
     if len(models) == 1:
         return (source, target), []
-    note = "The tokenizers split texts at spaces: tokenize and segment texts as for the training of the original."
+    note = "The tokenizers split texts at spaces: tokenize and segment your texts as for the training of the original."
     return (source, target), [note]
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    """The ids of the tokens in a dictionary file. Each line has a token and a count."""
+    """Return the ids of the tokens in a dictionary file. Each line of the file has a token and a count."""
     ids = {token: number for number, token in enumerate(_SPECIAL_TOKENS)}
     try:
         text = path.read_text(encoding="utf-8")
@@ -366,13 +380,16 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _word_tokenizer(ids: dict[str, int]) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that splits texts at spaces, and joins tokens that end with `@@` to the next token."""
+    """Create a tokenizer that splits texts at spaces, and joins tokens that end with `@@` to the next
+    token.
+    """
     backend = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.post_processor = processors.TemplateProcessing(
         single=["$A", "</s>"], pair=["$A", "$B", "</s>"], special_tokens=[("</s>", _EOS)]
     )
-    # The first decoder adds spaces between tokens. Its prefix never occurs in text.
+    # The WordPiece decoder adds a space before each token that does not begin with the prefix. The prefix
+    # never occurs in text, so the decoder adds a space before each token.
     backend.decoder = decoders.Sequence(
         [
             decoders.WordPiece(prefix="\ue000", cleanup=False),

@@ -32,7 +32,8 @@ FIELDS_OF_TRAINING = frozenset([*FREE_FIELDS, "initializer_range"])
 ALL_FIELDS = frozenset(inspect.get_annotations(VaswaniConfig))
 
 # Rounding differences are smaller than the tolerance, because another order of float32 sums changes logits by
-# about 1e-6. Errors are larger than the tolerance, because wrong weights change logits by more than 1e-2.
+# about 1e-6. An export with a wrong weight differs by more than the tolerance, because a wrong weight changes
+# logits by more than 1e-2.
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
@@ -50,13 +51,17 @@ def only(name: str, value: Any, reason: str) -> Limit:
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
-    """Check that a config has a start token, because the decoder of some formats needs a start token."""
-    return "it starts from a token" if decoder_start_token_id(config) is None else None
+    """Return the reason for a refusal if a config has no start token, because the decoder of some formats
+    needs a start token.
+    """
+    return "the decoder of the format needs a start token" if decoder_start_token_id(config) is None else None
 
 
 def needs_end_token(config: VaswaniConfig) -> str | None:
-    """Check that a config has an end token, because the search of some formats needs an end token."""
-    return "its search needs an end token" if config.eos_token_id is None else None
+    """Return the reason for a refusal if a config has no end token, because the search of some formats needs
+    an end token.
+    """
+    return "the search of the format needs an end token" if config.eos_token_id is None else None
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Expressible:
             if name in self.limits:
                 reason = self.limits[name](config)
             elif name not in self.fields | FIELDS_OF_TRAINING and value != default:
-                reason = f"it has only {default!r}"
+                reason = f"{self.title} supports only {default!r}"
             if reason is not None:
                 raise ValueError(f"`{name}` is {value!r}, which {self.title} cannot express: {reason}.")
 
@@ -159,7 +164,7 @@ class Format:
         needs_tokenizers (bool): True if the format stores the vocabularies. If True, a checkpoint
             without tokenizers cannot be exported.
         keeps_recipe (bool): True if the recipe is written into the folder, without private paths. `vaswani
-            distill` reads the languages from this recipe.
+            distill` reads the languages from the written recipe.
         engine (type, optional): The class that runs an exported folder. None if this package cannot run the
             format.
         describe (function, optional): Writes the files that name the model, its languages and its licence,
@@ -216,11 +221,11 @@ def report(what: str, difference: float, tolerance: float | None = TOLERANCE) ->
     """
     if math.isnan(difference):
         raise ValueError(
-            f"The {what} and the checkpoint's must be numbers, but some are not; nothing was written."
+            f"The {what} and of the checkpoint must be numbers, but some are NaN; nothing was written."
         )
     if tolerance is not None and difference > tolerance:
         raise ValueError(
-            f"The largest difference between the {what} and the checkpoint's must be at most {tolerance:g}, but is "
+            f"The largest difference between the {what} and of the checkpoint must be at most {tolerance:g}, but is "
             f"{difference:.2g}; nothing was written."
         )
-    return f"Largest difference between the {what} and the checkpoint's on sample inputs: {difference:.2g}."
+    return f"Largest difference between the {what} and of the checkpoint on sample inputs: {difference:.2g}."

@@ -1,9 +1,11 @@
-"""Imports the FSMT models and the M2M100 models of transformers. Both are models of fairseq.
+"""Imports the FSMT models and the M2M100 models of transformers. Both kinds of models were trained with
+fairseq.
 
-FSMT (`facebook/wmt19-*`) is post-norm, and has a source and a target vocabulary. M2M100 (NLLB too) is
-pre-norm, and has one vocabulary for all languages. Both differ from the paper in these points: the attention
-projections have biases; the sinusoids have the timescales of tensor2tensor, with all sines in the first half
-of the features; the first token has the position `pad_token_id` + 1; the decoder starts from `</s>`.
+FSMT (`facebook/wmt19-*`) is post-norm, and has a source and a target vocabulary. M2M100 (also NLLB) is
+pre-norm, and has one vocabulary for all languages. FSMT and M2M100 differ from the paper in four points: the
+attention projections have biases; the sinusoids have the timescales of tensor2tensor, with all sines in the
+first half of the features; the first token has the position `pad_token_id` + 1; the decoder starts from
+`</s>`.
 """
 
 from collections.abc import Mapping
@@ -45,7 +47,7 @@ M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*_EMBEDDINGS, 
 
 
 def _recognise(model_type: str) -> Recognise:
-    """Return a function that recognises a folder with a config.json of this model type."""
+    """Return a function that recognises a folder whose config.json has the model type `model_type`."""
 
     def recognise(path: Path) -> bool:
         config = path / CONFIG_FILE
@@ -59,7 +61,8 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
     model, missing = _load(FSMTForConditionalGeneration, path)
     state = model.state_dict()
     if _OUTPUT in missing:
-        # Older files lack the output projection, because fairseq tied it to the target embedding.
+        # Older files lack the output projection, because the output projection is tied to the target
+        # embedding.
         state[_OUTPUT] = state["model.decoder.embed_tokens.weight"]
         model.model.decoder.output_projection.weight = model.model.decoder.embed_tokens.weight
     source, target = (state[name] for name in _EMBEDDINGS)
@@ -101,7 +104,9 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
 
 
 def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]]:
-    """Load the model, and return the names of those missing weights that a complete file may lack."""
+    """Load the model. Return the model, and the names of the weights that are missing in the file and that a
+    complete file may lack.
+    """
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
     optional = {*_SINUSOIDS, _OUTPUT}
@@ -117,10 +122,12 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
 def _imported(
     model: Any, state: Mapping[str, torch.Tensor], facts: dict[str, Any], **architecture: Any
 ) -> Imported:
-    """Return the imported model. `state` has the names of this package and the original order of features."""
+    """Return the imported model. `state` has the weight names of this package and the feature order of the
+    original.
+    """
     pad = model.config.pad_token_id
     if pad is None:
-        refuse("pad_token_id", pad, "the positions begin after the id of `<pad>`")
+        refuse("pad_token_id", pad, "the first position is the id of `<pad>` plus 1")
     config = VaswaniConfig(
         **{name: getattr(model.config, name) for name in _SAME_FIELDS},
         **architecture,
@@ -130,7 +137,7 @@ def _imported(
     )
 
     def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        # With a cache, FSMT has no causal mask.
+        # Turn the cache off, because FSMT applies no causal mask with a cache.
         logits = model(**batch, use_cache=False).logits  # [B, T, V]
         # `<pad>` has probability 0 in this package.
         logits[..., pad] = EXCLUDED_LOGIT
@@ -141,7 +148,9 @@ def _imported(
         state_dict=to_interleaved(state, config.d_model),
         generation_config=model.generation_config,
         facts=facts,
-        notes=["The tokenizer of the original has no equal fast tokenizer, so no tokenizers were written."],
+        notes=[
+            "No fast tokenizer gives the same tokens as the tokenizer of the original, so no tokenizers were written."
+        ],
         log_probs=log_probs,
     )
 

@@ -26,7 +26,7 @@ class ReadOptions:
     """The options of an import that only some formats use.
 
     Attributes:
-        timescales (str, optional): The value of the config field `position_timescales`. None for the
+        timescales (str, optional): The value of the config field `position_timescales`. None: use the
             timescales that the format states.
         vocabularies (tuple): Files of the vocabularies, if the checkpoint does not contain or name the files.
         config (Path, optional): A JSON or YAML file with facts that the checkpoint does not contain, such as
@@ -44,8 +44,8 @@ class Imported:
 
     Attributes:
         config (VaswaniConfig): The config of the model.
-        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. A tied weight needs only one
-            of its names.
+        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. If a weight has several names
+            because it is tied, one of the names is enough.
         generation_config (GenerationConfig): The defaults of the search.
         tokenizers (tuple, optional): The source and the target tokenizer. With a joint vocabulary, both
             tokenizers are the same object. None if the checkpoint has no vocabularies.
@@ -73,7 +73,9 @@ class Recognise(Protocol):
 
 
 class Read(Protocol):
-    """A function that reads a checkpoint. It raises a ValueError if the checkpoint cannot be expressed."""
+    """A function that reads a checkpoint. The function raises a ValueError if a model of this package cannot
+    express the checkpoint.
+    """
 
     def __call__(self, path: Path, options: ReadOptions) -> Imported: ...
 
@@ -85,10 +87,12 @@ class ImportFormat:
     Attributes:
         name (str): The value of `--from`. The package extra of the same name installs `libraries`.
         title (str): The name of the format in messages, such as "MarianMT of transformers".
-        recognise (Recognise): The function that recognises the format. It reads as little as possible.
+        recognise (Recognise): The function that recognises the format. The function reads as little of the
+            files as possible.
         read (Read): The function that reads a checkpoint.
         files (tuple): Patterns of the files that are downloaded from a repository on the Hub.
-        peer (str): The library that computes the original's log-probabilities, for messages.
+        peer (str): The name of the original's library in messages. The library computes the log-probabilities
+            of the original.
         keeps (str): One sentence for the manual: what the imported checkpoint keeps.
         loses (str): One sentence for the manual: what the imported checkpoint loses, or what is refused.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
@@ -134,9 +138,11 @@ class UnsupportedError(ValueError):
 
 
 def refuse(field: str, value: Any, reason: str) -> NoReturn:
-    """Raise an error about a field of the original's config. `reason` completes the sentence after "because"."""
-    # Do not begin with the field, because the command line takes a message that begins with a name in backticks for
-    # a wrong option.
+    """Raise an error about a field of the original's config. `reason` completes the sentence after
+    "because".
+    """
+    # Do not begin the message with the field, because the command line treats a message that begins with a
+    # name in backticks as an error about an option.
     raise UnsupportedError(f"The original has `{field}` {value!r}, and cannot be imported, because {reason}.")
 
 
@@ -147,7 +153,9 @@ def require(field: str, value: Any, allowed: Any, reason: str) -> None:
 
 
 def generation_config(config: VaswaniConfig) -> GenerationConfig:
-    """Return the defaults of the search for a format without such defaults: the special token ids."""
+    """Return a generation config that has only the special token ids, for a format that stores no defaults of
+    the search.
+    """
     return GenerationConfig(
         bos_token_id=config.bos_token_id,
         pad_token_id=config.pad_token_id,

@@ -51,7 +51,7 @@ class ImportReport(NamedTuple):
         difference (float, optional): The largest difference of two log-probabilities (nats) between the
             original's library and the written checkpoint on sample inputs. None if the library is not
             installed.
-        text (str): Lines for the user.
+        text (str): The lines that the command prints for the user.
     """
 
     format: str
@@ -90,7 +90,7 @@ def import_checkpoint(
         vocabularies (tuple): The vocabulary files, if the checkpoint does not contain the vocabularies: one
             joint vocabulary, or the source and the target vocabulary.
         config (str or PathLike, optional): A JSON or YAML file with facts that the checkpoint does not
-            contain. Only some formats use this file.
+            contain. Only some formats use `config`.
 
     Returns:
         ImportReport: The format, the largest difference of two log-probabilities, and lines for the user.
@@ -120,14 +120,16 @@ def import_checkpoint(
             lines = [f"{entry.peer} is not installed, so the outputs were not compared."]
         else:
             lines = [
-                f"Largest difference between the log-probabilities of {entry.peer} and the checkpoint's on sample "
+                f"Largest difference between the log-probabilities of {entry.peer} and of the checkpoint on sample "
                 f"inputs: {difference:.2g}."
             ]
         return ImportReport(entry.name, difference, "\n".join([*imported.notes, *lines]))
 
 
 def _local_path(source: str | os.PathLike, format: str | None) -> Path:
-    """The file or the folder of the original. A repository on the Hub is downloaded first."""
+    """Return the file or the folder of the original. If the source is a repository on the Hub, download the
+    repository first.
+    """
     if Path(source).is_file():
         return Path(source)
     entries = IMPORT_FORMATS.values() if format is None else [IMPORT_FORMATS[format]]
@@ -136,8 +138,8 @@ def _local_path(source: str | os.PathLike, format: str | None) -> Path:
 
 
 def _refuse_ctranslate2(path: Path, source: str | os.PathLike) -> None:
-    # Every CTranslate2 folder has the key `add_source_eos`, but a folder in the cache of the Hub has no
-    # weights.
+    # Look for the key `add_source_eos` in config.json, because every CTranslate2 folder has this key. Do not
+    # look for the weights, because the weights of a repository on the Hub are not downloaded.
     is_file = (path / CONFIG_FILE).is_file()
     if is_file and "add_source_eos" in read_json_object(path, CONFIG_FILE, source):
         raise ValueError(
@@ -153,7 +155,7 @@ def _refuse_own_checkpoint(path: Path, source: str | os.PathLike) -> None:
 
 
 def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
-    """The only format that recognises a checkpoint."""
+    """Return the only format that recognises a checkpoint."""
     found = [entry for entry in IMPORT_FORMATS.values() if entry.recognise(path)]
     if len(found) == 1:
         return found[0]
@@ -168,13 +170,13 @@ def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
 
 
 def _facts_of_card(path: Path) -> dict[str, Any]:
-    """The licence in the model card of the original."""
+    """Return the licence in the model card of the original."""
     if not (path / CARD_FILE).is_file():
         return {}
     try:
         license = ModelCard.load(path / CARD_FILE).data.get("license")
     except (ValueError, YAMLError):
-        # The card of the original may be damaged. The import does not need the card.
+        # Ignore a damaged card of the original, because the import does not need the card.
         return {}
     return {"license": license} if isinstance(license, str) else {}
 
@@ -210,7 +212,9 @@ def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
 
 
 def _difference(imported: Imported, folder: Path) -> float | None:
-    """The largest difference between the log-probabilities of the original and of the written checkpoint."""
+    """Return the largest difference between the log-probabilities of the original and of the written
+    checkpoint.
+    """
     if imported.log_probs is None:
         return None
     batch = sample_batch(imported.config)
@@ -222,7 +226,8 @@ def _difference(imported: Imported, folder: Path) -> float | None:
     lowest = EXCLUDED_LOGIT / 2
     differences = written[is_real].clamp(min=lowest) - original[is_real].clamp(min=lowest)
     largest = differences.abs().max().item()
-    # Compare in this form, because every comparison with NaN is False.
+    # Write `not <=` instead of `>`, so that NaN also raises the error, because every comparison with NaN is
+    # False.
     if not largest <= TOLERANCE:
         raise ValueError(
             "The largest difference between the log-probabilities of the original and of the imported model must be "
@@ -246,7 +251,8 @@ def _write_card(
         # Do not record the folder of a local file, because the record may be published.
         "name": str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         "is_on_hub": is_on_hub,
-        # A push compares the card with the card of this name, to recognise a card that nobody has edited.
+        # `vaswani push` writes the card again with this name and compares it with the card in the folder, to
+        # find out whether somebody has edited the card.
         "imported_as": name,
         "peer": entry.peer,
         "difference": difference,

@@ -3,12 +3,12 @@
 MarianMT has the same architecture as this package, with two differences. The attention projections of
 MarianMT have biases; the export sets the biases to zero if the checkpoint has no biases. The sinusoids of
 MarianMT have all sines in the first half of the features and all cosines in the second half, while Section
-3.5 alternates sines and cosines. The order of the D features of the model does not matter if all weights use
-the same order. Therefore it is enough to reorder the weights.
+3.5 of the paper alternates sines and cosines. The order of the D features of the model does not matter if all
+weights use the same order. Therefore the export only reorders the weights.
 
-The exported model differs from the checkpoint in three points. MarianMT counts padding tokens when it numbers
-the positions, so padding must be on the right. MarianMT does not derive a mask from padding tokens, so the
-caller must pass `attention_mask`. The position table of MarianMT has a fixed length.
+The exported model differs from the checkpoint in three points. MarianMT counts padding tokens as positions,
+so padding must be on the right. MarianMT does not derive a mask from padding tokens, so the caller must pass
+`attention_mask`. The position table of MarianMT has a fixed length.
 
 CTranslate2 cannot convert the exported MarianMT model. The converter of CTranslate2 for MarianMT drops the
 last token of the vocabulary, and starts the decoder from zeros instead of the embedding of a token. Use the
@@ -53,7 +53,7 @@ def _shared_by_heads(name: str) -> Limit:
             heads = getattr(config, f"{stack}_attention_heads")
             width = getattr(config, name) or config.d_model // heads
             if width * heads != config.d_model:
-                return f"the {heads} heads of its {stack} share the d_model of {config.d_model} among them"
+                return f"in the {stack} of MarianMT, the {heads} heads divide the d_model of {config.d_model} equally"
         return None
 
     return limit
@@ -62,21 +62,23 @@ def _shared_by_heads(name: str) -> Limit:
 def _post_norm_decoder(config: VaswaniConfig) -> str | None:
     if config.norm_position_of(is_decoder=True) == "post":
         return None
-    return "it has no LayerNorm before its sub-layers"
+    return "MarianMT has no LayerNorm before its sub-layers"
 
 
 def _no_final_norm(config: VaswaniConfig) -> str | None:
-    return "it has no LayerNorm after its last layer" if config.final_norm else None
+    return "MarianMT has no LayerNorm after its last layer" if config.final_norm else None
 
 
 _LIMITS: dict[str, Limit] = {
-    "norm_position": only("norm_position", "post", "it has no LayerNorm before its sub-layers"),
+    "norm_position": only("norm_position", "post", "MarianMT has no LayerNorm before its sub-layers"),
     "norm_position_of_decoder": _post_norm_decoder,
     "final_norm": _no_final_norm,
     "position_embedding": only(
-        "position_embedding", "sinusoidal", "it computes its position embeddings and cannot load a table"
+        "position_embedding",
+        "sinusoidal",
+        "MarianMT computes its position embeddings and cannot load a table",
     ),
-    "layer_norm_eps": only("layer_norm_eps", 1e-5, "the epsilon of its LayerNorm is always 1e-05"),
+    "layer_norm_eps": only("layer_norm_eps", 1e-5, "the epsilon of MarianMT's LayerNorm is always 1e-05"),
     "d_k": _shared_by_heads("d_k"),
     "d_v": _shared_by_heads("d_v"),
     "decoder_start_token_id": needs_start_token,
@@ -108,7 +110,9 @@ _SUBLAYERS = {
 
 
 def _names() -> dict[str, str]:
-    """The names of the weights. MarianMT and this package have the same names, except for the output bias."""
+    """Return the names of the weights. The names in MarianMT and in this package are the same, except for the
+    output bias.
+    """
     names = ["model.shared.weight", "lm_head.weight"]
     for stack, parts in _SUBLAYERS.items():
         names.append(f"model.{stack}.embed_tokens.weight")
@@ -160,7 +164,8 @@ def export_marian(
     # models.
     is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
     if model.config.zero_start_embedding:
-        # The search of transformers excludes the padding class of this model with `bad_words_ids`.
+        # Exclude the padding class here, because the search of transformers excludes the padding class with
+        # `bad_words_ids`.
         logits[..., model.config.pad_token_id] = EXCLUDED_LOGIT
     difference = logits[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
     return report("logits of MarianMT", difference.abs().max().item())
@@ -176,8 +181,8 @@ def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
         and config.tie_word_embeddings,
         decoder_start_token_id=decoder_start_token_id(config),
         max_position_embeddings=num_positions,
-        # Turn off the default of MarianMT, which ends every output that reaches the length limit with the
-        # token 0.
+        # Turn off the default of MarianMT, because by default the last token of an output that reaches the
+        # length limit is the token 0.
         forced_eos_token_id=None,
     )
 
@@ -185,7 +190,8 @@ def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     """Return the weights under the names that MarianMT uses, with the D features in the order of MarianMT."""
     config = model.config
-    # `named_parameters` lists tied weights only once. MarianMT ties the weights again when it loads them.
+    # Use `named_parameters`, because `named_parameters` lists tied weights only once. MarianMT ties the
+    # weights when it loads the weights.
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
     state = NAMES.to_theirs(to_halves(own, config.d_model))
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
@@ -210,8 +216,8 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
     If the embeddings are tied, the row is also the embedding of `<pad>`. Usually no position attends to
     padding, so the row can be zero. If the decoder starts from `<pad>`, as in models of the Marian toolkit,
-    the decoder reads the row, so the row is kept. Then the logit of the padding class is the bias plus a
-    product with the row, and the bias is so small that the probability is still 0.
+    the decoder reads the row, so the row is kept. With the kept row, the logit of the padding class is the
+    bias plus a product with the row, and the bias is so low that the probability is still 0.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -301,7 +307,9 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
 
 
 def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
-    """Give a MarianMT model the sinusoids of `config`, because MarianMT computes only the paper's sinusoids."""
+    """Give a MarianMT model the sinusoids of `config`, because MarianMT computes only the paper's
+    sinusoids.
+    """
     position_ids = torch.arange(config.max_position_embeddings)
     table = sinusoids(position_ids, config.d_model, config.position_timescales)
     halves = torch.cat((table[:, 0::2], table[:, 1::2]), dim=1)
@@ -310,7 +318,9 @@ def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
 
 
 def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | None, dict[str, str]]:
-    """Read the tokenizers of a MarianMT folder, and the languages. None for a folder without tokenizers."""
+    """Return the tokenizers of a MarianMT folder, or None if the folder has no tokenizers, and the
+    languages.
+    """
     old = sorted(file.name for file in path.glob("*.bpe"))
     if old:
         refuse(
@@ -351,7 +361,9 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
 
 
 def _text_of(token: Any) -> str:
-    """The text of a token in tokenizer_config.json, which is a text or the fields of an `AddedToken`."""
+    """Return the text of a token in tokenizer_config.json. The value in the file is a text, or the fields of
+    an `AddedToken`.
+    """
     return token["content"] if isinstance(token, dict) else token
 
 
@@ -386,7 +398,7 @@ MARIAN_MT = ImportFormat(
     ),
     loses=(
         "`<pad>` gets the probability 0, while MarianMT gives `<pad>` a small probability. Models with Moses and BPE "
-        "are refused. Pieces of several characters that `vocab.json` lacks do not occur in segmentations."
+        "are refused. The tokenizers never use a piece of several characters that is missing in `vocab.json`."
     ),
     options=("timescales",),
 )

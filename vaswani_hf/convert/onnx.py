@@ -12,7 +12,7 @@ With transformers 5.24 and later, the names of the inputs and outputs contain `c
 `past_key_values`.
 
 The graphs accept any batch size and any lengths. The weights of NAME.onnx are in NAME.onnx.data. If the
-installed version of transformers has the class `ExportedModel`, this class can load the folder.
+installed version of transformers has the class `ExportedModel`, `ExportedModel` can load the folder.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample
 # The exporter traces the model with a part of the sample batch: 2 sentences of 5 tokens. The comparison uses
 # the whole batch, so that the graphs are tested with other sizes.
 _TRACED_SENTENCES, TRACED_LENGTH = 2, 5
-# For the comparison, compute this number of target tokens with prefill.onnx, and the remaining tokens one by
-# one with decode.onnx.
+# The number of target tokens that the comparison computes with prefill.onnx. The comparison computes the
+# remaining tokens one by one with decode.onnx.
 _PREFILLED = 3
 
 
@@ -168,8 +168,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # transformers 5.17 has no `ExportedModel`, and returns ONNX programs of torch. Save the programs
-        # directly.
+        # Save each graph with its own method `save`, because transformers 5.17 has no `ExportedModel`, and
+        # returns ONNX programs of torch.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)

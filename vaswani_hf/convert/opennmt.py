@@ -1,9 +1,11 @@
-"""Imports checkpoints of OpenNMT-py 3: a `.pt` file, or a `.pt` file with `.safetensors` files of the same name.
+"""Imports checkpoints of OpenNMT-py 3: a `.pt` file, or a `.pt` file with `.safetensors` files of the same
+name.
 
 The differences from the paper: pre-norm with a LayerNorm at the end of each stack; LayerNorm with `norm_eps`
 1e-6; an output projection with a bias. Embeddings are multiplied by sqrt(d_model) only if the model has
-positions. Positions are a table `pe` in the checkpoint: "SinusoidalInterleaved" are the paper's sinusoids, and
-"SinusoidalConcat" are tensor2tensor's sinusoids with all sines in the first half. A source text has no `</s>`.
+positions. Positions are a table `pe` in the checkpoint: "SinusoidalInterleaved" are the paper's sinusoids,
+and "SinusoidalConcat" are tensor2tensor's sinusoids with all sines in the first half. A source text has no
+`</s>`.
 
 The options `opt` are an `argparse.Namespace`. The vocabularies are lists of tokens.
 """
@@ -34,28 +36,28 @@ _TABLE = "embeddings.make_embedding.pe.pe"
 # For each option, the values that can be imported, and the reason for refusing other values.
 _REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
     "model_task": (("seq2seq",), "only a translation model has an encoder and a decoder"),
-    "encoder_type": (("transformer",), "only the Transformer can be expressed"),
-    "decoder_type": (("transformer",), "only the Transformer can be expressed"),
+    "encoder_type": (("transformer",), "only a Transformer can be imported"),
+    "decoder_type": (("transformer",), "only a Transformer can be imported"),
     "self_attn_type": (
         ("scaled-dot", "scaled-dot-flash"),
         "self-attention must be scaled dot-product attention",
     ),
-    "max_relative_positions": ((0,), "positions must be absolute"),
-    "relative_positions_buckets": ((0,), "positions must be absolute"),
-    "copy_attn": ((False,), "the output has no copy mechanism"),
-    "generator_function": (("softmax",), "the output is a softmax"),
-    "layer_norm": (("standard",), "only LayerNorm can be expressed"),
-    "parallel_residual": ((False,), "the sub-layers follow one another"),
-    "pos_ffn_activation_fn": (ACTIVATIONS, "the feed-forward network has no gate"),
-    "sliding_window": ((0,), "the window of the decoder has another meaning"),
-    "num_experts": ((0,), "a layer has one feed-forward network"),
-    "lora_layers": (([],), "the weights must be merged with the adapters first"),
-    "lora_embedding": ((False,), "the weights must be merged with the adapters first"),
+    "max_relative_positions": ((0,), "only absolute positions can be imported"),
+    "relative_positions_buckets": ((0,), "only absolute positions can be imported"),
+    "copy_attn": ((False,), "this package has no copy mechanism"),
+    "generator_function": (("softmax",), "only a softmax over the vocabulary can be imported"),
+    "layer_norm": (("standard",), "only LayerNorm can be imported"),
+    "parallel_residual": ((False,), "this package computes the sub-layers one after the other"),
+    "pos_ffn_activation_fn": (ACTIVATIONS, "this package has no gate in the feed-forward network"),
+    "sliding_window": ((0,), "the sliding window differs from `attention_window` of this package"),
+    "num_experts": ((0,), "this package has one feed-forward network per layer"),
+    "lora_layers": (([],), "the adapters must be merged into the weights first"),
+    "lora_embedding": ((False,), "the adapters must be merged into the weights first"),
     "quant_layers": (([],), "the weights must not be quantized"),
 }
 
 
-# The names of the projections of an attention. Eole has the same names.
+# The names of the four projections of an attention layer, in OpenNMT-py and Eole, and in this package.
 PROJECTIONS = {
     "linear_query": "q_proj",
     "linear_keys": "k_proj",
@@ -113,9 +115,9 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
         if field in opt and opt[field] not in allowed:
             refuse(field, opt[field], reason)
     if opt.get("num_kv", 0) not in (0, opt["heads"]):
-        refuse("num_kv", opt["num_kv"], "each head has keys and values of its own")
+        refuse("num_kv", opt["num_kv"], "this package has separate keys and values for each head")
     vocabularies = checkpoint["vocab"]
-    require("src_feats", "src_feats" in vocabularies, False, "a source token has no features")
+    require("src_feats", "src_feats" in vocabularies, False, "this package has no features of source tokens")
     state = _state(path, checkpoint)
     own = NAMES.to_ours(state, _TITLE)
     tables = {
@@ -153,12 +155,12 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
 
 
 def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The float32 weights, from the `.pt` file or from the `.safetensors` files."""
+    """Return the float32 weights, from the `.pt` file or from the `.safetensors` files."""
     state: dict[str, torch.Tensor] = {}
     if "model" in checkpoint:
         state.update(checkpoint["model"])
         for name, tensor in (checkpoint["generator"] or {}).items():
-            # Version 2 has a sequence of modules.
+            # In version 2, the generator is a `nn.Sequential`, and its names begin with "0.".
             state[f"generator.{name.removeprefix('0.')}"] = tensor
     else:
         files = sorted(
@@ -177,8 +179,8 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
 def with_sinusoids(
     state: dict[str, torch.Tensor], tables: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Match the tables of positions [L, 1, D] with the formulas. Return the weights with alternating sines and
-    cosines, and the timescales.
+    """Match the tables of positions [L, 1, D] with the formulas. Return the weights with alternating sines
+    and cosines, and the timescales.
     """
     matches = set()
     for name, table in tables.items():
@@ -197,7 +199,7 @@ def with_sinusoids(
 
 
 def special_ids(tokens: list[str], start: str, end: str = END, pad: str = PAD) -> dict[str, int]:
-    """The ids of the special tokens in the target vocabulary."""
+    """Return the ids of the special tokens in the target vocabulary."""
     for name, token in {"decoder_start_token": start, "eos_token": end, "pad_token": pad}.items():
         if token not in tokens:
             refuse(name, token, "the target vocabulary does not have the token")
@@ -220,8 +222,8 @@ def read_tokenizers(
 ) -> tuple[Tokenizers, list[str]]:
     """Create the tokenizers of two lists of tokens. Return the tokenizers and notes for the user.
 
-    `files` are the SentencePiece models that have segmented the training data. Without these files, the tokens of
-    a text are separated by spaces.
+    `files` are the SentencePiece models that have segmented the training data. Without SentencePiece models,
+    the tokens of a text are separated by spaces.
     """
     if len(files) > 2:
         raise ValueError(
@@ -248,7 +250,7 @@ def read_tokenizers(
                 clean_up_tokenization_spaces=False,
             )
         tokenizers.append(tokenizer)
-    # The source has no `</s>`.
+    # Add no `</s>` to a source text, because OpenNMT-py and Eole add no `</s>`.
     tokenizers[0].backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=["$A"], pair=["$A", "$B"]
     )
@@ -263,7 +265,9 @@ def read_tokenizers(
 
 
 def first_rate(value: Any) -> float:
-    """A dropout rate. OpenNMT-py and Eole store a list with one rate for each phase of training."""
+    """Return the first dropout rate, because OpenNMT-py and Eole store a list with one rate for each phase of
+    training.
+    """
     return float(value[0] if isinstance(value, list) else value)
 
 

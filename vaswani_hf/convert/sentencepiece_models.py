@@ -5,12 +5,12 @@ Marian and fairseq segment text with a SentencePiece model, and give the pieces 
 as `vocab.json`. The fast tokenizers of transformers take the id of a piece from its place in the list of
 pieces. Therefore the conversion sorts the pieces by their ids.
 
-One vocabulary may belong to two SentencePiece models. A piece of the other model must have its id, but must
-not occur in the segmentation. Such a piece gets the private character `_FOREIGN` as its first character,
-because no text contains this character. Decoding removes the character. There is one exception: SentencePiece
-joins adjacent unknown characters to one unknown piece, and Marian looks for this piece in the vocabulary.
-Therefore a piece of the other model occurs in the segmentation if it equals a whole run of unknown
-characters.
+One vocabulary may belong to two SentencePiece models: a source model and a target model. The tokenizer of one
+model must give ids to the pieces of the other model, but must not use these pieces to segment text. Therefore
+the conversion puts the private character `_FOREIGN` before each piece of the other model, because no text
+contains `_FOREIGN`. Decoding removes `_FOREIGN`. The conversion does not mark a piece of the other model that
+has one character or that has unknown characters only: SentencePiece joins adjacent unknown characters to one
+unknown piece, and Marian looks for the unknown piece in the vocabulary.
 """
 
 import base64
@@ -121,8 +121,9 @@ def fast_tokenizer(
     """Create a tokenizer that segments text as a SentencePiece model, and gives the pieces the ids of a
     vocabulary.
 
-    `start` is the token that the decoder starts from: it becomes the `bos_token`, and is not added to texts.
-    Pieces of several characters that the vocabulary lacks do not occur in segmentations.
+    `start` is the token that the decoder starts from. The tokenizer has `start` as its `bos_token`, and does
+    not add `start` to texts. The tokenizer never uses a piece of several characters that is missing in the
+    vocabulary.
     """
     special = {end, unknown, pad, start}
     tags = [token for token in ids if TAG.fullmatch(token)]
@@ -185,7 +186,9 @@ def _model(model: SentencePieces, tokens: list[tuple[str, float]], unknown: str)
 
 
 def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The merges of a BPE model: all pairs of pieces that form a piece, the best score first."""
+    """Return the merges of a BPE model: all pairs of pieces that together form a piece, with the best score
+    first.
+    """
     merges = []
     for piece, score in model.pieces.items():
         for end in range(1, len(piece)):
@@ -197,11 +200,13 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """`known` are the characters of all pieces. `runs` may equal a whole run of unknown characters."""
+    """Create the normalizer. `known` contains the characters of all pieces. `runs` contains pieces of the
+    other model that may equal a whole run of unknown characters.
+    """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
-        # The library `tokenizers` loses accents of characters with two separate accents. NFC joins the accents
-        # with the character first.
+        # The library `tokenizers` loses accents of characters with two separate accents. NFC joins the
+        # accents with the character first.
         steps += [normalizers.NFC(), normalizers.Precompiled(model.charsmap)]
     if model.removes_spaces:
         steps += [
@@ -210,8 +215,8 @@ def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> norm
         ]
     unknown_runs = [run for run in runs if known.isdisjoint(run)]
     if unknown_runs:
-        # Replace each sequence of unknown characters by one unknown character, unless the sequence as a whole is an entry
-        # of the vocabulary.
+        # Replace each sequence of unknown characters by one unknown character, unless the sequence as a whole
+        # is an entry of the vocabulary.
         character = f"[^{_alternation(known, separator='')}]"
         in_vocabulary = f"(?:{_alternation(unknown_runs, separator='|')})(?!{character})"
         pattern = f"(?<!{character})(?!{in_vocabulary}){character}+"
@@ -220,7 +225,7 @@ def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> norm
 
 
 def _alternation(texts: Collection[str], separator: str) -> str:
-    """The escaped texts of a regular expression."""
+    """Escape texts for a regular expression, and join the texts with `separator`."""
     return separator.join("".join(f"\\x{{{ord(letter):x}}}" for letter in text) for text in sorted(texts))
 
 
@@ -233,8 +238,8 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # Each such character is a piece without an id. Separate the characters, because the tokenizer would join
-    # adjacent unknown characters.
+    # `missing` contains the pieces of one character that have no id. Separate these characters from the text,
+    # because the tokenizer would join adjacent unknown characters.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 

@@ -15,21 +15,23 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .formats import Limit, Tokenizers
 
-# Section 6.1 of the paper limits the length of an output to the input length plus this number of tokens.
+# Section 6.1 of the paper limits the length of an output to the input length plus 50 tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
-# The built-in score functions that are dot products. Score functions that users register are not in this
-# list, because they may compute any score.
+# The built-in score functions that are dot products. The list has no score functions that users register,
+# because such functions may compute any score.
 _DOT_PRODUCTS = (None, "scaled_dot", "dot", "dot_mean", "general")
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
 
 def _whole_attention(config: VaswaniConfig) -> str | None:
     windows = {*config.windows_of(is_causal=False), *config.windows_of(is_causal=True)}
-    return None if windows == {None} else "each token attends to all tokens"
+    return None if windows == {None} else "the format has no attention windows"
 
 
 def _dot_product(name: str) -> Limit:
-    return lambda config: None if getattr(config, name) in _DOT_PRODUCTS else "its scores are dot products"
+    return lambda config: (
+        None if getattr(config, name) in _DOT_PRODUCTS else "the format supports only dot products as scores"
+    )
 
 
 # The limits for a format that supports only scaled dot-product attention over all tokens.
@@ -86,7 +88,8 @@ def num_positions(model: PreTrainedModel, tokenizers: Tokenizers | None) -> int:
     if model.config.position_embedding == "learned":
         return model.config.max_position_embeddings
     config = model.generation_config
-    # Ignore lengths from 10^6 on, because transformers writes 10^30 if a tokenizer has no limit.
+    # Ignore limits of 10^6 tokens or more, because transformers sets the limit to 10^30 tokens if a tokenizer
+    # has no limit.
     lengths = [t.model_max_length for t in tokenizers or () if t.model_max_length < 10**6]
     longest = max(lengths, default=DEFAULT_MAX_LENGTH)
     a, b = (getattr(config, name, None) or 0 for name in ("max_length_a", "max_length_b"))

@@ -1,8 +1,8 @@
 """Imports a state dict of `torch.nn.Transformer`.
 
 The state dict has the weights of both stacks, and lacks the embeddings, the output projection, the positions
-and the number of heads. The user's model has the embeddings and the output projection under names of its own.
-The file of `--config` gives these names and the other facts.
+and the number of heads. The user chooses the names of the embeddings and of the output projection. The file
+of `--config` gives these names, the kind of positions and the number of heads.
 
 The differences from the paper: the queries, keys and values have one joint weight `in_proj_weight`; the
 attention has biases; a LayerNorm follows the last layer of each stack also with post-norm.
@@ -112,7 +112,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         own["lm_head.bias"] = bias
     add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
-    # The state dict does not say whether weights are tied.
+    # Compare the weights, because the state dict does not say whether weights are tied.
     weight_fields = shared_weights(own, torch.equal(source, target), torch.equal(target, output))
     config = VaswaniConfig(
         **sizes(own, _TITLE),
@@ -172,7 +172,9 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
 
 
 def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the weights of torch.nn.Transformer, without the name of its attribute, and the other weights."""
+    """Return the weights of torch.nn.Transformer, without the name of its attribute, and the other
+    weights.
+    """
     prefix = next(found.group(1) or "" for name in state if (found := _FIRST_WEIGHT.match(name)))
     is_of_stack = re.compile(re.escape(prefix) + r"((?:encoder|decoder)\.(?:layers|norm)\..*)")
     stacks: dict[str, torch.Tensor] = {}
@@ -192,7 +194,9 @@ def _weight(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The weight that a key of the facts names. `default` if the key has no name."""
+    """Return the weight whose name is the value of `key` in the facts. Return `default` if the facts have no
+    value for `key`.
+    """
     name = getattr(facts, key)
     if name is None and default is not None:
         return default
@@ -210,7 +214,7 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The weight that a key of the facts names, without dimensions of size 1."""
+    """Return the matrix whose name is the value of `key` in the facts, without dimensions of size 1."""
     weight = _weight(others, facts, key, default)
     if weight is default:
         return weight
@@ -224,7 +228,7 @@ def _matrix(
 def _tables(
     others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The tables of source and target positions [L, D]. None for positions without a table."""
+    """Return the tables of source and target positions [L, D], or None for positions without a table."""
     if facts.positions in (_SINUSOIDAL, _NONE):
         if facts.target_positions is not None:
             raise ValueError(
@@ -290,7 +294,7 @@ def _has_final_norms(stacks: Mapping[str, torch.Tensor]) -> bool:
 
 
 def _transformer(stacks: Mapping[str, torch.Tensor], config: VaswaniConfig) -> nn.Transformer:
-    """The original's torch.nn.Transformer, in eval mode."""
+    """Create the `torch.nn.Transformer` of the original in eval mode."""
 
     def layer(layer_class: type[nn.Module], ffn_dim: int) -> nn.Module:
         return layer_class(

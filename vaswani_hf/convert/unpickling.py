@@ -1,8 +1,8 @@
 """Reads weight files of other libraries without executing code from these files.
 
 `torch.load(weights_only=True)` accepts only tensors and plain values. Some libraries store their settings as
-objects of their own classes. A format lists the names of these classes. Objects of the listed classes become
-instances of `Stub`, which only keep their attributes. All other classes are refused.
+objects of their own classes. Each format lists the names of the allowed classes. Objects of an allowed class
+become instances of `Stub`, and `Stub` keeps only the attributes of the object. All other classes are refused.
 """
 
 import pickle
@@ -30,12 +30,13 @@ class Stub:
                 self.__dict__.update(part)
 
 
-# Older versions of `torch.save` write no zip file. In such files the names are in the first bytes.
+# The number of bytes that are searched for the names of the weights in a file that is no zip file. Older
+# versions of `torch.save` write no zip file, and write the names first.
 _LONGEST_HEADER = 2**20
 
 
 def weight_file(path: Path) -> Path:
-    """The file itself, or the only `.pt` or `.pth` file of a folder."""
+    """Return the path itself, or the only `.pt` or `.pth` file of a folder."""
     if not path.is_dir():
         return path
     files = [file for file in path.iterdir() if file.suffix in (".pt", ".pth")]
@@ -43,7 +44,7 @@ def weight_file(path: Path) -> Path:
 
 
 def header_of(path: Path) -> bytes:
-    """The part of a weight file that has the names of the weights. The names are readable text."""
+    """Return the part of a weight file that has the names of the weights as readable text."""
     path = weight_file(path)
     if not path.is_file():
         return b""
@@ -61,8 +62,8 @@ def header_of(path: Path) -> bytes:
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
     """Load the float32 state dict of a file of `torch.save` or safetensors.
 
-    A file may contain the state dict in a dict with other objects. The state dict is the dict that has a name
-    which matches `has_name`. Remove the prefix that DataParallel adds to names.
+    A file may contain the state dict in a dict with other objects. The state dict is the dict with a key that
+    matches `has_name`. The function removes the prefix "module." that DataParallel adds to names.
     """
     path = weight_file(path)
     loaded = load_file(path) if path.suffix == ".safetensors" else load_weights(path)
@@ -83,11 +84,12 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     """Load a file that `torch.save` wrote. The tensors are on the CPU.
 
     `classes` are the full names of the classes that may occur in the file in addition to tensors and plain
-    values, such as "argparse.Namespace". Their objects become instances of `Stub`.
+    values, such as "argparse.Namespace". Objects of these classes become instances of `Stub`.
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:
-        # torch accepts a pair of a class and a name: the class replaces the class of this name in the file.
+        # Pass pairs of a class and a name to torch: torch creates an instance of the class in place of an
+        # object of the class with this name.
         with torch.serialization.safe_globals(stubs):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -105,6 +107,6 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
 
 
 def _refused(message: str) -> str:
-    """The first line of torch's message that names the refused class."""
+    """Return the first line of torch's message that names the refused class."""
     lines = [line.strip() for line in message.splitlines() if "GLOBAL" in line or "Unsupported" in line]
     return (lines or ["an unknown object"])[0].rstrip(".")[:200]

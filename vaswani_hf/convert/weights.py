@@ -1,6 +1,6 @@
 """Translates the names of weights between this package and other libraries, and reorders features.
 
-Each format has one table of names. The table is used in both directions.
+Each format has one table of names. The import and the export use the same table.
 
 In shapes, D is the model width.
 """
@@ -13,8 +13,8 @@ import torch
 
 from ..model.modeling_vaswani import sinusoids
 
-# Modules whose inputs have the D features of the model. In these modules the columns of the weights are
-# reordered. In all modules that are not in this set, the rows of the weights are reordered.
+# Modules whose inputs have the D features of the model. In the listed modules, the columns of the weights are
+# reordered. In all other modules, the rows of the weights are reordered.
 _READS_MODEL_FEATURES = {
     "shared",
     "embed_tokens",
@@ -34,9 +34,9 @@ class WeightNames:
     `{}` in a name stands for the number of a layer, counted from 0.
 
     Attributes:
-        names (Mapping): For each name of the format, the name in `VaswaniForSeq2SeqLM`. A tuple of names means
-            that the format stores these weights as one tensor, joined along the first dimension. The weights
-            of a tuple must have the same shape.
+        names (Mapping): For each name of the format, the name in `VaswaniForSeq2SeqLM`. A tuple of names
+            means that the format stores these weights as one tensor, joined along the first dimension. The
+            weights of a tuple must have the same shape.
         ignored (tuple): Names of tensors that are not read, such as a table of sinusoids.
     """
 
@@ -67,7 +67,9 @@ class WeightNames:
         return ours
 
     def to_theirs(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return weights of this package under the names of the format. Weights without a name are left out."""
+        """Return weights of this package under the names of the format. Weights without a name are left
+        out.
+        """
         theirs = {}
         numbers = {_without_number(name)[0] for name in state}
         for name, target in self.names.items():
@@ -89,7 +91,8 @@ def _without_number(name: str) -> tuple[str, str]:
 
 
 def sizes(state: Mapping[str, torch.Tensor], title: str) -> dict[str, int]:
-    """The fields of the config that the shapes of the weights determine. `state` has the names of this package.
+    """Return the fields of the config that the shapes of the weights determine. `state` has the weight names
+    of this package.
 
     Raise a ValueError if a weight is missing.
     """
@@ -118,8 +121,8 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
 
 
 def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
-    """The fields of the config about shared weights and biases. Add the names of shared weights that the
-    checkpoint lacks. `state` has the names of this package.
+    """Return the fields of the config about shared weights and biases. Add the names of shared weights that
+    the checkpoint lacks. `state` has the names of this package.
     """
     if is_shared:
         joint = state["model.encoder.embed_tokens.weight"]
@@ -138,8 +141,8 @@ def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: boo
 def add_biases(state: dict[str, torch.Tensor]) -> None:
     """Add zeros for missing biases. `state` has the names of this package.
 
-    The LayerNorms and the feed-forward networks of this package always have biases. Either all projections of
-    the attention have biases, or no projection.
+    The LayerNorms and the feed-forward networks of this package always have biases. In an attention layer,
+    either all projections have biases, or no projection has a bias.
     """
     has_attention_bias = any(name.endswith("_proj.bias") for name in state)
     for name, weight in list(state.items()):
@@ -155,15 +158,15 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
     """Reorder the features of a model whose sinusoids have all sines in the first half and all cosines in the
     second half.
 
-    The order of the D features of a model does not matter if all weights use the same order. Section 3.5
-    alternates sines and cosines. `state` has the names of this package.
+    The order of the D features of a model does not matter if all weights use the same order. Section 3.5 of
+    the paper alternates sines and cosines. `state` has the names of this package.
     """
     order = torch.arange(d_model).view(2, -1).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
 
 
-# The largest difference between a table of sinusoids and its formula. The libraries compute angles in float32.
-# At position 5,000 the error of an angle is 1e-3.
+# The largest allowed difference between a table of sinusoids and the formula. The libraries compute the
+# angles of the sinusoids in float32, so the error of an angle is 1e-3 at position 5,000.
 _TABLE_TOLERANCE = 2e-3
 
 

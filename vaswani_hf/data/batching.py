@@ -4,12 +4,12 @@ Section 5.1: "Sentence pairs were batched together by approximate sequence lengt
 contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
 
 1. `TokenBudgetSampler` sorts the encoded pairs of corpus.py by length and cuts the sorted pairs into batches.
-2. `EndlessSampler` concatenates the batches of all epochs and gives each process its share.
+2. `EndlessSampler` concatenates the batches of all epochs, and yields the batches of one process.
 3. `PairRows` reads the pairs of a batch, and `PairCollator` pads the pairs into the tensors that the model
    receives.
 
-The trainer connects these classes in its method `get_train_dataloader`. You need not read these files to
-understand how the batches are made: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py,
+The method `get_train_dataloader` of the trainer connects the four classes. To understand how the batches are
+made, you can skip the following files: streams.py (batches of a stream), weighted_corpora.py, bpe_dropout.py,
 columns.py (reading memory-mapped files).
 
 In shapes, N is the number of pairs of the corpus, B the number of pairs of a batch, S the source length of a
@@ -33,11 +33,11 @@ from .bpe_dropout import BpeDropout
 from .columns import CORPUS_COLUMN, Column, kept_rows
 from .memory import mapped_files
 
-# 1. The choice of pairs
+# 1. Cut the pairs into batches
 
 
 class _Packing(NamedTuple):
-    """The pairs sorted by length, and the positions at which the sorted pairs are cut into batches."""
+    """The order of the pairs by length, and the positions at which the ordered pairs are cut into batches."""
 
     # The numbers of the pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
@@ -53,10 +53,11 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     token budget.
 
     A budget limits the size of a padded batch in tokens: the number of pairs of the batch times the length of
-    the longest sentence of the batch. There are as few batches as the budgets allow, and the batches are
-    about equally full. The number of batches depends only on the sentence lengths; therefore each epoch has
-    the same number of batches. In each epoch, the sampler permutes pairs that have equal lengths, and then
-    permutes the batches. Without a seed (validation) nothing is permuted.
+    the longest sentence of the batch. The sampler makes as few batches as the budgets allow, and fills the
+    batches about equally. The number of batches depends only on the sentence lengths; therefore each epoch
+    has the same number of batches. In each epoch, the sampler permutes pairs that have equal lengths, and
+    then permutes the batches. Without a seed, as in a validation, the sampler permutes neither pairs nor
+    batches.
     """
 
     def __init__(
@@ -123,7 +124,9 @@ def cut_into_batches(
 def _pack(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> _Packing:
-    """Sort the pairs by length, and cut them into as few batches as possible, all about equally full."""
+    """Sort the pairs by length, and cut the pairs into as few batches as possible. All batches are about
+    equally full.
+    """
     for side, lengths, budget in (
         ("source", source_lengths, source_tokens),
         ("target", target_lengths, target_tokens),
@@ -159,10 +162,11 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """Compute the bounds of as few batches as both budgets allow, all about equally full.
+    """Return the bounds of the batches. There are as few batches as both budgets allow, and the batches are
+    about equally full.
 
-    If each batch used the whole budget, the last batch could have only a few pairs, and an optimizer step
-    would give these few pairs the weight of a full batch.
+    If each batch used the whole budget, the last batch could have only a few pairs. In an optimizer step,
+    these few pairs would then have the same weight as all pairs of a full batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -182,7 +186,7 @@ def _evenly_full_bounds(
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # Bisection is possible, because the number of batches falls or stays equal if `total` rises.
+    # Use bisection, because the number of batches never rises if `total` rises.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -229,18 +233,18 @@ def _batch_bounds(
     return np.concatenate([*starts, [position]])
 
 
-# 2. The batches of all epochs
+# 2. Join the batches of all epochs
 
 
 class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
     """Yields the batches of one process for an unlimited number of epochs. A batch is a list of tuples
     (epoch, pair number).
 
-    The batches of all epochs form one sequence, which does not depend on the number of processes. Process `r`
-    of `n` yields each batch whose number in the sequence has the remainder `r` when divided by `n`. With `n`
-    processes and gradient accumulation over `a` batches, optimizer step `s` (counted from 0) uses `n * a`
-    batches of the sequence, beginning with batch `s * n * a`. The batches of one optimizer step may belong to
-    two epochs. A resumed run continues with the next batch of the sequence.
+    The batches of all epochs form one sequence. The sequence does not depend on the number of processes.
+    Process `r` of `n` yields each batch whose number in the sequence has the remainder `r` when divided by
+    `n`. With `n` processes and gradient accumulation over `a` batches, optimizer step `s` (counted from 0)
+    uses `n * a` batches of the sequence, beginning with batch `s * n * a`. The batches of one optimizer step
+    may belong to two epochs. A resumed run continues with the next batch of the sequence.
     """
 
     def __init__(
@@ -274,14 +278,14 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
             seen = 0
 
 
-# 3. Tensors
+# 3. Make tensors from the pairs of a batch
 
 
 class PairRows(torch.utils.data.Dataset):
     """A dataset of encoded pairs for a `DataLoader`. One call reads all pairs of a batch.
 
-    `input_ids` and `labels` are [L] int32 views of the memory-mapped file; therefore the corpus is not held
-    in memory. Each worker process memory-maps the file itself.
+    `input_ids` and `labels` are [L] int32 views of the memory-mapped file, so that the corpus does not need
+    to fit into memory. Each worker process of the `DataLoader` memory-maps the file.
     """
 
     def __init__(self, pairs: Dataset):
@@ -296,7 +300,8 @@ class PairRows(torch.utils.data.Dataset):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         if self._columns is None:
-            # Leave out the columns with lengths and corpus numbers, because a batch does not need them.
+            # Leave out the columns with lengths and corpus numbers, because a batch does not need these
+            # columns.
             unused = {"source_length", "target_length", CORPUS_COLUMN}
             names = [name for name in self._pairs.column_names if name not in unused]
             self._rows = kept_rows(self._pairs)
@@ -372,7 +377,8 @@ class PairCollator:
         if self._bpe_dropout is None:
             return example["input_ids"], example["labels"]
         copy = f" {example['copy']}" if example.get("copy") else ""
-        # Read the epoch from the pair, because a loader that reads ahead may already be in the next epoch.
+        # Read the epoch from the pair, because a `DataLoader` that reads ahead may already be in the next
+        # epoch.
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
         source_dropout, target_dropout = self._bpe_dropout
         source_ids = source_dropout.encode(example["source"], rng)
@@ -396,9 +402,9 @@ def cut_into_parts(
 ) -> list[dict[str, Tensor]]:
     """Cut a batch into parts with about equally many pairs and without unneeded padding.
 
-    A part has at most `positions` tokens with padding on each side, unless a single pair is longer.
-    `are_texts` means that inputs and labels are the same text. A batch that is small enough is returned
-    whole, as the only part.
+    On each side, a part has at most `positions` tokens with padding, unless the part is a single pair that is
+    longer. `are_texts` means that inputs and labels are the same text. If a batch is small enough, the only
+    part is the whole batch.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

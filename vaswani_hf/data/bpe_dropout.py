@@ -13,8 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from ..model.translator_vaswani import tags_of
 
-# Limits of the cache of possible merges: the number of partly merged words in the cache, and the number of
-# pieces of a word in the cache. The full cache needs about 30 MB of memory for European text.
+# Limits of the cache of possible merges: the largest number of partly merged words in the cache, and the
+# largest number of pieces that such a word may have. The full cache needs about 30 MB of memory for European
+# text.
 _MAX_CACHED_WORDS = 100_000
 _MAX_CACHED_PIECES = 32
 
@@ -51,8 +52,8 @@ class BpeDropout:
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # Some merges join the bytes of one character. Never leave out these merges, because a model that is
-        # trained on parts of characters may write parts of characters.
+        # Some merges join the bytes of one character. Never leave out a merge that joins the bytes of one
+        # character, because a model that is trained on parts of characters may write parts of characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 

@@ -6,8 +6,8 @@
    `datasets` keeps the result.
 3. `Corpus` holds the encoded splits. batching.py cuts the splits into batches.
 
-A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). You need not read these files to
-understand how the corpus is made: pair_files.py (file formats), dataset_hub.py (datasets of the Hub),
+A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). To understand how the corpus is made,
+you can skip the following files: pair_files.py (file formats), dataset_hub.py (datasets of the Hub),
 text_encoder.py (fast encoding), corpus_cache.py (the digest of a corpus), weighted_corpora.py, memory.py.
 
 In shapes, N is the number of pairs of a batch of text.
@@ -54,11 +54,11 @@ ID_FEATURES = {
 
 # The largest number of characters per token of `max_length`. Text of natural languages has 1 to 8 characters
 # per token. Without this limit, a line of 100,000 equal characters would be kept, because few very long
-# tokens encode the line. The vocabulary would then contain these long tokens instead of words.
+# tokens encode the line. With such a line, the vocabulary would contain very long tokens instead of words.
 CHARACTERS_PER_TOKEN = 16
 
 
-# 1. Text -> pairs of sentences
+# 1. From text to pairs of sentences
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class PairSource:
     # translation of each sentence on the same line.
     source_file: Files | None = None
     target_file: Files | None = None
-    # The file is `.jsonl`, `.json`, `.csv` or `.parquet`. The file has one column per language, or a column
+    # A `.jsonl`, `.json`, `.csv` or `.parquet` file. The file has one column per language, or a column
     # `translation` that maps languages to sentences (as JSON text in a CSV file).
     pairs_file: Files | None = None
-    # The name of a dataset of the Hub, a local folder, or a dataset in memory. The dataset needs the columns
-    # that a `pairs_file` needs.
+    # The name of a dataset of the Hub, a local folder, or a dataset in memory. The dataset needs the same
+    # columns as a `pairs_file`.
     dataset: str | Dataset | IterableDataset | list[dict] | None = None
     dataset_config: str | None = None
     dataset_revision: str | None = None
@@ -128,12 +128,12 @@ def _pairs_of_files(pair_source: PairSource) -> Dataset | IterableDataset:
 
 
 def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
-    """Write the text pairs of a generator into the cache of `datasets`, and open them as a dataset."""
+    """Write the text pairs of a generator into the cache of `datasets`, and open the pairs as a dataset."""
     try:
         return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
     except DatasetGenerationError as error:
         # Raise the cause of the error, because the message of the cause names the file and the line, but the
-        # message of the error names neither.
+        # message of the error does not.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 
@@ -209,8 +209,8 @@ def load_splits(
 ) -> dict[str, Any]:
     """Load the texts of the training, validation and test split. The text of a missing split is None.
 
-    `data.validation_size` and `data.test_size` take these splits out of the training split. The function
-    calls `check_split` for each split that is not a stream.
+    With `data.validation_size` and `data.test_size`, the function takes the validation and test split out of
+    the training split. The function calls `check_split` for each split that is not a stream.
     """
     texts = {split: call_naming_split(split, load_split, data, split, seed) for split in SPLITS}
     if data.held_out_sizes:
@@ -231,14 +231,16 @@ def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any)
         # Replace the name of a `PairSource` field, such as `source_file`, by the key of the recipe, such as
         # `train_source`.
         words = re.sub(r"`(source|target|text|pairs)_file`", rf"`{split}_\1`", str(error))
-        # A message about a key of the recipe begins with the key. A message about the content of a file begins
-        # with the file. `vaswani train` has the exit code 2 for wrong keys, and 1 for bad content.
+        # A message about a key of the recipe begins with the key. A message about the content of a file
+        # begins with the file. `vaswani train` has the exit code 2 for wrong keys, and 1 for bad content.
         place = f"`data`, {split} split" if words.startswith("`") else f"The {split} split of `data`"
         raise ValueError(f"{place}: {words}") from error
 
 
 def split_name(data: DataSettings, split: str) -> str:
-    """Return the name of a split for messages: its files, its size, its dataset and key, or its toy corpus."""
+    """Return the name of a split for messages: its files, its size, its dataset and key, or its toy
+    corpus.
+    """
     if files := data.files(split):
         return " and ".join(files)
     if split in data.held_out_sizes:
@@ -273,7 +275,7 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
     )
 
 
-# 2. Pairs of sentences -> token ids
+# 2. From pairs of sentences to token ids
 
 
 def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
@@ -488,8 +490,8 @@ class Corpus:
     seed: int
     # The tokenizer that encodes the texts of a language model; None for sentence pairs.
     text_tokenizer: PreTrainedTokenizerFast | None = None
-    # Drop a training pair if the number of tokens of one side exceeds this multiple of the number of tokens
-    # of the other side.
+    # Drop a training pair if one side has more than `max_length_ratio` times as many tokens as the other
+    # side.
     max_length_ratio: float | None = None
     # If true, keep the text of the training pairs. BPE-dropout needs the text, because BPE-dropout encodes
     # the text again in each epoch.
@@ -540,7 +542,9 @@ class Corpus:
 
     @cached_property
     def digest(self) -> dict[str, Any]:
-        """The number of training pairs (None for a stream) and their SHA-256, which identify the data."""
+        """The number of training pairs (None for a stream) and the SHA-256 hash of the pairs. Both values
+        together identify the training data.
+        """
         if isinstance(self.train, Dataset):
             return cached_digest(self.train)
         # Hash the text of a stream instead of the encoded pairs, because reading the encoded pairs would

@@ -20,8 +20,8 @@ from .columns import CORPUS_COLUMN, Column, kept_rows, pair_corpora
 from .memory import mapped_files
 
 CACHE_REMEDY = "free disk space, or set HF_DATASETS_CACHE to a folder with more space"
-# The digest of a stream covers only this number of pairs, because each start of a run reads these pairs
-# again.
+# The number of pairs of a stream that the digest covers. The number is small, because each start of a run
+# reads these pairs again.
 _NUM_DIGESTED_PAIRS_OF_STREAM = 1000
 
 

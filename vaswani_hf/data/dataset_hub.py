@@ -76,8 +76,8 @@ def _resolve(dataset: str, config: str | None, revision: str | None) -> tuple[st
 
 def _cached_commit(dataset: str, config: str | None, revision: str | None) -> str | None:
     try:
-        # Read the commit of the dataset from the hash of the builder. The two are the same, both in the cache
-        # and on the Hub.
+        # Read the commit of the dataset from the hash of the builder, because the hash of the builder is the
+        # commit, both for a dataset in the cache and for a dataset on the Hub.
         commit = load_dataset_builder(dataset, config, revision=revision).hash
     except (OSError, ValueError) as error:
         raise HubError(

@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# The pattern matches half of a surrogate pair. JSON can contain such a half alone. Python also represents
-# each byte of the command line that is not UTF-8 by half of a surrogate pair.
+# The pattern matches half of a surrogate pair. A JSON text can contain one half of a surrogate pair without
+# the other half. Python also represents each byte of the command line that is not UTF-8 by half of a
+# surrogate pair.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 

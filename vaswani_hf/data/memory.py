@@ -11,8 +11,8 @@ from typing import Any
 # The number of bytes of memory-mapped files that may stay in physical memory.
 _MAX_MAPPED_BYTES = 2**28
 _MADV_DONTNEED = 4
-# Values in bytes of three options of `mallopt`: M_MMAP_THRESHOLD (its largest value), M_TRIM_THRESHOLD,
-# M_TOP_PAD.
+# Three options of `mallopt` and their values in bytes: M_MMAP_THRESHOLD with its largest value,
+# M_TRIM_THRESHOLD and M_TOP_PAD.
 _MALLOC_OPTIONS = {-3: 2**25, -1: 2**31 - 1, -2: 2**26}
 
 
@@ -22,7 +22,9 @@ def _c_function(name: str) -> Any:
 
 
 def return_free_memory() -> None:
-    """Return freed memory to the system, for example half a gigabyte after the training of a tokenizer."""
+    """Return freed memory to the operating system. For example, the training of a tokenizer frees half a
+    gigabyte.
+    """
     trim = _c_function("malloc_trim")
     if trim is not None:
         trim(0)
@@ -31,7 +33,8 @@ def return_free_memory() -> None:
 def keep_free_memory() -> None:
     """Let the C library keep freed memory, because each training step allocates memory of the same sizes.
 
-    A training step of a small model is 4 % faster if the system does not have to provide 20,000 new pages.
+    With the kept memory, a training step of a small model is 4 % faster, because the operating system does
+    not have to provide 20,000 new pages.
     """
     set_option = _c_function("mallopt")
     if set_option is not None:

@@ -43,7 +43,9 @@ class EndlessStream(torch.utils.data.IterableDataset):
         process_index: int = 0,
         window_batches: int = 100,
     ):
-        """`pairs` is a stream from `prepare_pairs`. A window has as many tokens as `window_batches` batches."""
+        """`pairs` is a stream from `prepare_pairs`. A window has as many tokens as `window_batches`
+        batches.
+        """
         self._pairs = ShuffledShards(pairs, seed)
         self._budgets = (source_tokens, target_tokens)
         self._seed = seed
@@ -111,8 +113,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
             start = None
 
     def _windows(self, epoch: int, start: Any) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-        """Yield the windows of an epoch from the position `start` on, each with the position at which the
-        window begins.
+        """Yield the windows of an epoch beginning at the position `start`. Yield each window with the
+        position at which the window begins.
         """
         source_tokens, target_tokens = self._budgets
         # Count in integers, because the rounding error of a sum of fractions would depend on the batch at
@@ -120,8 +122,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         batch_size = source_tokens * target_tokens
         pairs: list[dict[str, Any]] = []
         filled = 0
-        # `full` is None until the window is full. Then `full` has the number of pairs in the window, the
-        # total size of these pairs, and the stream position after the window.
+        # `full` is None until the window is full. For a full window, `full` has the number of pairs in the
+        # window, the total size of the pairs, and the stream position after the window.
         full: tuple[int, int, Any] | None = None
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
@@ -169,8 +171,8 @@ class ShuffledShards:
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch: the open shards with their positions, the number of shards opened
-        so far, and the open shard to read next.
+        """Return the position in the epoch: the open shards and the position in each open shard, the number
+        of shards opened so far, and the open shard that is read next.
         """
         shards = [[shard, pairs.state_dict()] for shard, pairs, _ in self._open]
         return {"open": shards, "opened": self._num_opened, "turn": self._turn}

@@ -1,4 +1,6 @@
-"""Encodes texts into the same token ids as a tokenizer, but faster: each distinct word is encoded only once."""
+"""Encodes texts into the same token ids as a tokenizer, but faster: each distinct word is encoded only
+once.
+"""
 
 import json
 from array import array
@@ -44,8 +46,8 @@ class TextEncoder:
     """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
     once.
 
-    A tokenizer spends most of its time on words that it has encoded before. Looking up the ids of words in a
-    cache takes a third of the tokenizer's time (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that have occurred before in the texts. Looking up the ids of
+    words in a cache takes a third of the tokenizer's time (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
@@ -121,7 +123,7 @@ def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
 def _separates_words(token: dict[str, Any]) -> bool:
     """Return True if an added token includes the spaces around it and contains no space.
 
-    Added tokens of this kind do not change the encoding of the neighbouring words.
+    An added token that includes the spaces around it does not change the encoding of the neighbouring words.
     """
     includes_spaces = (
         token["lstrip"] and token["rstrip"] and not token["normalized"] and not token["single_word"]

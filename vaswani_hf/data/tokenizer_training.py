@@ -3,10 +3,11 @@ for both together.
 
 Section 5.1: "Sentences were encoded using byte-pair encoding, which has a shared source-target vocabulary".
 
-Differs from the paper: the alphabet has the 256 bytes and all characters of the training text. The characters
-are needed because a model could otherwise write an incomplete character. The bytes are needed because a
-tokenizer could otherwise not encode a new character. The tokenizer is trained on at most a million pairs: on
-evenly spaced batches of a corpus, or on the first pairs of a stream. Pairs with too many characters for
+Differs from the paper: the alphabet has the 256 bytes and all characters of the training text. Without the
+characters, a model could write an incomplete character. Without the bytes, a tokenizer could not encode a
+character that the training text does not contain. The tokenizer is trained on at most a million pairs: on
+evenly spaced batches of a corpus, or on the first pairs of a stream. Pairs with too many
+characters for
 `max_length` tokens (see corpus.py) are left out.
 """
 
@@ -70,8 +71,8 @@ class TextForm:
     # Add a space before the text, and remove the space in decoding, so that a word has the same tokens at the
     # beginning of a sentence and after a space.
     begins_with_a_space: bool = True
-    # If true: begin a text with `<s>` and add no `</s>`, so that a model can continue the text, and pad on
-    # the left. If false: end a text with `</s>`, and pad on the right.
+    # If true, the tokenizer begins a text with `<s>`, adds no `</s>`, so that a model can continue the text,
+    # and pads on the left. If false, the tokenizer ends a text with `</s>` and pads on the right.
     is_open: bool = False
     # Add `<mask>` at the end of the vocabulary, and recognise special tokens in a text.
     has_mask: bool = False
@@ -92,8 +93,8 @@ def write_tokenizers(
 
     `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If an earlier run has
     trained tokenizers with the same settings on the same files, the tokenizers are copied from the cache.
-    `kind` has all further values on which the tokenizers depend, such as the name of the task. The name of
-    the tokenizers in the cache is a hash of the corpus files, the settings and `kind`.
+    `kind` has all other values on which the tokenizers depend, such as the name of the task. The name of the
+    tokenizers in the cache is a hash of the corpus files, the settings and `kind`.
     """
 
     def train(place: Path) -> None:
@@ -127,7 +128,9 @@ def write_tokenizers(
 
 
 def _fill_cache(kept: Path, train: Callable[[Path], None]) -> None:
-    """Train tokenizers, and write them into the cache folder `kept`, which is missing or damaged."""
+    """Train tokenizers, and write the tokenizers into the cache folder `kept`. Replace `kept` if it is
+    damaged.
+    """
     shutil.rmtree(kept, ignore_errors=True)
     unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
     try:
@@ -171,8 +174,8 @@ def train_on_sides(
 def training_texts(
     pairs: Dataset | IterableDataset, sides: tuple[str, ...], max_length: int
 ) -> Iterator[str]:
-    """Yield the texts in the columns `sides`. Pairs for which `has_too_many_characters` is true are left
-    out.
+    """Yield the texts in the columns `sides`. Leave out pairs with too many characters (see
+    `has_too_many_characters`).
     """
     for batch in _batches(pairs):
         kept = [
@@ -186,8 +189,8 @@ def training_texts(
 
 
 def _batches(pairs: Dataset | IterableDataset) -> Iterator[dict[str, list[str]]]:
-    """Yield evenly spaced batches of a dataset, or the first batches of a stream, `TRAINING_PAIRS` pairs at
-    most.
+    """Yield evenly spaced batches of a dataset, or the first batches of a stream. The batches have at most
+    `TRAINING_PAIRS` pairs in all.
     """
     if isinstance(pairs, IterableDataset):
         # Copy the stream, because a stream and all streams derived from the stream share one position.
@@ -217,8 +220,8 @@ def train_tokenizer(
 
     `vocab_size` includes the special tokens, the bytes and the `tags` (see checkpoint/tokenizers.py), but not
     `<mask>`. A corpus with few distinct words gives a smaller vocabulary. Each character of the texts that
-    consists of several bytes in UTF-8 gets a vocabulary entry. If the vocabulary is too small for all these
-    characters, only the most frequent characters get entries, and a warning is logged.
+    consists of several bytes in UTF-8 gets a vocabulary entry. If the vocabulary is too small for all such
+    characters, only the most frequent characters get entries, and the function logs a warning.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
@@ -275,7 +278,8 @@ def _mask_of(backend: Tokenizer) -> AddedToken:
 def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedTokenizerFast:
     """Return a copy of a tokenizer with another `TextForm`. The copy keeps all tokens of the vocabulary.
 
-    A tokenizer of another library has the form of a sentence, and is returned unchanged.
+    The function returns a tokenizer of another library unchanged, because such a tokenizer has the form
+    `SENTENCE`.
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:
@@ -347,7 +351,7 @@ def _merges_of_bytes(symbols: str) -> Iterator[tuple[str, str]]:
 
 
 def _as_byte_symbols(text: str) -> str:
-    """Return the text in the alphabet of byte-level BPE, which has one character per byte."""
+    """Return the text in the alphabet of byte-level BPE. The alphabet has one character for each byte."""
     return _BYTES.pre_tokenize_str(text)[0][0]
 
 

@@ -1,12 +1,12 @@
 """Generates two toy corpora, so that the quick recipes need no download.
 
 `number_pairs` generates numbers in English words and in German words. Each English number has exactly one
-correct translation. German writes a number as one word, in which the ones stand before the tens: "four
-hundred and seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". A model must therefore
-learn to join words and to change their order.
+correct translation. In German, a number is one word, and the ones stand before the tens: "four hundred and
+seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". Therefore a model must learn to join
+words and to change the order of words.
 
 `grammar_trees` generates English sentences with their constituency trees from a small grammar. Each sentence
-has exactly one correct tree, because its words decide the attachment of each phrase:
+has exactly one correct tree, because the words of the sentence decide the attachment of each phrase:
 
 - Determiner and noun agree in number, and so do subject and verb.
 - The noun of a prepositional phrase decides what the phrase attaches to. In "sees the man with the beard" the
@@ -53,12 +53,11 @@ _MAX_WORDS = 18
 # with probability 2/19.
 _STARTS = ["S:"] * 17 + ["SQ:"] * 2
 
-# Each line is a rule: weight, left side, right side.
-# The symbol `NP:base` is a constituent with the label NP; `base` selects its rules. `:base` adds no bracket.
-# A symbol without a colon is a word of the lexicon.
-# `#` stands for s (singular) or p (plural), with one value in the whole rule. `@` stands for the opposite of
-# `#`.
-# `~` stands for s or p, with a separate random value for each symbol.
+# Each line is a rule: weight, left side, right side. The symbol `NP:base` is a constituent with the label NP,
+# and `base` selects the rules of the symbol. The symbol `:base` is no constituent. A symbol without a colon
+# is a word of the lexicon. `#` stands for `s` (singular) or `p` (plural). All `#` of a rule have the same
+# value. `@` stands for the opposite of `#`. `~` stands for s or p, with a separate random value for each
+# symbol.
 _RULES = """
 10 S: -> NP:subject# VP:# .
  2 S: -> PP:time , NP:subject# VP:# .
@@ -229,7 +228,9 @@ cc CC and or
 
 
 def english_words(number: int) -> str:
-    """Write a number below 1,000,000 in British English, such as "one thousand one hundred and twenty-one"."""
+    """Write a number below 1,000,000 in British English, such as "one thousand one hundred and
+    twenty-one".
+    """
     thousands, rest = divmod(number, 1000)
     if thousands == 0:
         return _words_below_1000(rest, "en")
@@ -289,8 +290,8 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
 
     The split of a number does not depend on the seed: the splits "validation" and "test" have about 5 % of
     the numbers each. The split "train" has the remaining numbers and all numbers below 100. Numbers repeat
-    only in the split "train", and only after all numbers of the same shape have been drawn. A smaller
-    `num_pairs` gives the first pairs of the list that a larger `num_pairs` gives.
+    only in the split "train", and only after all numbers of the same shape have been drawn. The list for a
+    smaller `num_pairs` is the beginning of the list for a larger `num_pairs`.
     """
     numbers = _draw_numbers(random.Random(seed), is_endless=split == "train")
     numbers_of_split = (number for number in numbers if _split_of_number(number) == split)
@@ -310,8 +311,8 @@ def _split_of_number(number: int) -> str:
 
 
 def _split_of(text: str) -> str:
-    # Use SHA-256, because SHA-256 gives the same split in every Python version, and the function `hash` does
-    # not.
+    # Use SHA-256 instead of the function `hash`, because SHA-256 gives the same split in every Python
+    # version.
     part = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 20
     return {0: "test", 1: "validation"}.get(part, "train")
 
@@ -369,8 +370,8 @@ def grammar_trees(num_trees: int, seed: int, split: str) -> list[Tree]:
     """Generate trees of random sentences that belong to one split. All sentences are different.
 
     The split of a sentence does not depend on the seed: the splits "validation" and "test" have about 5 % of
-    the sentences each. The split "train" has the remaining sentences. A smaller `num_trees` gives the first
-    trees of the list that a larger `num_trees` gives.
+    the sentences each. The split "train" has the remaining sentences. The list for a smaller `num_trees` is
+    the beginning of the list for a larger `num_trees`.
     """
     generator = random.Random(seed)
     trees: dict[str, Tree] = {}

@@ -5,7 +5,7 @@ follows): `(NP` opens a constituent, `)` closes the innermost open constituent, 
 word. The words and their tags are stored separately.
 
 Differs from Vinyals et al.: closing brackets have no label, because the opening bracket already has the
-label. A model writes the tag of each word instead of `XX`, as in the code of the paper's authors.
+label. A parsing model outputs the tag of each word instead of `XX`, as the code of the paper's authors does.
 """
 
 import os
@@ -23,7 +23,7 @@ CLOSE = ")"
 WORD = "XX"
 # Labels of the bracket around a whole sentence. In Penn files the bracket around a sentence has no label.
 WRAPPERS = ("", "TOP", "ROOT", "S1")
-# The tag of an empty element of Penn files.
+# The tag of an empty element (a trace) in Penn files.
 TRACE = "-NONE-"
 # Only ASCII white space separates words, because a French number such as 10 000 contains a no-break space.
 _TOKEN = re.compile(
@@ -36,7 +36,8 @@ _TOKEN = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-# The label of `NP-SBJ-1=2` and of `NP|ADJP` is NP. The label of `-LRB-` is `-LRB-`.
+# The label of `NP-SBJ-1=2` and of `NP|ADJP` is NP. A label between hyphens, such as `-LRB-`, is kept
+# unchanged.
 _LABEL = re.compile(r"-[^-]+-|[^-=|]+")
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
 
@@ -81,7 +82,7 @@ class Tree:
 
     @property
     def constituents(self) -> list[Constituent]:
-        """All constituents without the tags of words, inner constituents first."""
+        """All constituents, inner constituents first. The tags of words are not constituents."""
         found: list[Constituent] = []
         opened: list[tuple[str, int]] = []
         position = 0
@@ -188,7 +189,7 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
             _close_constituent(symbols, labels)
         elif token["word"] is None:
             labels.append(_cleaned_label(token["label"]))
-            # An inner bracket without a label is left out.
+            # Leave out an inner bracket without a label.
             if labels[-1] or len(labels) == 1:
                 symbols.append(OPEN + labels[-1])
         elif token["tag"] != TRACE:
@@ -207,8 +208,9 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
 
 
 def _fault_of(token: re.Match[str], *, is_inside: bool) -> str | None:
-    """Return the reason why a token may not stand inside a tree (`is_inside`) or between trees, or None if
-    the token may."""
+    """Return an error message if a token may not stand at its place, else None. `is_inside` is True if the
+    place is inside a tree, and False if the place is between trees.
+    """
     if token["empty"]:
         label = "".join(token["empty"].split())
         return f"the bracket `{label}` has no word in it; write (TAG word), or remove the bracket"
@@ -236,8 +238,8 @@ def _close_constituent(symbols: list[str], labels: list[str]) -> None:
 
 
 def _without_wrappers(symbols: list[str]) -> list[str]:
-    """Return the symbols of a tree without wrappers. Several constituents, or a single word, get the wrapper
-    TOP.
+    """Remove the wrappers from the symbols of a tree. Put the wrapper TOP around a single word or around
+    several constituents.
     """
     if symbols == [WORD]:
         return [OPEN + "TOP", WORD, CLOSE]
@@ -255,7 +257,7 @@ def _cleaned_label(label: str) -> str:
 
 
 def treebank_files(names: list[str]) -> list[str]:
-    """Return the files of a treebank. `names` has files, patterns, and folders with `.mrg` files at any
+    """Return the files of a treebank. `names` contains files, patterns, and folders with `.mrg` files at any
     depth.
 
     The files of a pattern or of a folder are sorted.
@@ -276,7 +278,9 @@ def treebank_files(names: list[str]) -> list[str]:
 
 
 def _files_of(path: str) -> list[str]:
-    """Return the `.mrg` files of a folder, or the file itself; empty if neither exists."""
+    """Return the `.mrg` files of the folder `path`, or the file `path` itself; an empty list if `path` does
+    not exist.
+    """
     if os.path.isdir(path):
         return sorted(str(file) for file in Path(path).rglob("*") if file.name.endswith((".mrg", ".mrg.gz")))
     return [path] if os.path.isfile(path) else []

@@ -12,11 +12,11 @@ class WeightedPairs:
     """Chooses the pairs of each epoch if the training corpora have weights.
 
     An epoch consists of places, and each place holds one pair. A corpus with `n` pairs and the weight `w`
-    fills `m = round(w * n)` places of each epoch. The pairs of a corpus are sorted by length. Place `j` gets
-    the pair at position `floor((j * n + r) / m)`, where `r` is a random integer from 0 to `n - 1` that is
-    drawn for each epoch. Each pair therefore fills `m / n` places of an epoch, rounded down or up. The length
-    of a place is the length of the longest pair that can fill the place in any epoch, so that all epochs have
-    the same batch bounds.
+    fills `m = round(w * n)` places of each epoch. The pairs of a corpus are sorted by length. Place `j` of
+    the `m` places gets the pair at position `floor((j * n + r) / m)` of the `n` pairs, where `r` is a random
+    integer from 0 to `n - 1` and is drawn for each epoch. Each of the `n` pairs therefore fills `m / n`
+    places of an epoch, rounded down or up. The length of a place is the length of the longest pair that can
+    fill the place in any epoch, so that all epochs have the same batch bounds.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class WeightedPairs:
         weights: list[float],
         seed: int,
     ):
-        """`corpora` [N] has the number of the corpus of each pair. `weights` has one weight per corpus."""
+        """`corpora` [N] contains the index of the corpus of each pair. `weights` has one weight per corpus."""
         self._seed = seed
         # Put pairs of equal lengths into a random order.
         mixed = np.random.default_rng(seed).permutation(len(corpora))
@@ -39,7 +39,7 @@ class WeightedPairs:
         source_parts = []
         target_parts = []
         for pairs, weight in zip(self._pairs, weights, strict=True):
-            # Each corpus with a weight above 0 has at least one place.
+            # Give each corpus with a weight above 0 at least one place.
             least = int(weight > 0 and len(pairs) > 0)
             num_places = max(least, round(weight * len(pairs)))
             self.num_places.append(num_places)
@@ -57,9 +57,9 @@ class WeightedPairs:
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
     def of_epoch(self, epoch: int) -> np.ndarray:
-        """Return the number of the pair in each place, [P] int64.
+        """Return the index of the pair in each place, [P] int64.
 
-        If an epoch contains pair `n` several times, its copies have the numbers `n`, `n + N`, `n + 2N`, and
+        If an epoch contains pair `n` several times, its copies have the indices `n`, `n + N`, `n + 2N`, and
         so on.
         """
         # Add a third number to the seed, because `TokenBudgetSampler` uses a generator with the seed [seed,
@@ -81,6 +81,6 @@ def _longest_in_places(lengths: np.ndarray, num_places: int) -> np.ndarray:
     places = np.arange(num_places)
     first = places * len(lengths) // num_places
     last = ((places + 1) * len(lengths) - 1) // num_places
-    # `reduceat` leaves out the first pair of the next place. Compare with the last pair of each place
-    # separately, because two neighbouring places may share a pair.
+    # `reduceat` computes the maximum up to, but not including, the first pair of the next place. Two
+    # neighbouring places may share this pair, so also compare with the last pair of each place.
     return np.maximum(np.maximum.reduceat(lengths, first), lengths[last])

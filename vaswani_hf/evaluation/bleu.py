@@ -1,5 +1,5 @@
-"""Scores given translations with BLEU and chrF (computed by sacreBLEU) and exact match. The file evaluate.py
-translates the sources first.
+"""Scores given translations with BLEU and chrF (computed by sacreBLEU) and exact match. To translate the
+sources and then score the translations, use evaluate.py.
 """
 
 import itertools
@@ -13,8 +13,8 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
-# $2}g'. The script matches bytes. Match bytes here, too, because matching characters gives another result if
-# two hyphens surround a single non-ASCII letter.
+# $2}g'. Match bytes as the script does, because matching characters gives another result if two hyphens
+# surround a single non-ASCII letter.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
     "This BLEU is not sacreBLEU's: compounds were split at their hyphens after tokenization, as for the "
@@ -23,8 +23,8 @@ SPLIT_COMPOUNDS_NOTE = (
 )
 
 SHORT_TEXTS_NOTE = (
-    "BLEU is 0 because BLEU counts sequences of 4 tokens, and no translation has 4 tokens. For such short "
-    "texts use exact match and chrF, or count characters: `--tokenize char` on the command line, "
+    "BLEU is 0 because BLEU counts sequences of 4 tokens, and each translation has fewer than 4 tokens. For "
+    "such short texts use exact match and chrF, or count characters: `--tokenize char` on the command line, "
     '`tokenize="char"` in Python.'
 )
 
@@ -65,8 +65,8 @@ def check_tokenizer(tokenize: str, key: str = "tokenize") -> None:
         BLEU(tokenize=tokenize)
     except (ImportError, RuntimeError, OSError):
         raise ValueError(
-            f"`{key}` is {tokenize!r}, which needs a package or a file that is not there; install what "
-            "sacreBLEU's documentation names for this tokenizer, or choose another tokenizer, such as 13a."
+            f"`{key}` is {tokenize!r}, which needs a package or a file that is missing; install the package or the "
+            "file as sacreBLEU's documentation describes, or choose another tokenizer, such as 13a."
         ) from None
 
 
@@ -95,7 +95,7 @@ def score_translations(
 
     BLEU (Papineni et al. 2002) is computed by sacreBLEU (Post 2018), which expects detokenized text. chrF
     (Popović 2015) is chrF2 with character 6-grams. Each prediction has one reference text, or a list of
-    several reference texts. The entry `bleu_note` explains a BLEU that is easily misread.
+    several reference texts. The entry `bleu_note` warns about a BLEU score that can be misunderstood.
     """
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
@@ -113,14 +113,14 @@ def score_translations(
         "chrf_signature": str(chrf.get_signature()),
     }
     notes = [SPLIT_COMPOUNDS_NOTE] if split_compounds else []
-    if has_no_sequence(bleu_score):
+    if is_zero_for_short_texts(bleu_score):
         notes.append(SHORT_TEXTS_NOTE)
     if notes:
         scores["bleu_note"] = " ".join(notes)
     return scores
 
 
-def has_no_sequence(score: BLEUScore) -> bool:
+def is_zero_for_short_texts(score: BLEUScore) -> bool:
     """Return True if BLEU is 0 because all translations are shorter than the longest token sequences that
     BLEU counts.
     """
@@ -144,8 +144,8 @@ def exact_match_by(
 
 
 class TranslationMetric(evaluate.Metric):
-    """`score_translations` as a metric of the library `evaluate`. Create the metric with its constructor,
-    because the metric is not on the Hub.
+    """Makes `score_translations` available as a metric of the library `evaluate`. Call the constructor
+    instead of `evaluate.load`, because the metric is not on the Hub.
 
     The arguments `tokenize` and `lowercase` of `compute` replace the arguments of the constructor for one
     call. The metric keeps all sentences in memory and writes no file. In a distributed run, one process must
@@ -221,7 +221,7 @@ def _reference_lists(
     if len(predictions) != len(lists) or not all(lists):
         raise ValueError(
             "`references` must have one entry, with at least one reference, for each of the"
-            f" {len(predictions)} predictions, but has {sum(map(bool, lists))}."
+            f" {len(predictions)} predictions, but the number of such entries is {sum(map(bool, lists))}."
         )
     return lists
 

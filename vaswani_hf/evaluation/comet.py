@@ -1,8 +1,8 @@
 """Computes COMET scores with the command `comet-score`, which must be installed in a separate environment.
 
 unbabel-comet needs transformers below 5 and numpy below 2, but this package does not work with these
-versions. Therefore the two packages cannot be installed in one environment. A COMET model is a pickle file,
-and loading a pickle file runs code of the publisher of the model. The code runs in the process of
+versions. Therefore unbabel-comet and this package cannot be installed in one environment. A COMET model is a
+pickle file. When `comet-score` loads the file, code of the publisher of the model runs in the process of
 `comet-score`, with all permissions of the user.
 """
 
@@ -20,7 +20,7 @@ COMMAND = "comet-score"
 
 
 class CometError(ValueError):
-    """Raised if COMET scores cannot be computed. The message includes a remedy."""
+    """Raised if COMET scores cannot be computed. The error message includes a remedy."""
 
 
 def check_comet(model: str) -> None:
@@ -46,8 +46,7 @@ def comet_scores(
     The score of a system is the mean of the scores of its sentences.
 
     `model` is a .ckpt file, or a name on the Hub such as "Unbabel/wmt22-comet-da", which `comet-score`
-    downloads. With the device "cpu", COMET computes on the CPU. Otherwise COMET uses a GPU if the machine has
-    a GPU.
+    downloads. If `device` is "cpu" or the machine has no GPU, COMET computes on the CPU, else on a GPU.
     """
     check_comet(model)
     with tempfile.TemporaryDirectory(prefix="vaswani_comet_") as name:
@@ -82,8 +81,8 @@ def _write(path: Path, texts: Sequence[str]) -> None:
 
 
 def _run(command: list[str], model: str, folder: Path) -> None:
-    # If stderr is a terminal, comet-score shows its progress bars on the terminal. Otherwise the progress
-    # bars go to a log file, and an error message quotes the last line of the log file.
+    # If stderr is a terminal, comet-score shows its progress bars on the terminal. If stderr is no terminal,
+    # the progress bars go to a log file, and an error message quotes the last line of the log file.
     shows = sys.stderr is not None and sys.stderr.isatty()
     environment = os.environ | {"PYTHONUTF8": "1"}
     with open(folder / "log", "wb") as log:
@@ -98,7 +97,7 @@ def _run(command: list[str], model: str, folder: Path) -> None:
         ]
         raise CometError(
             f"{COMMAND} failed with '{model}' (exit code {finished.returncode}: {said[-1][:300]}); check that"
-            " the model exists, can be downloaded or is a .ckpt file, or leave out `--comet`."
+            " the model can be downloaded from the Hub or is a valid .ckpt file, or leave out `--comet`."
         )
 
 

@@ -11,15 +11,16 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest, Result
 
-from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, has_no_sequence
+from .bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, corpus_metrics, is_zero_for_short_texts
 
 # The numbers of bootstrap resamples and randomization trials are the defaults of sacreBLEU.
 RESAMPLES = 1000
 TRIALS = 10_000
-# Report a p-value only if at least this number of translations differ between two systems. If m translations
-# differ, the randomization test cannot give a p-value below 2 / 2^m, because at least 2 of the 2^m exchanges
-# give a difference as large as the observed difference. For m = 10 the limit is 0.002. sacreBLEU ignores
-# exchanges that give exactly the observed difference, so sacreBLEU would report p = 0.0001 for m = 1.
+# Report a p-value only if at least this number of translations differ between two systems. The randomization
+# test exchanges translations between the two systems. If m translations differ, there are 2^m ways to
+# exchange translations, and at least 2 of these ways give a difference as large as the observed difference.
+# Therefore the p-value cannot be below 2 / 2^m, for example 0.002 for m = 10. sacreBLEU ignores the ways that
+# give exactly the observed difference, and would report p = 0.0001 for m = 1.
 FEWEST_SENTENCES = 10
 # The maximum number of sentences in a comparison. sacreBLEU needs 8 bytes per sentence and trial, which is
 # 1.6 GB for 20,000 sentences and 10,000 trials.
@@ -28,8 +29,8 @@ MOST_SENTENCES = 20_000
 # al. 2019).
 BUCKETS = (10, 20, 30, 40, 50)
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
-# The colours of the systems in the picture. The baseline is grey. All other colours are from Okabe and Ito,
-# because colour-blind readers can distinguish these colours.
+# The colours of the systems in the picture. The baseline is grey. All other colours are from the palette of
+# Okabe and Ito, because colour-blind readers can distinguish these colours.
 COLORS = ("#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 
 Systems = Mapping[str, Sequence[str]]
@@ -48,7 +49,7 @@ def check_comparable(num_sentences: int) -> None:
     # Refuse the seed 0, because sacreBLEU treats 0 as no seed, and would draw different samples for each
     # system without a warning.
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
-        raise ValueError(f"`SACREBLEU_SEED` must be a positive integer or none, but is {seed!r}.")
+        raise ValueError(f"`SACREBLEU_SEED` must be a positive integer or 'none', but is {seed!r}.")
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
@@ -123,7 +124,7 @@ def compare_systems(
     shape = {"baseline": baseline, "sentences": len(sources), "systems": rows, "lengths": lengths}
     notes = _notes(rows, len(sources), split_compounds)
     for name, texts in systems.items():
-        if has_no_sequence(metrics["bleu"].corpus_score(list(texts), [references])):
+        if is_zero_for_short_texts(metrics["bleu"].corpus_score(list(texts), [references])):
             notes.append(f"{name}: {SHORT_TEXTS_NOTE}")
     return {**shape, **signatures, "notes": notes}
 
@@ -147,7 +148,7 @@ def _is_testable(row: Mapping[str, Any]) -> bool:
 
 
 def _add_scores(rows: list[dict[str, Any]], key: str, results: list[Result], num_sentences: int) -> None:
-    """Add the score and the confidence interval of each system to its row."""
+    """Add the score and the confidence interval of each system to the row of the system."""
     for row, result in zip(rows, results, strict=True):
         # Convert the mean of sacreBLEU to a Python float, because json cannot write a NumPy float32.
         mean = float(result.mean)  # type: ignore[arg-type]

@@ -27,7 +27,8 @@ def negative_log_likelihood(
     """Return the total negative log-likelihood of all labels in the batches, in nats, and the number of
     labels.
 
-    Label smoothing is not applied. The model is switched to eval mode, and switched back at the end.
+    Label smoothing is not applied. The function switches the model to eval mode, and restores the earlier
+    mode at the end.
     """
     was_training = model.training
     model.eval()
@@ -81,16 +82,17 @@ def evaluate(
         dtype (str, optional): As in `Translator.from_pretrained`.
         quantization (str, optional): As in `Translator.from_pretrained`.
         tokenize (str): The tokenizer of sacreBLEU: "13a", "intl", "char", "none" …
-        lowercase (bool): Ignore upper and lower case.
+        lowercase (bool): Ignore the difference between upper and lower case.
         split_compounds (bool): Split words at hyphens, as in the published BLEU scores for WMT 2014
             English-German.
         **options: Options of `Translator.translate`, such as `num_beams` and `tokens_per_batch`.
 
     Returns:
-        dict: `bleu`, `chrf` and `exact_match` (0 to 100); `bleu_signature` and `chrf_signature` of sacreBLEU;
-            `loss` (nats per token) and `perplexity` of the references, computed without pairs that are longer
-            than the model accepts (None if all pairs are too long); `sentences`, `seconds` and
-            `sentences_per_second`; the list `translations`.
+        dict: The scores `bleu`, `chrf` and `exact_match` are from 0 to 100. `bleu_signature` and
+            `chrf_signature` are the signatures of sacreBLEU. `loss` (nats per token) and `perplexity` belong
+            to the references; pairs that are longer than the model accepts are left out, and both values are
+            None if all pairs are too long. `sentences` is the number of sentences, and `seconds` and
+            `sentences_per_second` describe the translation. `translations` is the list of translations.
 
     Raises:
         ValueError: If the checkpoint does not exist, if there are no sentences, if the numbers of sentences
@@ -135,7 +137,7 @@ def translate_and_measure(
         translator.model, _reference_batches(translator, sources, references, tokens_per_batch)
     )
     if not math.isfinite(nats):
-        _name_broken_pair(translator, sources, references)
+        _raise_for_broken_pair(translator, sources, references)
     return {
         "loss": nats / tokens if tokens else None,
         "perplexity": perplexity(nats / tokens) if tokens else None,
@@ -154,12 +156,12 @@ def translate_test_set(
 
     translated = translator.translate(sources, **options)
     description = f"translating {what}".strip()
-    # `disable=None` shows no bar if stderr is not a terminal.
+    # With `disable=None`, tqdm shows no progress bar if stderr is not a terminal.
     bar = tqdm(translated, total=len(sources), unit=" sentences", desc=description, disable=None, leave=False)
     return list(bar)
 
 
-def _name_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
+def _raise_for_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
     """Score the pairs one by one, to raise an error that names the first pair with NaN or infinite logits."""
     for source, reference in zip(sources, references, strict=True):
         if any(True for _ in _reference_batches(translator, [source], [reference], 1)):

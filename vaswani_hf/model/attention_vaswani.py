@@ -23,13 +23,13 @@ q and the key k of a head:
 Every attention kernel can compute "scaled_dot", "dot", "dot_mean" and "general": "scaled_dot", "dot" and
 "dot_mean" differ only in a factor, and "general" projects the query before the dot product. No fused kernel
 can compute "additive_linear" or "additive". `register_attention` adds score functions of users. The
-parameters of a score function are initialised so that queries and keys whose features have variance 1 give
-scores with a variance of about 1.
+parameters of a score function are initialised so that the scores have a variance of about 1 if the features
+of queries and keys have a variance of 1.
 
 This file is saved with every checkpoint because the models compute attention with the code of this file.
 
-Sections and equations are those of "Attention Is All You Need" (arXiv 1706.03762). In shapes, B is the batch
-size, S the source length (or the number of keys), T the target length (or the number of queries), H the
+Section and equation numbers refer to "Attention Is All You Need" (arXiv 1706.03762). In shapes, B is the
+batch size, S the source length (or the number of keys), T the target length (or the number of queries), H the
 number of heads, D the model width and K the key width of a head. In the search, N is the number of sentences
 and M is the number of tokens in the tree of tokens, which contains the tokens of all beams of a sentence.
 """
@@ -76,8 +76,8 @@ SMALLEST_BLOCK = 64
 # `past_key_values` to `cache`.
 CACHE_NAME = "cache" if "cache" in Seq2SeqLMOutput.__dataclass_fields__ else "past_key_values"
 
-# Device types that execute operations asynchronously. Reading a value from such a device waits until all
-# queued operations are finished.
+# Device types that execute operations asynchronously. Reading a value from a device of these types waits
+# until all queued operations are finished.
 QUEUING_DEVICES = ("cuda",)
 
 
@@ -120,8 +120,8 @@ def are_plain(kind: type[nn.Module], *modules: nn.Module) -> bool:
 
 
 def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return True where the distance between key and query is at most `window` tokens. If the mask `own`
-    exists, `own` must also be True.
+    """Return True where the distance between key and query is at most `window` tokens and the mask function
+    `own`, if given, returns True.
     """
     near = (query - key).abs() <= window
     return near if own is None else near & own(query, key)
@@ -293,8 +293,8 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # For a window of 0 tokens use `DynamicLayer`. A `DynamicSlidingWindowLayer` with a size of one
-            # token would cache all tokens too.
+            # For a window of 0 tokens use the simpler `DynamicLayer`, because a `DynamicSlidingWindowLayer`
+            # with a size of one token would also cache all tokens.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]
@@ -410,7 +410,7 @@ def attention_masks(
             has_window = attention.window is not None and not is_static
             is_flex = implementation == "flex_attention"
             # The masks of flex attention compare indices in the padded row instead of positions of tokens. If
-            # padding lies between tokens, indices and positions differ. In this case create an additive mask.
+            # padding lies between tokens, indices and positions differ, so create an additive mask.
             if has_window and is_flex and has_gaps(attention_mask):
                 mask = window_mask(attention, inputs_embeds, attention_mask, own_cache, is_recorded)
                 made[kind] = additive_mask(mask, inputs_embeds.dtype)
@@ -605,7 +605,7 @@ class VaswaniAttention(nn.Module):
         scores = self.scores(query, key)  # [B, H, T, S]
         expected = (*query.shape[:3], key.shape[2])
         if scores.shape != expected:
-            # A smaller shape would broadcast to wrong weights without an error.
+            # Check the shape, because a smaller shape would broadcast to wrong weights without an error.
             raise ValueError(
                 f"`{type(self).__name__}.scores` must return the shape [B, H, T, S] = {list(expected)}, but returns "
                 f"the shape {list(scores.shape)}; queries have the shape {list(query.shape)}, and keys have the "

@@ -166,14 +166,15 @@ class SearchTask:
     strategies.
     """
 
-    # The model and the other models of the ensemble; `inputs` has the inputs of each model for B sentences.
+    # `models` contains the model and the other models of the ensemble. `inputs` contains a dict with the
+    # inputs of each model for B sentences.
     models: list[Any]
     inputs: list[dict[str, Any]]
     # `prompt` [B, P] int64 contains the beginnings of the translations. `limits` [B] int64 contains the
     # maximum number of new tokens of each sentence.
     prompt: torch.Tensor
     limits: torch.Tensor
-    # The attention mask [B, S] of the source. The coverage penalty needs the mask.
+    # The attention mask [B, S] of the source, for the coverage penalty.
     source_mask: torch.Tensor | None
     processors: LogitsProcessorList
     # The stopping criteria except `</s>` and length limits, because the search itself checks `</s>` and
@@ -208,7 +209,7 @@ class SearchTask:
             # A processor may raise scores above the bound that the stopping rule computes for longer
             # translations. Therefore, if there are processors, the stopping rule considers the `num_beams`
             # best translations, as transformers does.
-            is_exact = has_exact_bound(config) and not (self.transformers_compatible or self.processors)
+            is_exact = considers_all_lengths(config) and not (self.transformers_compatible or self.processors)
             num_counted = config.num_return_sequences if is_exact else config.num_beams
             stopping_rule = EarlyStopping(config, len(self.prompt), num_counted, device)
         decoders = [
@@ -248,7 +249,8 @@ class SearchTask:
     def _decoder(self, model: Any, inputs: dict[str, Any], config: GenerationConfig) -> Any:
         """Return the fast decoder if the model and the settings permit it, else the general decoder."""
         in_rows = (model is self.models[0] and self.transformers_compatible) or not config.use_cache
-        # Models of classes outside this package lack the attribute `supports_fast_path`.
+        # Use `getattr`, because models of classes outside this package lack the attribute
+        # `supports_fast_path`.
         if in_rows or not getattr(model, "supports_fast_path", False):
             return RowDecoder(model, config, inputs)
         return TreeAttentionDecoder(model, config, inputs)
@@ -266,7 +268,7 @@ class BeamSearch:
         scorer: Computes the scores of finished translations.
         stopping_rule: Decides when the search of a sentence ends.
         sentences: [N] int64, the indices of the sentences to search.
-        source_mask: The attention mask [B, S] of the source. The coverage penalty needs the mask.
+        source_mask: The attention mask [B, S] of the source, for the coverage penalty.
         processors: Functions that change log-probabilities.
         criteria: Functions that decide whether a candidate ends, in addition to `</s>` and the limits.
         rows_per_sentence: The number of rows per sentence that processors and criteria receive in one call;
@@ -422,8 +424,8 @@ class BeamSearch:
     ) -> tuple[bool, int]:
         """Read whether a candidate has ended, and the number of open sentences. Synchronises with the device.
 
-        All other methods that belong to a step do not wait for the device. With a `reader`, the two numbers
-        of `_read_step_numbers` are from the previous step.
+        All other methods that belong to a step do not wait for the device. With a `reader`, both results of
+        `_read_step_numbers` are from the previous step.
         """
         trees = [
             decoder.tree
@@ -436,13 +438,13 @@ class BeamSearch:
         if self.reader is not None:
             numbers = self.reader.exchange(numbers)
         if numbers is None:
-            # At the first step the reader has no values of a previous step.
+            # Return default values at the first step, because the reader has no values of a previous step.
             return True, len(self.sentences)
         return self._use_step_numbers(numbers)
 
     def _use_step_numbers(self, numbers: "StepNumbers") -> tuple[bool, int]:
-        """Raise an error if a log-probability is NaN, and update the trees. Return the two values that
-        `_read_step_numbers` returns.
+        """Raise an error if a log-probability is NaN, and update the trees. Return whether a candidate has
+        ended, and the number of open sentences.
         """
         log_prob_sum, any_ended, num_open, *living = numbers.values.tolist()
         if math.isnan(log_prob_sum) and not self.config.remove_invalid_values:
@@ -462,8 +464,8 @@ class BeamSearch:
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
-            # Before the first new token some decoders return K rows per sentence, and other decoders return
-            # one row.
+            # Broadcast the log-probabilities, because before the first new token some decoders return K rows
+            # per sentence, and other decoders return one row.
             others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
             of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
             log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
@@ -587,7 +589,7 @@ class BeamSearch:
         goes_on = ~ended.all(dim=1)
         self.is_open = self.is_improvable & ~is_full
         if self.transformers_compatible:
-            # transformers continues or ends the search for all sentences of a batch at once.
+            # Continue or end the search for all sentences of the batch at once, as transformers does.
             return self.is_improvable.any() & ~is_full.all() & goes_on.any()
         self.is_improvable = self.is_improvable & goes_on
         self.is_open = self.is_open & goes_on
@@ -677,15 +679,16 @@ class DeferredReader:
         self.pending: StepNumbers | None = None
 
     def exchange(self, numbers: StepNumbers | None) -> StepNumbers | None:
-        """Store the values of this step. Pass None after the last step. Return the values of the previous
-        step.
+        """Store `numbers`, the values of this step (None after the last step), and return the values of the
+        previous step.
         """
         before = self.pending
         event = self.event
         self.pending = None
         self.event = None
         if numbers is not None:
-            # `to` copies to pinned memory while the GPU and this thread continue.
+            # Pass `non_blocking=True`, so that the GPU and this thread continue during the copy to pinned
+            # memory.
             self.pending = replace(numbers, values=numbers.values.to("cpu", non_blocking=True))
             if numbers.values.is_cuda:
                 self.event = torch.cuda.current_stream(numbers.values.device).record_event()
@@ -734,26 +737,29 @@ class EarlyStopping(StoppingRule):
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
         self.num_counted = num_counted
         self.num_full = config.num_beams
-        # [B] bool: True if `may_improve` considers all possible lengths of a longer translation.
-        self.is_exact = torch.full((num_sentences,), has_exact_bound(config), device=device)
+        # [B] bool: True if `may_improve` considers all possible lengths of a longer translation of the
+        # sentence.
+        self.considers_all_lengths = torch.full(
+            (num_sentences,), considers_all_lengths(config), device=device
+        )
         # [B] bool: True if the search of a sentence ends as soon as the sentence is full.
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # `worst` is NEG_INF if fewer than `num_counted` translations are finished. With too few finished
-        # translations, every further translation improves the results.
+        # `worst` is NEG_INF if fewer than `num_counted` translations are finished, because every further
+        # translation then improves the results.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
         if search.config.length_penalty > 0:
             limits = search.limits[search.sentences]
-            length = torch.where(self.is_exact[search.sentences], limits, search.num_new)
+            length = torch.where(self.considers_all_lengths[search.sentences], limits, search.num_new)
         return search.scorer(best, length) > worst
 
     def is_full(self, search: "BeamSearch", finished: torch.Tensor) -> torch.Tensor:
         return self.stops_when_full[search.sentences] & (finished[:, self.num_full - 1] > NEG_INF / 2)
 
 
-def has_exact_bound(config: GenerationConfig) -> bool:
+def considers_all_lengths(config: GenerationConfig) -> bool:
     """Return True if the stopping rule must consider all possible lengths of a longer translation.
 
     transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,
@@ -895,7 +901,8 @@ def forbidding_settings(config: GenerationConfig) -> str:
     """Return the names and values of the settings that forbid tokens, as words for an error message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
-        # Do not name `min_length`, because transformers has derived `min_length` from `min_new_tokens`.
+        # Do not name `min_length` in the error message, because transformers has derived `min_length` from
+        # `min_new_tokens`.
         del values["min_length"]
     given = [
         f"`{name}` = {str(value):.60}" for name, value in values.items() if value not in (None, [], False)

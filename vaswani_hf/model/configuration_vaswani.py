@@ -48,8 +48,8 @@ _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelFo
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
 # The imports of the other files that are saved with a checkpoint. transformers finds the imports, because it
-# searches the text of this file for import statements, also inside strings. Real import statements would be
-# circular.
+# searches the text of this file for import statements, also inside strings. The import statements are in a
+# string, because real import statements would be circular.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .pipeline_vaswani import TranslationPipeline
@@ -205,9 +205,9 @@ class VaswaniConfig(PreTrainedConfig):
             computed like the default of `d_k`.
         dropout (float): Dropout rate of sub-layer outputs and of the sums of embeddings and positions
             (Section 5.4).
-        attention_dropout (float): Dropout rate of attention weights. Differs from the paper if above 0,
+        attention_dropout (float): Dropout rate of attention weights. Values above 0 differ from the paper,
             because the paper has no dropout of attention weights.
-        activation_dropout (float): Dropout rate after the activation. Differs from the paper if above 0,
+        activation_dropout (float): Dropout rate after the activation. Values above 0 differ from the paper,
             because the paper has no dropout after the activation.
         activation_function (str): Activation of the feed-forward networks (Section 3.3, Equation 2).
         norm_position (str): "post": LayerNorm(x + Sublayer(x)), Section 3.1. "pre": x +
@@ -217,19 +217,20 @@ class VaswaniConfig(PreTrainedConfig):
             Differs from the paper if the encoder and the decoder differ, because some JoeyNMT models have a
             "pre" encoder and a "post" decoder.
         final_norm (bool, optional): True if a LayerNorm follows the last layer of each stack. By default a
-            "pre" stack has this LayerNorm and a "post" stack has not. Differs from the paper if True with
-            "post", because torch.nn.Transformer has this LayerNorm.
+            "pre" stack has this LayerNorm, and a "post" stack does not have this LayerNorm. True with "post"
+            differs from the paper, because torch.nn.Transformer has this LayerNorm.
         layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives no value;
             tensor2tensor uses 1e-6.
         position_embedding (str): "sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model
             without position information, or a name that `register_position_encoding` has added. "none" and
-            added names differ from the paper.
+            the names that `register_position_encoding` has added differ from the paper.
         position_timescales (str): The timescales of the sinusoids. "paper": 10000^(2i/d_model) for the feature
             pair i (Section 3.5). "tensor2tensor": 10000^(i/(d_model/2-1)); differs from the paper because
-            tensor2tensor, Marian and fairseq use these timescales. Other positions ignore this field.
+            tensor2tensor, Marian and fairseq use these timescales. Only "sinusoidal" positions use this
+            field.
         position_offset (int): Number (tokens) that is added to each sinusoidal position: the first token has
-            the position `position_offset`. Differs from the paper if above 0, because fairseq counts from 2
-            and OpenNMT-tf counts from 1. Other positions ignore this field.
+            the position `position_offset`. Values above 0 differ from the paper, because fairseq counts from
+            2 and OpenNMT-tf counts from 1. Only "sinusoidal" positions use this field.
         max_position_embeddings (int): Number of learned positions (tokens). Sinusoidal positions ignore this
             field.
         scale_embedding (bool): True if embeddings are multiplied by sqrt(d_model) (Section 3.4).
@@ -243,7 +244,7 @@ class VaswaniConfig(PreTrainedConfig):
             training does not change, and if `<pad>` has probability 0 also in the label-smoothed loss. Differs
             from the paper, because the decoders of Marian and tensor2tensor start from zeros. Requires equal
             `pad_token_id` and `decoder_start_token_id`.
-        attention_score (str): The score function of a query and a key. The paper has "scaled_dot" (Equation
+        attention_score (str): The score function of a query and a key. The paper uses "scaled_dot" (Equation
             1). The functions "dot", "dot_mean", "general", "additive_linear" and "additive" (see
             attention_vaswani) differ from the paper, and so do functions that `register_attention` has added.
         cross_attention_score (str, optional): The score function of cross-attention; by default
@@ -251,16 +252,17 @@ class VaswaniConfig(PreTrainedConfig):
         attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
             encoder to r tokens on each side of a token, in the decoder to the r tokens before a token.
             The paper mentions restricted self-attention in Section 4, but does not use restricted
-            self-attention. None means no restriction. For n tokens of width d, time and memory are O(r n d),
-            and the maximum path length between two tokens is O(n/r) layers. A list contains r or None for
-            each layer. A list either applies to both stacks, or contains the values of the encoder layers
-            followed by the values of the decoder layers.
+            self-attention. None means no restriction. With a window of r tokens, time and memory are O(r n d)
+            for n tokens of width d, and the maximum path length between two tokens is O(n/r) layers. A list
+            contains r or None for each layer. A list either applies to both stacks, or contains the values of
+            the encoder layers followed by the values of the decoder layers.
         attention_bias (bool): True for biases in the projections of attention. The projections of the paper
             have no biases.
         initializer_range (float, optional): Standard deviation for an initialisation as in GPT-2; by default
             weights are initialised as in tensor2tensor.
         label_smoothing (float): Probability e that label smoothing takes from the reference token in training
-            (Section 5.4). The paper has 0.1. With the default 0 the loss is the plain cross-entropy.
+            (Section 5.4). The value in the paper is 0.1. With the default 0 the loss is the plain
+            cross-entropy.
         label_smoothing_form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in
             tensor2tensor. "torch": e/V for every class, plus 1-e for the reference, as in PyTorch.
         use_cache (bool): True to cache keys and values while decoding.
@@ -381,13 +383,13 @@ class VaswaniConfig(PreTrainedConfig):
 
     @output_attentions.setter
     def output_attentions(self, value: bool) -> None:
-        # Store the value outside the field of transformers, because transformers refuses True unless all
-        # calls use eager attention.
+        # Store the value in a private attribute, because transformers refuses the value True in its own field
+        # unless all calls use eager attention.
         self._output_attentions = value
 
     def validate_architecture(self) -> None:
-        """Check the combination of all fields. Each model calls this method again, because fields may have
-        changed after the config was created.
+        """Check the combination of all fields. Each model calls `validate_architecture` again, because fields
+        may have changed after the config was created.
 
         Raises:
             ValueError: If two fields contradict each other.
@@ -513,7 +515,8 @@ class VaswaniConfig(PreTrainedConfig):
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
         if self.user_classes():
-            # Save the files of the package here, because transformers would save the user's file unchanged.
+            # Copy the code files here instead of in transformers, because transformers would copy the user's
+            # file without changing its imports of the package.
             saved.__dict__["_auto_class"] = None
             folder = Path(save_directory)
             folder.mkdir(parents=True, exist_ok=True)
@@ -558,8 +561,8 @@ def _registered(config: VaswaniConfig) -> list[tuple[Registry, str]]:
 
 
 def _save_user_code(saved: VaswaniConfig, folder: Path) -> None:
-    """Write the files of users, and the entry module that registers the classes in these files. Afterwards
-    `auto_map` names the classes of the entry module.
+    """Write the files of users, and the entry module that registers the classes in these files. Set
+    `auto_map` to the classes of the entry module.
     """
     base = _base_of(saved)
     kind = type(saved)
@@ -598,8 +601,8 @@ def _added_fields(cls: type) -> dict[str, Any]:
         try:
             annotations = inspect.get_annotations(kind, eval_str=True)
         except NameError:
-            # An annotation names a type that exists only in a function or for type checkers. Read the
-            # annotations as strings.
+            # Read the annotations as strings, because an annotation names a type that exists only in a
+            # function or for type checkers.
             annotations = inspect.get_annotations(kind)
         names = []
         for name, value in vars(kind).items():
@@ -619,7 +622,7 @@ def _checked(config: VaswaniConfig, name: str, value: Any) -> Any:
     """Check the type of the value of a field that a subclass adds. Return the value."""
     expected = config.added_fields[name]
     if get_origin(expected) is tuple and isinstance(value, list):
-        # JSON has no tuples.
+        # Convert the list to a tuple, because JSON has no tuples and stores a tuple as a list.
         value = tuple(value)
     if value is getattr(type(config), name, MISSING):
         return value

@@ -131,7 +131,7 @@ class TreeKVCache:
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # `num_living` is the number of the previous step, so add one new token for each beam.
+        # `num_living` was counted at the previous step, so add one new token for each beam.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
@@ -330,8 +330,8 @@ class TreeAttentionDecoder:
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # Create the steps that call no modules only now, because they need the keys and values of the
-            # source in the cache.
+            # Create the steps that call no modules here and not earlier, because the steps need the keys and
+            # values of the source in the cache.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
@@ -395,8 +395,8 @@ class TreeAttentionDecoder:
             return self.decoder.position_states(positions)
         if len(self.encodings) < self.num_read:
             # Compute the encodings of many positions in advance, because computing sinusoids at each step
-            # takes long. A table of learned positions limits the size; `position_states` raises an error for
-            # positions beyond the end of the table.
+            # takes long. Compute at most as many encodings as a table of learned positions has;
+            # `position_states` raises an error for positions beyond the end of the table.
             longest = getattr(self.decoder.embed_positions, "num_embeddings", math.inf)
             size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = self.decoder.position_states(torch.arange(size, device=positions.device))

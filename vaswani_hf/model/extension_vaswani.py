@@ -92,10 +92,10 @@ def module_of(kind: type) -> str:
 
 
 def _is_same_class(first: type, second: type) -> bool:
-    """True if two classes have one name, and also one module or equal source code.
+    """Return True if two classes have the same name, and also the same module or the same source code.
 
-    A notebook or a reloaded file defines a class again in one module. The copy of a user's file in a
-    checkpoint has another module and the same source code.
+    A class is defined again in the same module if a notebook cell runs again or a file is reloaded. The copy
+    of a user's file in a checkpoint has the same source code in another module.
     """
     if first.__qualname__ != second.__qualname__:
         return False

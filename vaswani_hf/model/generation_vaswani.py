@@ -2,9 +2,9 @@
 
 `VaswaniGeneration.generate` completes the settings of a call and sets a length limit for each sentence.
 This package runs beam search and plain greedy search: transformers calls `SearchMethod` in place of its own
-search, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. All other decoding methods run in
-transformers, such as sampling, and greedy search with a streamer, logits processors, stopping criteria or
-`return_dict_in_generate`.
+search, and `SearchMethod` calls `SearchTask.run` of beam_search_vaswani. transformers runs all other decoding
+methods, for example sampling. transformers also runs greedy search with a streamer, logits processors,
+stopping criteria or `return_dict_in_generate`.
 
 This package adds the following settings to the settings of transformers. Each added setting may be an
 argument of `generate` or a field of `generation_config`:
@@ -80,8 +80,8 @@ from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, w
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# Inputs from which the search can remove closed sentences. If any other input is given, the search removes no
-# sentences.
+# Inputs from which the search can remove closed sentences. If an input is not in this set, the search removes
+# no sentences.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -269,8 +269,8 @@ class VaswaniGeneration(GenerationMixin):
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
-            # Remove the default that transformers has filled in, because the default must not count as a
-            # limit of the user.
+            # Remove the default length that transformers has filled in, because the default must not count as
+            # a limit of the user.
             if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
@@ -282,8 +282,8 @@ class VaswaniGeneration(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         if getattr(generation_config, "_is_complete", False):
-            # Return the config unchanged, because transformers would replace settings that the caller has set to
-            # None by defaults.
+            # Return the config unchanged, because transformers would overwrite a None of the caller with a
+            # default.
             return generation_config, kwargs
         return super()._prepare_generation_config(generation_config, **kwargs)
 
@@ -492,8 +492,9 @@ class VaswaniGeneration(GenerationMixin):
 class _TargetVocabulary:
     """Replaces the model in `compute_transition_scores` of transformers.
 
-    transformers only reads `config.get_text_config().vocab_size`. The `vocab_size` of a `VaswaniConfig` is
-    the size of the source vocabulary, but the scores need the size of the target vocabulary.
+    From this object transformers reads only `config.get_text_config().vocab_size`. The `vocab_size` of a
+    `VaswaniConfig` is the size of the source vocabulary, but the scores need the size of the target
+    vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -550,7 +551,8 @@ class SearchMethod:
                 input_ids, logits_processor, stopping_criteria, config, self.synced_gpus, **model_kwargs
             )
         if config.num_beams == 1:
-            # Greedy search is beam search with one beam that stops at the first `</s>`.
+            # Set `early_stopping`, because greedy search is beam search with one beam that stops at the first
+            # `</s>`.
             config.early_stopping = True
         task = self._task(model, input_ids, logits_processor, criteria, config, model_kwargs)
         if strategies.ensemble:
@@ -650,7 +652,8 @@ def max_tokens_by_source(config: Any, source_length: int) -> int | None:
     b = getattr(config, "max_length_b", None)
     if a is None and b is None:
         return None
-    # Add 1e-6 because 0.29 * 100 in floating point is a little less than 29.
+    # Add 1e-6 before rounding down, because a product such as 0.29 * 100 is a little less than 29 in floating
+    # point.
     return max(1, math.floor((a or 0) * source_length + (b or 0) + 1e-6))
 
 
@@ -869,7 +872,7 @@ class TokensLeft(RowCheck):
         self.config = config
         self.prompt_length = prompt_length
         self.excluded = excluded
-        # The ids that end a row.
+        # The ids of the tokens that end a translation.
         self.ends = eos_token_ids(config)
         if config.pad_token_id is not None:
             self.ends.append(config.pad_token_id)

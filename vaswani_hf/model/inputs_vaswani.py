@@ -5,7 +5,7 @@ translation, and `SearchSettings` has the settings of `generate`. Each field has
 metadata:
 
 - `help` is one sentence for the command line and the manual.
-- `least`, `above` and `most` are the limits of a number.
+- `least` (inclusive), `above` (exclusive) and `most` (inclusive) are the limits of a number.
 - `whole` is True if a float must be a whole number.
 - `choices` are the possible values.
 - `command_line` is False if the option exists only in Python.
@@ -35,7 +35,7 @@ T = TypeVar("T")
 # The error types that reading, tokenizing or translating a bad line may raise.
 LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
-# The paper's symbols, each with the config field that has the value in the encoder.
+# Maps each symbol of the paper to the config field that has the value of the symbol for the encoder.
 PAPER_SYMBOLS = {
     "N": "encoder_layers",
     "h": "encoder_attention_heads",
@@ -46,7 +46,7 @@ PAPER_SYMBOLS = {
 
 
 def nearest_name(name: Any, known: Iterable[str]) -> str:
-    """Return the name in `known` with the most similar spelling. `known` must not be empty."""
+    """Return the name in the non-empty list `known` whose spelling is most similar to `name`."""
     return difflib.get_close_matches(str(name), list(known), 1, cutoff=0)[0]
 
 
@@ -248,7 +248,7 @@ class SearchSettings:
 
 # Maps the name of each setting to its default value.
 DECODING_SETTINGS: dict[str, Any] = {setting.name: setting.default for setting in fields(SearchSettings)}
-# The settings that this package adds to those of transformers.
+# The settings that this package adds to the settings of transformers.
 ADDED_SETTINGS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
 # The settings that the score of a translation depends on.
 SCORE_SETTINGS = ("length_penalty", "length_penalty_type", "coverage_penalty")
@@ -264,8 +264,9 @@ def validate_search_fields(settings: Any) -> None:
 class TranslationOptions:
     """The options of a translation: the keyword arguments of `translate`, of the pipeline and of the command.
 
-    The field `generate` contains the arguments of `model.generate`, such as `num_beams`. `of` puts every
-    argument that is not a field of the class into `generate`. The `help` of each field explains the field.
+    The field `generate` contains the arguments of `model.generate`, such as `num_beams`. The class method
+    `of` puts every argument that is not a field of the class into `generate`. The `help` of each field
+    explains the field.
 
     Raises:
         ValueError: If an option or a setting of the search has an impossible value.
@@ -409,7 +410,9 @@ def make_requests(
     target_prefixes: Iterable[str | None] | None,
     must_contain: Iterable[Sequence[str] | None] | None,
 ) -> Iterator[Request | InvalidInput]:
-    """One request per line. Raises an error if the numbers of lines, prefixes and phrase lists differ."""
+    """Yield a `Request` or an `InvalidInput` for each line. Raises an error if the numbers of lines, prefixes
+    and phrase lists differ.
+    """
     missing = object()
     prefixes = repeat(None) if target_prefixes is None else iter(target_prefixes)
     phrases = repeat(None) if must_contain is None else iter(must_contain)

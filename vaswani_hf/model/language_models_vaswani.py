@@ -44,8 +44,8 @@ _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 class VaswaniStackConfig(VaswaniConfig):
     """Describes the architecture of a model with one stack. The config has all fields of [`VaswaniConfig`].
 
-    Fields of the encoder equal the corresponding fields of the decoder. There is one vocabulary and no
-    cross-attention.
+    Each field of the encoder has the same value as the corresponding field of the decoder. There is one
+    vocabulary and no cross-attention.
     """
 
     model_type = "vaswani_stack"
@@ -132,8 +132,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
 
 class VaswaniDecoderConfig(VaswaniStackConfig):
-    """Describes the architecture of a decoder-only model. Each field of the encoder equals the field of the
-    decoder.
+    """Describes the architecture of a decoder-only model. Each field of the encoder has the value of the
+    corresponding field of the decoder.
 
     Example:
         >>> from vaswani_hf import VaswaniDecoderConfig
@@ -156,8 +156,8 @@ class VaswaniDecoderConfig(VaswaniStackConfig):
 
 
 class VaswaniEncoderConfig(VaswaniStackConfig):
-    """Describes the architecture of an encoder-only model. Each field of the decoder equals the field of the
-    encoder.
+    """Describes the architecture of an encoder-only model. Each field of the decoder has the value of the
+    corresponding field of the encoder.
 
     Example:
         >>> from vaswani_hf import VaswaniEncoderConfig
@@ -272,8 +272,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
                 computed as in `VaswaniForSeq2SeqLM.forward`.
             use_cache (bool, optional): True to return a cache; by default `config.use_cache`. If labels are
                 given, no cache is returned.
-            logits_to_keep (int or torch.Tensor): If an int n, return the logits of the last n positions (0
-                for all positions). If a tensor, return the logits of the positions in the tensor.
+            logits_to_keep (int or torch.Tensor): For an int n, return the logits of the last n positions, or
+                of all positions if n is 0. For a tensor of positions, return the logits at these positions.
             num_items_in_batch (torch.Tensor or int, optional): The summed loss is divided by this number,
                 which is the number of tokens of all accumulated batches.
             skip_logits (bool, optional): True to compute the loss without storing logits; by default True in
@@ -306,7 +306,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
         )
         states = outputs.last_hidden_state  # [B, T, D]
         if labels is not None:
-            # The label of each position is the next token.
+            # Shift the labels, because the label of each position is the next token.
             labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
         elif isinstance(logits_to_keep, torch.Tensor):
             states = states[:, logits_to_keep]

@@ -27,8 +27,8 @@ IGNORED_LABEL = -100
 EXCLUDED_LOGIT = -1e3
 # The maximum number of logits in memory at once. 2**24 float32 numbers are 64 MiB. On a GPU use larger
 # chunks, because each chunk costs a fixed time. On a CPU also limit the number of rows (tokens) of a chunk,
-# because a small chunk stays in the processor's cache. With 10,000 classes the loss takes 0.56 s if a chunk
-# has 384 rows, and 0.70 s if a chunk has 1,677 rows.
+# because a small chunk stays in the processor's cache. With 10,000 classes, computing the loss in chunks of
+# 1,677 rows takes 1.25 times as long as in chunks of 384 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
@@ -47,8 +47,8 @@ def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     is_active = training and 0 < p < 1
     if not is_active or is_replaced or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p, training)
-    # Draw 64 bits at once, because a draw of fewer bits takes as long as a draw of 64 bits. Each draw of
-    # 64 bits decides whether four elements of `states` are dropped.
+    # Draw 64 bits at once, because a draw of fewer bits takes as long as a draw of 64 bits. The 64 bits of a
+    # draw are used for four elements of `states`: 16 bits decide whether an element is dropped.
     draws = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     dropped = min(round(p * 2**16), 2**16 - 1)
     kept = draws.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - 2**15
@@ -100,7 +100,7 @@ def smoothed_cross_entropy(
         valid = labels != IGNORED_LABEL
         log_probs = nn.functional.log_softmax(logits, dim=-1)
         if excluded is not None:
-            # The target probability of the excluded class is 0.
+            # Leave out the excluded class, because the target probability of this class is 0.
             log_probs = log_probs * (torch.arange(logits.shape[-1], device=logits.device) != excluded)
         total = (gold - other) * total - other * (log_probs.sum(dim=-1) * valid).sum()
     return total / _loss_divisor(labels, num_items)
@@ -122,7 +122,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         state_sum = states.float().sum(dim=0)  # [D]
         weight_sum = weight.float().sum(dim=0)  # [D]
         if excluded is not None:
-            # The target probability of the excluded class is 0.
+            # Leave out the excluded class, because the target probability of this class is 0.
             weight_sum -= weight[excluded].float()
         total = -other * (state_sum * weight_sum).sum()
         if with_gradients:

@@ -11,8 +11,9 @@ options differs from the paper. All options that differ from the paper are off b
 
 This file is saved with every checkpoint because it defines the models.
 
-Sections and equations are those of the paper (arXiv 1706.03762). In shapes, B is the batch size, S the source
-length, T the target length, D the model width, F the inner width and V the size of the target vocabulary.
+Section and equation numbers refer to the paper (arXiv 1706.03762). In shapes, B is the batch size, S the
+source length, T the target length, D the model width, F the inner width and V the size of the target
+vocabulary.
 """
 
 # transformers declares wider types for caches, masks and sub-modules than this file uses.
@@ -73,11 +74,11 @@ def sinusoids(position_ids: torch.Tensor, d_model: int, timescales: str = "paper
     Section 3.5.
 
     Positions [...] are int64, counted from 0. The encodings [..., D] are float32.
-    Differs from the paper: the timescales "tensor2tensor" have x = pos / 10000^(i/(d_model/2-1)), because
-    tensor2tensor, Marian and fairseq use them.
+    Differs from the paper: with the timescales "tensor2tensor", x is pos / 10000^(i/(d_model/2-1)), because
+    tensor2tensor, Marian and fairseq use these timescales.
     """
     # Use float64, because a float32 angle has an error of 6e-5 at position 1000. Use float32 on Apple's GPUs,
-    # because they do not support float64.
+    # because Apple's GPUs do not support float64.
     dtype = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponent = torch.arange(0, d_model, 2, dtype=dtype, device=position_ids.device) / d_model  # [D / 2]
     if timescales == "tensor2tensor":
@@ -214,9 +215,9 @@ class VaswaniLayer(GradientCheckpointingLayer):
         """True if the backward pass computes the forward pass of the layer again. transformers reads and sets
         this attribute.
 
-        The value is False while autograd records no gradients, because transformers removes the cache from
-        layers with gradient checkpointing. `generate` records no gradients and needs the cache, also during
-        training.
+        The value is False while autograd records no gradients. `generate` records no gradients and needs the
+        cache also during training, but transformers removes the cache from layers with gradient
+        checkpointing.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -425,7 +426,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             super()._init_weights(module)
 
     def _zero_row(self, module: nn.Module) -> int | None:
-        """The row of zeros in an embedding or in the output projection, or None."""
+        """Return the index of the row of zeros in an embedding or in the output projection; None if no row is
+        zero.
+        """
         if isinstance(module, nn.Embedding):
             return module.padding_idx
         return self.config.pad_token_id if self.config.zero_start_embedding else None
@@ -460,16 +463,18 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        # If `tie_word_embeddings` is False, transformers ties no weights at all. In this package
-        # `tie_word_embeddings` decides only whether the output projection is tied, and
-        # `share_encoder_decoder_embeddings` decides whether the embeddings are shared.
+        # Replace the method of transformers, because transformers ties no weights at all if
+        # `tie_word_embeddings` is False. In this package `tie_word_embeddings` decides only whether the
+        # output projection is tied, and `share_encoder_decoder_embeddings` decides whether the embeddings are
+        # shared.
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
 
     def mark_tied_weights_as_initialized(self, loading_info):
-        # Weights are tied before loading. If a file lacks all names of a tied weight, transformers would
-        # treat the weight as loaded and would leave the weight uninitialised.
+        # Mark a tied weight as missing if a file lacks all names of the weight. transformers would leave the
+        # weight uninitialised, because transformers ties weights before loading and treats tied weights as
+        # loaded.
         ties = self.all_tied_weights_keys
         missing = loading_info.missing_keys
         absent = set()
@@ -493,9 +498,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         state_dict = super().gather_sharded_state_dict_for_save(model_to_save, *args, **kwargs)
         if not is_fsdp_managed_module(model_to_save):
             return state_dict
-        # transformers gathers only weights that transformers itself has sharded, and detects tied weights by
-        # their shared memory. Gathered copies do not share memory, so keep only one name of each tied weight
-        # here.
+        # Gather the weights here, because transformers gathers only weights that transformers itself has
+        # sharded. Keep only one name of each tied weight, because transformers detects tied weights by their
+        # shared memory and gathered copies do not share memory.
         gathered = {}
         for name, tensor in state_dict.items():
             if name not in self.all_tied_weights_keys:
@@ -517,7 +522,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         """
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError(
-                "`resize_decoder_token_embeddings` is for two vocabularies, but this model has one; "
+                "`resize_decoder_token_embeddings` is for two vocabularies, but this model has one vocabulary; "
                 "use `resize_token_embeddings`."
             )
         decoder = self.get_decoder()
@@ -612,7 +617,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
         states = self.embed_positions(position_ids)
         expected = (*position_ids.shape, self.config.d_model)
         if states.shape != expected:
-            # A smaller shape would broadcast to wrong encodings without an error.
+            # Check the shape, because a smaller shape would broadcast to wrong encodings without an error.
             raise ValueError(
                 f"`{type(self.embed_positions).__name__}.forward` must return the shape [B or 1, T, D] = "
                 f"{list(expected)}, but returns the shape {list(states.shape)}."
@@ -807,8 +812,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
     def state_dict(self, *args, prefix: str = "", **kwargs):
         state = super().state_dict(*args, prefix=prefix, **kwargs)
         if self.config.share_encoder_decoder_embeddings and is_fsdp_managed_module(self.shared):
-            # Remove the second names of the shared embedding, because PyTorch cannot load a sharded module by
-            # a second name.
+            # Remove the names of the shared embedding in the encoder and the decoder, because PyTorch cannot
+            # load a sharded module by a second name.
             for stack in ("encoder", "decoder"):
                 state.pop(f"{prefix}{stack}.embed_tokens.weight", None)
         return state
@@ -907,7 +912,7 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         form = self.config.label_smoothing_form
         excluded = self.excluded_class(smoothing, labels)
         skip_logits = self.training if skip_logits is None else skip_logits
-        # The chunked loss supports no adapter, quantization, sharding or hook of the output projection.
+        # Use the chunked loss only if the output projection has no adapter, quantization, sharding or hook.
         is_plain = are_plain(nn.Linear, self.lm_head) and self._tp_size in (None, 1)
         if skip_logits and is_plain:
             states, weight = self.output_product(hidden_states)
@@ -928,8 +933,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """Return the id of the padding token, or None if padding may have a probability above 0."""
-        # Label smoothing gives the padding class a probability above 0, even if the training loop computes
-        # the smoothed loss instead of the model.
+        # Label smoothing gives the padding class a probability above 0. If the model gets no labels in
+        # training, the training loop may compute a smoothed loss.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         if self.config.zero_start_embedding and not self._padding_is_end():
             # Exclude the padding class also from label smoothing, so that its embedding stays zero.
@@ -994,7 +999,8 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
         if self.config.share_encoder_decoder_embeddings:
             return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        # Resize only the source embedding here. The output projection belongs to the target vocabulary.
+        # Resize only the source embedding here, because the output projection belongs to the target
+        # vocabulary.
         embedding = self._get_resized_embeddings(
             self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )

@@ -190,8 +190,8 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable tokens that the selection considers for each beam. The number includes
-        # additional tokens, because some of the tokens end a beam or start a phrase again.
+        # The number of most probable tokens that the selection considers for each beam. The number is larger
+        # than `num_kept`, because some of the tokens end a beam or start a phrase again.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
         self.num_options = torch.tensor(options, device=device)  # [B]
@@ -336,8 +336,8 @@ def search_again(
     must_contain: Sequence[Sequence[Sequence[int]]],
     search: BeamSearch,
 ) -> BeamSearch:
-    """Search again for the sentences whose translations lack a phrase. Return a search with these results and
-    with the earlier results of all other sentences.
+    """Search again for the sentences whose translations lack a phrase. Return a search that contains the new
+    results of these sentences and the earlier results of all other sentences.
 
     `search` is the finished search without phrases. If no translation of a sentence contains all phrases, the
     function adds the phrases one after another, and keeps a phrase only if the search then still finds a
@@ -388,9 +388,9 @@ def _grid_search(
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
     # Let the stopping rule consider all possible lengths, because a beam that lacks a phrase may not end yet
     # and can have its best score at any length.
-    rule.is_exact |= ~has_none
-    # If sentences may be removed from the batch, search only sentences that lack a phrase. Otherwise search
-    # all sentences.
+    rule.considers_all_lengths |= ~has_none
+    # Search only the sentences that lack a phrase if sentences may be removed from the batch, else all
+    # sentences.
     sentences = torch.tensor(
         sorted(wanted) if search.may_remove_sentences else range(num_sentences), device=device
     )
@@ -410,7 +410,9 @@ def _grid_search(
 
 
 def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch) -> None:
-    """Copy the results of an `earlier` search for sentences that were not `searched` [N] again."""
+    """Copy the results of the search `earlier` into the search `found`, except for the sentences with the
+    indices `searched` [N].
+    """
     others = torch.ones(len(found.limits), dtype=torch.bool, device=searched.device)
     others[searched] = False
     length = max(earlier.finished_paths.shape[2], found.finished_paths.shape[2])
@@ -449,7 +451,7 @@ def _fit_phrases_of_batch(
 
 def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: GenerationConfig) -> torch.Tensor:
     """Return the number of tokens [B] that the phrases of each sentence may have. A forced last token reduces
-    the number by one.
+    the number of phrase tokens by one.
     """
     has_forced_end = config.forced_eos_token_id is not None
     is_longest = limits == config.max_length - prompt_length
@@ -460,8 +462,8 @@ def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
     """Return the phrases if at most `capacity` of their tokens are missing in the prompt, otherwise a single
-    sequence in which the phrases overlap. Return None if this sequence also has more
-    than `capacity` missing tokens.
+    sequence in which the phrases overlap. Return None if the single sequence also has more than `capacity`
+    missing tokens.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:

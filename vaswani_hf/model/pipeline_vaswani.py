@@ -336,6 +336,6 @@ def _target_tokenizer(model: Any, tokenizer: Any, local_files_only: bool) -> Any
         return PreTrainedTokenizerFast.from_pretrained(name, **place)
     except (OSError, ValueError) as error:
         raise ValueError(
-            "`target_tokenizer` must be given for a model with two vocabularies, because none could be loaded from "
-            f"the subfolder `{TARGET_FOLDER}` of {tokenizer.name_or_path!r}."
+            "`target_tokenizer` must be given for a model with two vocabularies, because no target tokenizer could "
+            f"be loaded from the subfolder `{TARGET_FOLDER}` of {tokenizer.name_or_path!r}."
         ) from error

@@ -68,8 +68,8 @@ _AFTER_ORDINALS = frozenset(
     "jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag mal geburtstag".split()
 )
 
-# The look-behinds prevent matches that begin inside a run of white space or full stops. Without the
-# look-behinds the time would grow with the square of the length of the run.
+# The look-behinds prevent matches that begin inside a run of white space or full stops, because with such
+# matches the search time would grow with the square of the length of the run.
 _LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
@@ -206,7 +206,8 @@ def target_word_indices(
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
-        # A token that ends inside a character is decoded to a replacement character.
+        # Compare with the whole text, because a token that ends inside a character is decoded to a
+        # replacement character.
         common = os.path.commonprefix([begun, text[known : known + len(begun)]])
         starts.append(-1 if token_id in special else known + len(common))
         if begun and begun == common:
@@ -334,10 +335,11 @@ def ngram_size_without_loops(source: str) -> int:
     """Return the `no_repeat_ngram_size` for the second translation of a text whose first translation is a
     loop.
 
-    For long texts the size is 3, because a long sentence may need to repeat two tokens. For short texts the
-    size is 2, because size 3 is not enough: a small Multi30k model produced loops for 20 of 950 short inputs.
-    With size 3, 19 of 20 new translations still repeated a word or phrase three times in a row. With size 2,
-    only 2 of the 20 second translations still repeated a word or phrase three times in a row.
+    The result is 3 for long texts, because a long sentence may need to repeat two tokens. The result is 2 for
+    short texts, because 3 is not enough: a small Multi30k model produced loops for 20 of 950 short inputs.
+    With `no_repeat_ngram_size` 3, 19 of the 20 second translations repeated a word or phrase three times in a
+    row. With `no_repeat_ngram_size` 2, only 2 of the 20 second translations repeated a word or phrase three
+    times in a row.
     """
     return 2 if len(source.split()) <= _SHORT else 3
 
@@ -354,7 +356,8 @@ def _most_repeats(source: str) -> int:
     letters = "".join(character for character in characters if character.isalnum())
     repeats = [1]
     for text in (characters, letters):
-        # Two equal letters in a row are normal spelling, not a repeat.
+        # Do not count two equal letters in a row, because two equal letters are normal spelling and no
+        # repeat.
         repeats += [count for length, count in _repeats(text) if length * count > 2]
     repeats += [count for _, count in _repeats(source.casefold().split())]
     return max(repeats)

@@ -78,8 +78,8 @@ from .text_rules_vaswani import (
 
 logger = logging.get_logger(__name__)
 
-# A tokenizer changes its own state during a call (truncation, language). Therefore only one thread at a time
-# may call a tokenizer.
+# Only one thread at a time may call a tokenizer, because a tokenizer changes its own state (truncation,
+# language) during a call.
 TOKENIZING = threading.RLock()
 # The maximum number of input tokens if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
@@ -155,8 +155,9 @@ class Word:
     Attributes:
         word (str): The word.
         confidence (float): The product of the probabilities of the word's tokens; 1 if all tokens are forced.
-            On Multi30k the product predicts whether the reference contains the word (AUC 0.787) better than
-            the geometric mean of the probabilities (0.782) or the lowest probability (0.785).
+            On Multi30k this confidence predicts whether the reference contains the word (AUC 0.787) better
+            than the geometric mean of the token probabilities (AUC 0.782) or the lowest token probability
+            (AUC 0.785).
     """
 
     word: str
@@ -214,6 +215,21 @@ class Translation:
         if with_alignment:
             record["alignment"] = self.alignment
         return record
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict for JSON, without the token ids and without fields whose value is None.
+        Numbers are rounded to six decimals, because float32 is not more precise.
+        """
+        return _rounded(asdict(self))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        fields = {name: entry for name, entry in value.items() if entry is not None and name != "token_ids"}
+        return {name: _rounded(entry) for name, entry in fields.items()}
+    return [_rounded(entry) for entry in value] if isinstance(value, list) else value
 
 
 class BaseTranslator:
@@ -335,8 +351,7 @@ class BaseTranslator:
         self, requests: Iterable[Request | InvalidInput], options: TranslationOptions, first_line: int = 1
     ) -> Iterator[list[Translation]]:
         """Yield for each request at most `num_return_sequences` translations, best first."""
-        completed = replace(options, generate=self._with_defaults(options.generate))
-        self._check_number_of_translations(completed.generate)
+        completed = self.complete(options)
         requests = iter(requests)
         while window := list(islice(requests, options.window)):
             self.prepare(window, options)
@@ -349,6 +364,17 @@ class BaseTranslator:
             for result in results_of_lines(window, first_line, _numbered_request, find, options.on_error):
                 yield [result] if isinstance(result, Translation) else result
             first_line += len(window)
+
+    def complete(self, options: TranslationOptions) -> TranslationOptions:
+        """Return the options with the default settings of the search. `layouts`, `translate_segments` and
+        `join` need complete options.
+
+        Raises:
+            ValueError: If the search cannot give `num_return_sequences` translations.
+        """
+        completed = replace(options, generate=self._with_defaults(options.generate))
+        self._check_number_of_translations(completed.generate)
+        return completed
 
     def _check_number_of_translations(self, settings: dict[str, Any]) -> None:
         """Raise a ValueError if the settings of the search cannot give `num_return_sequences` translations."""
@@ -379,21 +405,12 @@ class BaseTranslator:
             segments += of_text
         if options.warn_of_limit:
             self._warn_of_limit(segments, options)
-        # Steps 4 and 5: search, and search again for loops.
-        hypotheses = self._search(segments, options)
-        if options.repetition_guard and "streamer" not in options.generate:
-            self._search_loops_again(segments, hypotheses, options)
-        # Steps 6 and 7: score, and join the segments of each text.
-        if options.is_scored:
-            of_segments = iter(self._score_hypotheses(segments, hypotheses, options))
-        else:
-            of_segments = map(_without_scores, segments, hypotheses)
+        # Steps 4 to 6: search, search again for loops, and score.
+        of_segments = iter(self.translate_segments(segments, options))
+        # Step 7: join the segments of each text.
         results = []
         for (number, request), (of_text, separators) in zip(lines, layouts, strict=True):
-            if of_text:
-                translations = _joined(list(islice(of_segments, len(of_text))), separators)
-            else:
-                translations = self._translate_blank_text(request, separators, options)
+            translations = self.join(request, list(islice(of_segments, len(of_text))), separators, options)
             if unmet := translations[0].unmet_phrases:
                 logger.warning(
                     f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with "
@@ -422,7 +439,7 @@ class BaseTranslator:
         for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
             of_request = list(islice(segments, len(of_text)))
             if options.return_alignments and len(of_request) > 1:
-                self._count_words_of_text(of_request)
+                self._shift_word_indices(of_request)
             pieces: list[Segment] = []
             # The separators before, between and after the translated pieces.
             between = separators[:1]
@@ -487,7 +504,8 @@ class BaseTranslator:
         prefixed = [self.prefix + text for text in texts]
         tokenizer = self.source_tokenizer
         if hasattr(tokenizer, "_build_translation_inputs"):
-            # Tokenizers of multilingual models, such as mBART, need the languages.
+            # Pass the languages, because tokenizers of multilingual models, such as mBART, need the
+            # languages.
             settings = {"return_tensors": None, **languages, **settings}
             tokenizer = tokenizer._build_translation_inputs
         with TOKENIZING:
@@ -512,7 +530,7 @@ class BaseTranslator:
         num_before = len(self.prefix.split())
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
-    def _count_words_of_text(self, segments: list[Segment]) -> None:
+    def _shift_word_indices(self, segments: list[Segment]) -> None:
         """Change the word indices of the sentences of a text, so that the indices count from the beginning of
         the text.
         """
@@ -570,7 +588,20 @@ class BaseTranslator:
             segment.phrase_texts = phrases
             segment.forced_text = " ".join([segment.forced_text, *phrases])
 
-    # Steps 4 and 5: from segments to hypotheses.
+    # Steps 4 to 6: from segments to translations of segments.
+
+    def translate_segments(
+        self, segments: list[Segment], options: TranslationOptions
+    ) -> list[list[Translation]]:
+        """Steps 4 to 6: return the translations of each segment, best first. The segments may belong to
+        different texts.
+        """
+        hypotheses = self._search(segments, options)
+        if options.repetition_guard and "streamer" not in options.generate:
+            self._search_loops_again(segments, hypotheses, options)
+        if options.is_scored:
+            return self._score_hypotheses(segments, hypotheses, options)
+        return list(map(_without_scores, segments, hypotheses))
 
     def _search(self, segments: list[Segment], options: TranslationOptions) -> list[list[Hypothesis]]:
         """Step 4: search, and return the hypotheses of each segment with their texts, best first."""
@@ -609,8 +640,6 @@ class BaseTranslator:
                 if not _is_looping(segments[row], found[0]) and not _unmet_phrases(segments[row], found[0]):
                     hypotheses[row] = found
 
-    # Steps 6 and 7: from hypotheses to translations of texts.
-
     def _score_hypotheses(
         self, segments: list[Segment], hypotheses: list[list[Hypothesis]], options: TranslationOptions
     ) -> list[list[Translation]]:
@@ -638,6 +667,22 @@ class BaseTranslator:
                 scored[i] = translation
         in_order = iter([scored[i] for i in range(len(pairs))])
         return [list(islice(in_order, len(of_segment))) for of_segment in hypotheses]
+
+    # Step 7: from translations of segments to translations of texts.
+
+    def join(
+        self,
+        request: Request,
+        of_segments: list[list[Translation]],
+        separators: list[str],
+        options: TranslationOptions,
+    ) -> list[Translation]:
+        """Step 7: return the translations of a text, best first. `of_segments` has the translations of the N
+        segments of the text, and `separators` the N + 1 separators that `layouts` returned.
+        """
+        if not of_segments:
+            return self._translate_blank_text(request, separators, options)
+        return _joined(of_segments, separators)
 
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
@@ -867,7 +912,7 @@ def _joined(parts: list[list[Translation]], separators: list[str]) -> list[Trans
 
 
 def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Copy the generation config, and set in the copy those settings of a call that affect scores."""
+    """Copy the generation config, and set in the copy the settings of a call that affect scores."""
     config = copy.copy(generation_config)
     for name in SCORE_SETTINGS:
         setattr(config, name, setting_of(name, settings, generation_config))
@@ -898,8 +943,8 @@ def scored_translation(
     belongs to no word.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
-    # The search gives a forced language token and a forced `</s>` the probability 1, but counts both in the
-    # length.
+    # Count a forced language token and a forced `</s>` in the length only, because the search gives both
+    # tokens the probability 1 and counts both tokens in the length.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
     score = sum(log_probs) / length_penalty(max(1, length), config)
     if config.coverage_penalty and attention is not None:
@@ -1000,7 +1045,8 @@ def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[st
     """Return for each part of a text the phrases that the translation of the part must contain.
 
     If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
-    first part that contains the phrase. Otherwise the phrase is assigned to the longest part.
+    first part that contains the phrase. If no part contains the phrase, the phrase is assigned to the longest
+    part.
     """
     assigned: list[list[str]] = [[] for _ in texts]
     longest = max(range(len(texts)), key=lambda i: len(texts[i]))
@@ -1065,8 +1111,8 @@ class Backend(Protocol):
     def max_positions(self) -> float | None:
         """The maximum number of source tokens; infinite if there is no limit.
 
-        The value is None for all models except Vaswani models, because the translator truncates
-        the texts of no other models.
+        The value is None for all models except Vaswani models, because the translator cuts only the texts of
+        Vaswani models.
         """
         ...
 
@@ -1269,8 +1315,8 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # transformers counts the start token and the prompt in `max_length`. The default limit of
-            # transformers is 20 tokens.
+            # Subtract the start token and the prompt, because transformers counts both in `max_length`. The
+            # default limit of transformers is 20 tokens.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:

@@ -100,7 +100,7 @@ def _rate_after(completed_steps: int, training: Any, d_model: int, max_steps: in
 
 def scheduler_of(optimizer: Optimizer, training: Any, d_model: int, max_steps: int) -> LambdaLR:
     """Return a scheduler that sets the learning rates of `optimizer` during a run."""
-    # LambdaLR multiplies the initial rate of the optimizer by the rate of our schedule, so set the initial
+    # LambdaLR multiplies the initial rate of the optimizer by the rate of the schedule, so set the initial
     # rate to 1.
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] = 1.0

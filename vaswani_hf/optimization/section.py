@@ -69,13 +69,13 @@ class TrainingSettings(_EntryKeys):
     the scaling off."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
     """The decay of an exponential moving average of the weights, such as 0.999. The validations and the final
-    checkpoint use the moving average. If the value is null, the run computes no moving average."""
+    checkpoint use the moving average. If `ema_decay` is null, the run computes no moving average."""
     frozen: list[str] = []
     """The parts of the model that are not trained, such as `encoder` or `decoder.layers.0`."""
     bf16: bool | Literal["auto"] = "auto"
     """Compute in bfloat16. "auto" computes in bfloat16 on a GPU with bfloat16 instructions. On a CPU with
     bfloat16 instructions, "auto" computes in bfloat16 if the model is large enough that a step becomes
-    faster. The run records the decision as true or false."""
+    faster. The run records the choice of "auto" as true or false."""
     torch_compile: bool = False
     """Compile the model with `torch.compile`."""
     gradient_checkpointing: bool = False
@@ -91,25 +91,25 @@ class TrainingSettings(_EntryKeys):
     save_total_limit: int = Field(5, gt=0, json_schema_extra={"unit": "checkpoints"})
     """The number of checkpoints that are kept. Older checkpoints are deleted."""
     average_checkpoints: int = Field(0, ge=0, json_schema_extra={"unit": "checkpoints"})
-    """The final weights are the average of this number of last checkpoints (Section 6.1). If the value is 0,
-    no checkpoints are averaged."""
+    """The final weights are the average of this number of last checkpoints (Section 6.1). If
+    `average_checkpoints` is 0, no checkpoints are averaged."""
     early_stopping_patience: int | None = Field(None, gt=0, json_schema_extra={"unit": "validations"})
-    """Stop after this number of validations without an improvement. The final weights are those of the best
-    checkpoint. If the value is null, training does not stop early."""
+    """Stop after this number of validations without an improvement. The final weights are the weights of the
+    best checkpoint. If `early_stopping_patience` is null, training does not stop early."""
     metric_for_best_model: str = "loss"
-    """The score that decides which checkpoint is the best, for early stopping. `loss` is always available.
-    Other scores must be computed by the validation, such as `bleu` with `evaluation.validation_bleu:
-    true`."""
+    """The score that decides which checkpoint is the best, for early stopping. The score `loss` is always
+    available. Other scores are available only if the validation computes these scores: for example, `bleu`
+    needs `evaluation.validation_bleu: true`."""
     dataloader_num_workers: int | None = Field(None, ge=0, json_schema_extra={"unit": "processes"})
-    """The number of data workers: processes that prepare batches. If the value is null, a run on an
-    accelerator starts 2 data workers, but a run on a CPU or with `data.streaming: true` starts no data
+    """The number of data workers: processes that prepare batches. If `dataloader_num_workers` is null, a run
+    on an accelerator starts 2 data workers, but a run on a CPU or with `data.streaming: true` starts no data
     workers."""
     report_to: list[str] = []
     """The tools that also receive the log, such as `tensorboard`."""
     resume: bool = False
     """Continue the earlier run in `output_dir` from its newest checkpoint."""
 
-    def check_length(self) -> None:
+    def check_run_length(self) -> None:
         """Refuse a section that sets both `max_steps` and `num_train_epochs`, or neither."""
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise ValueError(

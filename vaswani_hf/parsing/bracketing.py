@@ -65,8 +65,8 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
 def _punctuation_of(tree: Tree) -> list[bool]:
     """Return for each word of a tree whether the word is punctuation.
 
-    The tag of a word determines whether the word is punctuation. If a word has no tag, the word itself
-    determines whether it is punctuation.
+    The tag of a word determines whether the word is punctuation. If the word has no tag, the word itself
+    determines whether the word is punctuation.
     """
     names = [word if tag == WORD else tag for word, tag in zip(tree.words, tree.tags, strict=True)]
     return [name in PUNCTUATION for name in names]
@@ -131,7 +131,7 @@ def trees_with_words(gold: Sequence[Tree]) -> list[Tree]:
 
 
 def trees_as_lines(trees: Iterable[Tree | None]) -> str:
-    """Write each tree as one line of brackets. None becomes an empty line."""
+    """Write each tree as one line of brackets. A missing tree (None) becomes an empty line."""
     return "".join("\n" if tree is None else f"{tree}\n" for tree in trees)
 
 

@@ -102,8 +102,8 @@ class WellFormedTrees(LogitsProcessor):
         has_words_left = num_words_left > 0
         is_begun = num_opening > 0
         is_inside = depth > 0
-        # True if the last symbol is an opening bracket, because an empty bracket must not be closed. `any`
-        # returns False at the first step, because there is no symbol yet.
+        # `is_empty` is True if the last symbol is an opening bracket, because an empty bracket must not be
+        # closed. At the first step there is no symbol yet, and `any` returns False.
         is_empty = is_opening[:, -1:].any(dim=1)
         # If another bracket is opened, the tree still needs the remaining words, a closing bracket for each
         # open bracket, and `</s>`.
@@ -168,7 +168,7 @@ class TreeBackend(PyTorchBackend):
             fixed.append(lengths["max_length"] - 1)
         if self.max_positions != math.inf:
             # A tree can have as many symbols as the model has positions. The start token needs a position,
-            # but the last symbol needs none, because the decoder does not read the last symbol.
+            # but the last symbol needs no position, because the decoder does not read the last symbol.
             fixed.append(self.max_positions)
         by_source = GenerationConfig(
             max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]

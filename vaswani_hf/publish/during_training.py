@@ -116,7 +116,7 @@ class PushCheckpointsCallback(TrainerCallback):
             self.pushed_step = step
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
-            # Only print the error, because a failed push must not end the training. The next push uploads
+            # Only print the error, because a failed push must not end the training and the next push uploads
             # newer versions of the same files.
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
         finally:

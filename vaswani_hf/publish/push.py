@@ -88,7 +88,9 @@ class Destination:
 
     @property
     def is_pull_request(self) -> bool:
-        """True if the push goes to a pull request. Every user may open a pull request."""
+        """True if the push goes to a pull request. A pull request needs no write permission for the
+        repository, because every user may open a pull request.
+        """
         return self.create_pr or (self.revision or "").startswith("refs/pr/")
 
 
@@ -118,8 +120,8 @@ def push(
 
     Args:
         checkpoint (str or Path): A folder that `vaswani train` or `save_pretrained` has written, with
-            tokenizers. If the folder has a README.md, this file is the model card. Otherwise the card is
-            written from the files of the run, such as recipe.yaml and results.json.
+            tokenizers. If the folder has a README.md, this file is the model card. If the folder has no
+            README.md, the card is written from the files of the run, such as recipe.yaml and results.json.
         repository (str): user/name.
         private (bool): Make a new repository private. If the repository exists and is public, an error is
             raised.
@@ -244,7 +246,7 @@ def stage_repository(
     model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
     config = model_class.config_class.from_pretrained(folder)
     for kind in config.user_classes():
-        # Refuse a class that cannot be published. `save_pretrained` only warns.
+        # Refuse a class that cannot be published, because `save_pretrained` would only warn.
         source_for_checkpoint(kind)
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():
@@ -297,7 +299,8 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
 def _is_card_of_import(folder: Path) -> bool:
     """Return True if README.md is the card that `vaswani import` wrote.
 
-    The code examples of this card load the folder. Therefore a push writes a card for the repository.
+    A push replaces the card of an import by a card for the repository, because the code examples in the card
+    of an import load the local folder.
     """
     origin = read_record(folder / RESULTS_FILE).get("origin") or {}
     text = (folder / CARD_FILE).read_text(encoding="utf-8")
@@ -308,7 +311,8 @@ def _link(path: Path, link: Path) -> None:
     try:
         link.symlink_to(path.absolute())
     except OSError:
-        # If the link cannot be created, copy the file. On Windows only administrators can create links.
+        # If the link cannot be created, copy the file, because on Windows only administrators can create
+        # links.
         shutil.copyfile(path, link)
 
 
@@ -409,8 +413,8 @@ def upload(
             with_retries(api.create_branch, repo_id, branch=revision, exist_ok=True)
     before = with_retries(api.model_info, repo_id, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
-    # Do not repeat a request for a pull request, because if only the answer was lost, the repeated request
-    # would open a second pull request.
+    # Do not repeat a request for a pull request. If the first request has opened a pull request and only the
+    # answer was lost, the repeated request would open a second pull request.
     commit = commit_once() if destination.create_pr else with_retries(commit_once)
     return commit, commit.oid != before
 

@@ -4,8 +4,8 @@ import re
 
 from ..settings.data import DataSettings
 
-# The value for a licence that only says that the data is for research. The Hub has no identifier for this
-# kind of licence.
+# The value for a licence that only says that the data is for research, because the Hub has no identifier for
+# such a licence.
 RESEARCH_ONLY = "research-only"
 
 # Identifiers of the Hub for licences that exclude commercial use, such as cc-by-nc-4.0,

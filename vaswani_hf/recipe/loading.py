@@ -25,8 +25,7 @@ class _Loader(yaml.SafeLoader):
     error.
     """
 
-    # The words that name the file in the error about a repeated key. The words are empty for the file that
-    # the user names.
+    # The words that name the file in the error about a repeated key; empty if the user has named the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -62,10 +61,9 @@ def load_recipe(
         overrides (list, optional): Keys and values such as `["--key", "value"]` that replace values of the
             file. A key is `section.key`, or `key` if only one section has the key.
         needs_data (bool): True if the recipe must name training data. `vaswani plan` passes False, because an
-            estimate of the cost
-            reads no data.
-        is_record (bool): True if the file is the recipe.yaml that a run has written. In such a file, keys of
-            other tasks are ignored, and the tokenizer of BLEU may be missing on this machine.
+            estimate of the cost reads no data.
+        is_record (bool): True if the file is the recipe.yaml that a run has written. If `is_record` is True,
+            keys of other tasks are ignored, and the tokenizer of BLEU may be missing on this machine.
 
     The function executes the Python file that `model.code` names, unless `is_record` is True.
 
@@ -79,7 +77,7 @@ def load_recipe(
     content = _extended(find_recipe(path), ())
     for key, text in _pairs(overrides or []):
         _override(content, key, text)
-    # YAML reads a section without keys as null.
+    # Replace null by an empty section, because YAML reads a section without keys as null.
     content = {key: {} if value is None and key in SECTIONS else value for key, value in content.items()}
     _refuse_unknown_keys(content, task_of(content), is_record=is_record)
     if not is_record:
@@ -96,7 +94,7 @@ def _run_code(model: Any) -> None:
     """Execute the file of the key `model.code`, because the file registers names that other keys use."""
     if not isinstance(model, dict) or not isinstance(model.get("code"), str):
         return
-    # A path on the command line is relative to the current folder.
+    # Make the path absolute, because a path on the command line is relative to the current folder.
     model["code"] = os.path.abspath(model["code"])
     run_user_code(model["code"], "model.code")
 
@@ -151,7 +149,8 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
-        # YAML reads a section without keys as null, and a section without keys changes nothing.
+        # Replace null by an empty section, because YAML reads a section without keys as null, and a section
+        # without keys changes nothing.
         own = {} if has_sections and value is None and isinstance(earlier, dict) else value
         if isinstance(earlier, dict) and isinstance(own, dict):
             own = _merged(earlier, own, has_sections=False)
@@ -160,8 +159,8 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
 
 
 def read_mapping(path: Path, extending: Path | None = None) -> dict[str, Any]:
-    """Return the content of a YAML file. Error messages name similar recipes, and `extending`, the file that
-    extends this file.
+    """Return the content of a YAML file. `extending` is the file that extends the file `path`. If the file
+    cannot be read, the error message names `extending` and similar recipes.
     """
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
@@ -191,7 +190,7 @@ def _sections_of(recipe: type[Recipe]) -> dict[str, type[Settings]]:
     }
 
 
-def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
+def _key_types(recipe: type[Recipe]) -> dict[str, Any]:
     """Return the type of each key of a class of recipes, by `section.key`, or by `key` for keys outside of
     sections.
     """
@@ -205,15 +204,15 @@ def _places_of(recipe: type[Recipe]) -> dict[str, Any]:
 SECTIONS = ("data", "tokenizer", "model", "training", "decoding", "evaluation", "publishing")
 
 
-def _places_of_tasks() -> dict[str, dict[str, Any]]:
+def _key_types_of_tasks() -> dict[str, dict[str, Any]]:
     """Return the type of each key of each task, by task and `section.key`."""
-    return {task: _places_of(recipe) for task, recipe in recipe_classes().items()}
+    return {task: _key_types(recipe) for task, recipe in recipe_classes().items()}
 
 
-def _places_of_all_tasks() -> dict[str, Any]:
+def _key_types_of_all_tasks() -> dict[str, Any]:
     """Return the type of each key of all tasks, by `section.key`."""
     places: dict[str, Any] = {}
-    for of_task in _places_of_tasks().values():
+    for of_task in _key_types_of_tasks().values():
         places |= of_task
     return places
 
@@ -224,7 +223,7 @@ def _refuse_unknown_keys(content: dict[str, Any], task: str, *, is_record: bool)
     Keys of other tasks are deleted if their value is null or empty, or if the recipe is the recipe.yaml that
     a run has written.
     """
-    of_tasks = _places_of_tasks()
+    of_tasks = _key_types_of_tasks()
     places = of_tasks[task]
     for section in SECTIONS:
         keys: Any = content.get(section)
@@ -294,10 +293,10 @@ def _pairs(overrides: list[str]) -> list[tuple[str, str]]:
     return [(name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True)]
 
 
-def _place_of(key: str) -> str:
+def _full_name(key: str) -> str:
     """Return the full name `section.key` of a key, which the command line gives with or without the
     section."""
-    places = _places_of_all_tasks()
+    places = _key_types_of_all_tasks()
     found = [key] if key in places else _named(key, places)
     if not found:
         names = [place.split(".")[-1] for place in places]
@@ -312,14 +311,14 @@ def _place_of(key: str) -> str:
 
 def _override(content: dict[str, Any], key: str, text: str) -> None:
     """Set a key in the content of a recipe to a value from the command line."""
-    place = _place_of(key)
+    place = _full_name(key)
     section, _, name = place.rpartition(".")
     target = content
     if section:
         target = content[section] = content.get(section) or {}
         if not isinstance(target, dict):
             raise ValueError(f"`{section}` must be a mapping of keys to values, but is {target!r}.")
-    target[name] = _value_of(key, text, _places_of_all_tasks()[place])
+    target[name] = _value_of(key, text, _key_types_of_all_tasks()[place])
 
 
 def _value_of(key: str, text: str, kind: Any) -> Any:

@@ -75,7 +75,7 @@ def recorded_recipe(folder: Path) -> Recipe | None:
 def published_yaml(folder: Path, license: str | None = None) -> str | None:
     """Return the published form of the recipe of a checkpoint as YAML; None if the checkpoint has no recipe.
 
-    If `license` is given, it replaces the licence of the model in the recipe.
+    The argument `license`, if given, replaces the licence of the model in the recipe.
     """
     recorded = recorded_recipe(folder)
     if recorded is None:

@@ -51,7 +51,7 @@ class Recipe(Settings):
         """
         return flat(self._content())
 
-    def check_training(self) -> list[str]:
+    def training_warnings(self) -> list[str]:
         """Raise a ValueError if the recipe needs a validation split but has none.
 
         Return warnings about possible mistakes.
@@ -67,7 +67,7 @@ class Recipe(Settings):
                 )
             if switch := self.evaluation.validation_switch:
                 raise ValueError(f"`evaluation.{switch}: true` {needs}, or set `{switch}` to false.")
-        return [*self.data.warnings(), *check_warmup(self.training, self.training.max_steps)]
+        return [*self.data.warnings(), *warmup_warnings(self.training, self.training.max_steps)]
 
     def _content(self) -> dict[str, Any]:
         content = self.model_dump()
@@ -77,7 +77,7 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _check_sections(self) -> Self:
-        self.training.check_length()
+        self.training.check_run_length()
         regularizer = regularizer_of(self.training)
         if regularizer is not None:
             regularizer.check(self.training, self.model)
@@ -106,7 +106,7 @@ class Recipe(Settings):
         return self
 
 
-def check_warmup(training: AnyTraining, max_steps: int | None) -> list[str]:
+def warmup_warnings(training: AnyTraining, max_steps: int | None) -> list[str]:
     """Return a list with a warning if the warm-up is longer than the run, else an empty list."""
     if max_steps is None or training.warmup_steps <= max_steps:
         return []

@@ -15,6 +15,7 @@ from .names import suggestion
 _EXPECTED = {
     "bool_type": "true or false",
     "int_type": "an integer",
+    "int_parsing": "an integer",
     "float_type": "a number",
     "string_type": "text",
     "list_type": "a list",
@@ -29,13 +30,14 @@ _EXPECTED = {
     "less_than_equal": "{le} or less",
     "literal_error": "{expected}",
     "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
     "string_too_short": "text that is not empty",
     "string_pattern_mismatch": "text that matches {pattern}",
 }
 
 
 # Options of `create_model`. A class that `create_model` makes has no source code with help strings. Turn the
-# option off, because pydantic would search all modules for the source code.
+# option `use_attribute_docstrings` off, because pydantic would search all modules for the source code.
 NO_DOCSTRINGS = {"use_attribute_docstrings": False}
 
 
@@ -114,7 +116,8 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if "a number" in expected and "an integer" in expected:
         expected.remove("an integer")
     value = first["input"]
-    # YAML 1.1 reads the words no and off as false, and the words yes and on as true.
+    # Recommend quotes, because YAML 1.1 reads the words no and off as false, and the words yes and on as
+    # true.
     is_word = isinstance(value, bool) and any(other["type"] == "string_type" for other in types)
     remedy = "; put the word in quotes" if is_word else ""
     return f"`{place}` must be {' or '.join(expected)}, but is {as_yaml(value)}{remedy}."
@@ -131,7 +134,7 @@ def _expected(error: ErrorDetails) -> str:
     words = _EXPECTED.get(error["type"])
     if words is None:
         return error["msg"]
-    # pydantic converts the limit 1 of a float field to 1.0. Show 1.
+    # Show the limit 1 instead of 1.0, because pydantic converts the limit 1 of a float field to 1.0.
     limits = {
         name: int(limit) if isinstance(limit, float) and limit.is_integer() else limit
         for name, limit in error.get("ctx", {}).items()

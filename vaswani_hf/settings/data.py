@@ -55,20 +55,20 @@ class DataSettings(Settings):
     not use the example."""
     validation_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for validation, if the recipe names
-    no validation data. Every run takes the same examples out of the same data. The training uses neither
-    these examples nor their duplicates."""
+    no validation data. Every run takes the same examples out of the same data. The training uses neither the
+    validation examples nor their duplicates."""
     test_size: int | None = Field(None, gt=0, json_schema_extra={"unit": "examples"})
     """The number of examples that the run takes out of the training data for the scores at the end of the
     run, if the recipe names no test data. Every run takes the same examples out of the same data. The
-    training uses neither these examples nor their duplicates."""
+    training uses neither the test examples nor their duplicates."""
     num_proc: int = Field(1, gt=0, json_schema_extra={"unit": "processes"})
     """The number of processes that tokenize the corpus."""
     license: str | None = None
     """The licence of the training data: an identifier of the Hub such as cc-by-4.0, or "research-only". If
-    the value is null, a dataset on the Hub has the licence that its card states, and a generated corpus has
-    the licence of the package. If the value is null, the licence of all other data is unknown."""
+    `data.license` is null, a dataset on the Hub has the licence that its card states, a generated corpus has
+    the licence of the package, and the licence of all other data is unknown."""
     attribution: str | None = None
-    """The people or projects to credit for the data. The model card names these people and projects."""
+    """The people or projects to credit for the data. The model card contains this credit."""
 
     def listed(self, key: str) -> list[str]:
         """Return the files and patterns that a key such as "train_source" names.
@@ -89,8 +89,8 @@ class DataSettings(Settings):
 
     @property
     def held_out_sizes(self) -> dict[str, int]:
-        """The sizes of the splits that the run takes out of the training data. The keys are "validation" and
-        "test".
+        """Maps "validation" and "test" to the sizes of the splits that the run takes out of the training
+        data.
         """
         sizes = {"validation": self.validation_size, "test": self.test_size}
         return {split: size for split, size in sizes.items() if size is not None}
@@ -188,13 +188,16 @@ class CorpusData(DataSettings):
     dataset_config: str | None = None
     """The name of the configuration of the dataset. Datasets with several configurations need this key."""
     dataset_revision: str | None = None
-    """The commit, tag or branch of the dataset on the Hub. A run records the commit."""
+    """The commit, tag or branch of the dataset on the Hub. A run records the commit of the dataset that the
+    run has read."""
     train_split: str = "train"
     """The name of the dataset's split for training."""
     validation_split: str | None = "validation"
-    """The name of the dataset's split for validation. Null means no validation."""
+    """The name of the dataset's split for validation. If `validation_split` is null, the run reads no
+    validation split from the dataset."""
     test_split: str | None = "test"
-    """The name of the dataset's split for the scores at the end of the run. Null means no scores."""
+    """The name of the dataset's split for the scores at the end of the run. If `test_split` is null, the run
+    reads no test split from the dataset."""
     train_weights: list[Annotated[float | int, Field(ge=0, le=_LARGEST_WEIGHT)]] = Field(
         [], json_schema_extra={"unit": "passes per epoch", "range": f"numbers from 0 to {_LARGEST_WEIGHT}"}
     )

@@ -25,10 +25,10 @@ class TokenizerSettings(Settings):
     lowercase: bool = False
     """Convert all text to lowercase."""
     normalization: Literal["NFC", "NFKC"] | None = None
-    """The Unicode normalization of all text. If the value is null, text is not normalized."""
+    """The Unicode normalization of all text. If `tokenizer.normalization` is null, text is not normalized."""
     keep: bool = True
-    """Keep the tokenizers of the model that `model.init_from` names. If the value is false, the run trains
-    new tokenizers."""
+    """Keep the tokenizers of the model that `model.init_from` names. If `tokenizer.keep` is false, the run
+    trains new tokenizers."""
 
     @property
     def planned_target_size(self) -> int:
@@ -97,7 +97,7 @@ class InitFrom(Settings):
         return self
 
     def by_stack(self) -> dict[str, str]:
-        """Return the names of the models. The keys are "encoder" and "decoder"."""
+        """Map "encoder" and "decoder" to the names of their models, without parts that have no model."""
         return self.model_dump(exclude_none=True)
 
 
@@ -109,7 +109,7 @@ class ModelSettings(Settings):
     init_from: str | InitFrom | None = None
     """The model from whose weights the training starts: a folder, or a repository of the Hub as `user/name`
     or `user/name@revision`. `{encoder: …, decoder: …}` names a model for the encoder and a model for the
-    decoder. If the value is null, the training starts from random weights."""
+    decoder. If `model.init_from` is null, the training starts from random weights."""
     code: str | None = None
     """A Python file that registers attention functions or position encodings, relative to the folder of the
     recipe. The file is executed when the recipe is loaded."""
@@ -131,10 +131,12 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_config(self) -> Self:
-        # The config checks the range of each field, and the combinations of fields that depend on each other.
+        # Create a config, because the config checks the range of each field, and the combinations of fields
+        # that depend on each other.
         fields = self.config_fields()
         if fields.get("zero_start_embedding"):
-            # The run chooses `<pad>` as the start token.
+            # The check needs the start token: a run with `zero_start_embedding` uses `<pad>` as the start
+            # token.
             fields["decoder_start_token_id"] = VaswaniConfig.pad_token_id
         VaswaniConfig(**fields)
         return self
@@ -152,7 +154,7 @@ def _with_config_fields(name: str, excluded: str) -> Any:
         if re.match(excluded, field):
             continue
         help = re.search(rf"^    {field} \(.*?\): (.*(?:\n        .*)*)", docs, re.MULTILINE)
-        # `python -OO` removes docstrings.
+        # The description is empty if Python has removed the docstrings (option `-OO`).
         description = " ".join(help.group(1).split()) if help else ""
         annotation = inspect.get_annotations(VaswaniConfig)[field]
         default = getattr(VaswaniConfig, field, getattr(defaults, field))
@@ -197,8 +199,8 @@ class DecodingSettings(Settings):
     """The summand `b` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
     tokens."""
     max_length: int | None = Field(None, gt=0, json_schema_extra={"unit": "tokens"})
-    """The largest number of tokens of a translation, the start token included. If the value is null, only
-    `max_length_a` and `max_length_b` limit the length."""
+    """The largest number of tokens of a translation, the start token included. If `decoding.max_length` is
+    null, only `max_length_a` and `max_length_b` limit the length."""
     early_stopping: bool = False
     """Stop the search for a sentence as soon as the search has found `num_beams` complete translations."""
 
@@ -209,13 +211,13 @@ class DecodingSettings(Settings):
         """
         settings = self.model_dump(exclude_none=True)
         if self.num_beams == 1:
-            # transformers refuses the fields of beam search if `num_beams` is 1.
+            # Remove the fields of beam search, because transformers refuses these fields if `num_beams` is 1.
             del settings["length_penalty"], settings["length_penalty_type"], settings["early_stopping"]
         return settings
 
 
 class NoDecoding(Settings):
-    """The section `decoding` of a task without a search, such as language modelling. It has no keys."""
+    """The section `decoding` of a task without a search, such as language modelling. The section has no keys."""
 
     max_length: ClassVar[None] = None
 
@@ -260,8 +262,8 @@ class PublishingSettings(Settings):
     hub_private_repo: bool = False
     """If the repository does not exist, create the repository as a private repository."""
     license: str | None = None
-    """The licence of the model, such as cc-by-4.0. If the value is null, the model has the licence of the
-    training data."""
+    """The licence of the model, such as cc-by-4.0. If `publishing.license` is null, the model has the licence
+    of the training data."""
 
     @model_validator(mode="after")
     def _check_push(self) -> Self:

@@ -129,7 +129,7 @@ class Task(Protocol):
         """Return the split "train", "validation" or "test" with the columns `source` and `target`; None if
         the split is missing.
 
-        A training split of weighted corpora also has the column `corpus`, the number of the corpus of each
+        A training split of weighted corpora also has the column `corpus`, the index of the corpus of each
         pair.
         """
         ...
@@ -137,8 +137,8 @@ class Task(Protocol):
     def load_corpus(
         self, data: Any, tokenizer: Any, seed: int, folder: Path, *, new_tokenizers: bool
     ) -> Corpus:
-        """Load and encode the corpus with the tokenizers in `folder`. If `new_tokenizers` is true, train
-        these tokenizers first.
+        """Load the corpus, and encode the corpus with the tokenizers in `folder`. If `new_tokenizers` is
+        true, first train the tokenizers on the corpus.
         """
         ...
 

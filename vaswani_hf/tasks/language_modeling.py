@@ -105,8 +105,7 @@ class LanguageModeling(Task):
     # for readers of the model card.
     hub_task: str
     hub_name: str
-    # The words before "texts in LANGUAGE" in the first sentence of the model card. These words say what the
-    # model does.
+    # The words before "texts in LANGUAGE" in the first sentence of the model card, such as "it continues".
     ability: str
     # The example inputs of the model card: the first for a model of number words, the second for other
     # models.
@@ -224,7 +223,7 @@ class LanguageModeling(Task):
 
 
 class CausalLanguageModeling(LanguageModeling):
-    """A decoder predicts each token from the tokens before it. The first token, `<s>`, is not predicted."""
+    """A decoder predicts each token from the earlier tokens. The first token, `<s>`, is not predicted."""
 
     name = "causal_lm"
     model_class = VaswaniForCausalLM

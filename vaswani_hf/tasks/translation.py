@@ -42,7 +42,7 @@ from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, Tokeniz
 from ..translation.translator import Translator
 from .base import CardWords, Scores, Task, Tokenizers
 
-# The example sentence of a model card, by source language. The sentences do not come from a corpus.
+# The example sentence of a model card, by source language. The example sentences do not come from a corpus.
 _EXAMPLES = {
     "en": "The model reads the whole sentence at once.",
     "de": "Das Modell liest den ganzen Satz auf einmal.",
@@ -109,14 +109,14 @@ class TranslationData(CorpusData):
                 if os.path.realpath(path) in sources:
                     warnings.append(
                         f"`data.{split}_source` and `data.{split}_target` both name the file '{path}', so the model learns to copy; "
-                        "correct one of them."
+                        "correct one of the two keys."
                     )
         if self.source_language != self.target_language:
             return warnings
         return [
             *warnings,
-            f"`data.source_language` and `data.target_language` are both {self.source_language!r}; correct one of them "
-            "unless the targets are paraphrases or corrections of the sources.",
+            f"`data.source_language` and `data.target_language` are both {self.source_language!r}; "
+            "correct one of the two keys unless the targets are paraphrases or corrections of the sources.",
         ]
 
     def check_with(self, tokenizer: Any, training: Any) -> None:
@@ -132,7 +132,8 @@ class TranslationData(CorpusData):
         if tokenizer.vocab_size <= SMALLEST_VOCABULARY:
             raise ValueError(
                 f"`tokenizer.vocab_size` must be at least {SMALLEST_VOCABULARY + 1} with `data.both_directions: "
-                f"true` (256 bytes, 4 special tokens and the tag), but is {tokenizer.vocab_size}; raise it."
+                f"true` (256 bytes, 4 special tokens and the tag), but is {tokenizer.vocab_size}; raise "
+                "`tokenizer.vocab_size`."
             )
 
     @model_validator(mode="after")
@@ -142,8 +143,8 @@ class TranslationData(CorpusData):
             target = getattr(self, f"{split}_target")
             if (source is None) != (target is None):
                 raise ValueError(
-                    f"`data.{split}_source` and `data.{split}_target` go together, but they are {source!r} and "
-                    f"{target!r}."
+                    f"`data.{split}_source` and `data.{split}_target` must be given together, but are "
+                    f"{source!r} and {target!r}."
                 )
         return self
 
@@ -160,11 +161,12 @@ class TranslationData(CorpusData):
         both = f"`data.source_language` and `data.target_language` are both {language!r}"
         if self.both_directions:
             raise ValueError(
-                f"`data.both_directions: true` needs two languages, but {both}; correct one of them."
+                f"`data.both_directions: true` needs two languages, but {both}; correct one of the two keys."
             )
         if self.corpus:
             raise ValueError(
-                f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of them."
+                f"`data.corpus: {self.corpus}` has pairs of two languages, but {both}; correct one of the two "
+                "keys."
             )
         for key in ("dataset", "train_pairs", "validation_pairs", "test_pairs"):
             if getattr(self, key):
@@ -182,7 +184,8 @@ class TranslationTokenizer(TokenizerSettings):
     """The tokenizers of source and target."""
 
     target_vocab_size: int | None = Field(None, ge=SMALLEST_VOCABULARY, json_schema_extra={"unit": "tokens"})
-    """The size of the target vocabulary if the vocabulary is not shared. Null means `vocab_size`."""
+    """The size of the target vocabulary if the vocabulary is not shared. If `target_vocab_size` is null, the
+    size is `vocab_size`."""
     shared_vocabulary: bool = True
     """Use one vocabulary for source and target (Section 5.1)."""
     bpe_dropout: float = Field(0.0, ge=0, lt=1)
@@ -269,17 +272,17 @@ class Translation(Task):
         *,
         new_tokenizers: bool,
     ) -> Corpus:
-        # 1. The text of the splits.
+        # 1. Load the text of the splits.
         texts = load_splits(self.load_split, _check_split, data, seed)
 
-        # 2. The tokenizers.
+        # 2. Load or train the tokenizers.
         tags = data.tags
         if new_tokenizers:
             train = partial(train_tokenizers, tags=tags)
             write_tokenizers(train, tokenizer, texts["train"], data.max_length, folder, tags=tags)
         source_tokenizer, target_tokenizer = load_tokenizers(folder)
 
-        # 3. The token ids.
+        # 3. Convert the text to token ids.
         for tag in tags:
             texts["train"] = in_both_directions(texts["train"], tag, data.num_proc)
         rate = tokenizer.bpe_dropout

@@ -81,7 +81,8 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
     Args:
         path (Path): The YAML file that lists the runs.
         output (Path): The folder of the runs.
-        overrides (list): Command-line words such as "--max_steps", "100". The words replace keys of `all`.
+        overrides (list): Command-line words such as "--max_steps", "100". The words replace keys of `all` in
+            the YAML file.
         seeds (int, optional): The number of trainings of each run; by default `seeds` of the list.
 
     Returns:
@@ -346,8 +347,8 @@ def _name_of_base(folder: str) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """Return the value of a key. If the recipe does not have the key, return the value of the base model, or
-    the default of the config without a base model.
+    """Return the value of a recipe key. If the recipe does not have the key, return the default value of the
+    config, or the text `_OF_THE_BASE` if the recipe has `init_from`.
     """
     values = recipe.values()
     if key in values:
@@ -399,7 +400,7 @@ def _with_deviation(mean: float | None, deviation: float | None) -> str:
 
 def _draw(compared: list[dict[str, Any]], path: Path) -> None:
     """Draw the mean BLEU as a bar for each run, and the validation loss over the minutes of each training."""
-    # Import here, because only the picture needs matplotlib.
+    # Import matplotlib here, because only the picture needs matplotlib.
     from matplotlib.figure import Figure
 
     ended = [run for run in compared if run["mean"]["bleu"] is not None]

@@ -167,7 +167,7 @@ class DivergenceDetector:
 
     - If the model has learned something, the first limit is halfway between the lowest loss of the model and
       the loss of a uniform guess. The loss has exploded if the loss is above the first limit for N
-      consecutive steps. N is a tenth of the steps of the run, but at least 10 and at most 100 steps.
+      consecutive steps, where N is a tenth of the steps of the run, but at least 10 and at most 100.
     - For all models, the second limit is twice the loss of a uniform guess, or twice the first loss if the
       first loss is larger. The first loss may be high after a bad initialization. The loss has exploded if
       the loss is above the second limit for 10 consecutive steps.
@@ -183,8 +183,8 @@ class DivergenceDetector:
         self.first = earlier[0] if earlier else None
         # The lowest mean loss of 10 consecutive steps.
         self.lowest = min(earlier, default=math.inf)
-        # The first of the latest consecutive steps with a loss above the limit; None if the latest loss is
-        # not above the limit.
+        # The step from which on all losses have been above the limit; None if the latest loss is not above
+        # the limit.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 
@@ -328,5 +328,6 @@ class EarlyStoppingCallback(TrainerCallback):
                 count = training.early_stopping_patience or 0
                 say(
                     f"stopped early at step {state.global_step:,}: validation {training.metric_for_best_model} has not improved in the last "
-                    f"{count:,} validation{'' if count == 1 else 's'}; the final weights are those of the best checkpoint"
+                    f"{count:,} validation{'' if count == 1 else 's'}; the final weights are the weights of the best "
+                    "checkpoint"
                 )

@@ -64,8 +64,9 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # The output folder already has a checkpoint of this step. A run saves a second checkpoint of a step
-        # if the first checkpoint is damaged, or if the validation of the first checkpoint was interrupted.
+        # Replace the checkpoint of the same step in the output folder. A run saves a second checkpoint of a
+        # step if the first checkpoint is damaged, or if the validation of the first checkpoint was
+        # interrupted.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -94,8 +95,8 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
     kept = [*candidates, newest][-training.save_total_limit - is_extra :]
     best = best_checkpoint([*candidates, newest], training, state.log_history)
     if best and best not in kept:
-        # The best checkpoint replaces the oldest checkpoint in `kept`. If only one checkpoint is kept, keep
-        # both.
+        # The best checkpoint replaces the oldest checkpoint in `kept`. If `kept` has only one checkpoint,
+        # keep this checkpoint and the best checkpoint.
         kept = [best, *(kept[1:] if len(kept) > 1 else kept)]
     deleted = []
     for checkpoint in checkpoints:
@@ -150,7 +151,9 @@ def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
 
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
-    """Return the validation score of each step; a higher score is better. Empty without early stopping."""
+    """Return the validation score of each step, or an empty dict without early stopping. A higher score is
+    better.
+    """
     if training.early_stopping_patience is None:
         return {}
     return scores_by_step(log_history, training.metric_for_best_model)
@@ -174,9 +177,9 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     """Return the checkpoints from which the run makes the final weights.
 
     `average_checkpoints` selects several last checkpoints, and `early_stopping_patience` selects the best
-    checkpoint. If the recipe has neither key, the function returns the last checkpoint. `step` is the last
-    step of the run. The function leaves out damaged checkpoints, and prints a line for each damaged
-    checkpoint.
+    checkpoint. If the recipe has neither `average_checkpoints` nor `early_stopping_patience`, the function
+    returns the last checkpoint. `step` is the last step of the run. The function leaves out damaged
+    checkpoints, and prints a line for each damaged checkpoint.
     """
     last = folder / f"checkpoint-{step}"
     # Leave out checkpoints with a damaged manifest, because the manifest states whether a checkpoint was
@@ -207,8 +210,8 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """Return the name of the weights file that the final checkpoint uses. In a run with moving averages this
-    is the file of the moving averages.
+    """Return the name of the weights file that the final checkpoint uses. If the run computes moving
+    averages, the final checkpoint uses the file of the moving averages.
     """
     return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
 

@@ -131,7 +131,7 @@ def repair_run(
 ) -> None:
     """Write the damaged and missing files of a finished run again.
 
-    The weights and the results do not change.
+    The new files have the same weights and results as the original files.
     """
     staging = stage_model(model, corpus, folder)
     faults = faults_of(folder)

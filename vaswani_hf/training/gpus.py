@@ -8,8 +8,8 @@ from ..model.inputs_vaswani import nearest_name
 # paper trains a model (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
-# The share of its peak that a GPU is assumed to reach. This share is an assumption, because no GPU run of
-# this package has been measured. Small models and small batches reach a smaller share.
+# The share of its peak that a GPU is assumed to reach. The share is not measured, because no run of this
+# package on a GPU has been measured. Small models and small batches reach a smaller share of the peak.
 ASSUMED_UTILIZATION = 0.3
 # Each price in `GPUS` is the price of the smallest machine with one GPU of the model.
 PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-pricing"
@@ -17,14 +17,14 @@ PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU model, with its peak speeds in TFLOPS. The speeds are those without sparsity.
+    """A GPU model, with its peak speeds in TFLOPS, without sparsity.
 
     Attributes:
-        bf16: The peak of matrix products in bfloat16; None if the hardware has no bfloat16.
-        fp32: The peak in float32, without tensor cores. PyTorch does not use TF32 by default.
+        bf16: The peak of matrix products in bfloat16 (TFLOPS); None if the hardware has no bfloat16.
+        fp32: The peak in float32 (TFLOPS), without tensor cores, because PyTorch does not use TF32 by default.
         source: The data sheet of the manufacturer.
-        price: The price in US dollars per hour by `PRICES`; None if the page has no machine with one GPU of
-            this model.
+        price: The price in US dollars per hour from the page that `PRICES` names; None if the page has no
+            machine with one GPU of this model.
     """
 
     bf16: float | None

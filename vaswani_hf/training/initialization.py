@@ -39,7 +39,7 @@ _OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_wo
 
 
 class Base(NamedTuple):
-    """A base of a run: a model from whose weights the run starts."""
+    """A model that `model.init_from` names: a run starts from the weights of this model."""
 
     name: str
     folder: Path
@@ -93,8 +93,8 @@ def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) 
 
 
 def _is_same(name: str, recorded: str) -> bool:
-    """Return True if `name` and `recorded` mean the same base, even if the folder of the base has been moved.
-    `recorded` is the name in the saved recipe of a run.
+    """Return True if `name` and `recorded` mean the same model, even if the folder of the model has been
+    moved. `recorded` is the name in the saved recipe of a run.
     """
     if is_folder_of_base(recorded):
         return last_part(name) == last_part(recorded)
@@ -105,16 +105,16 @@ def _is_same(name: str, recorded: str) -> bool:
 
 
 def with_recorded_shape(model: ModelSettings, recorded: ModelSettings) -> ModelSettings:
-    """Return the section `model` of a resumed run, with the config fields and the names of the bases from the
-    saved recipe.
+    """Return the section `model` of a resumed run, with the config fields and the names of the models in
+    `init_from` from the saved recipe.
     """
     fields = {**recorded.config_fields(), **model.config_fields()}
     return model.replace(**fields, init_from=recorded.init_from)
 
 
 def with_shape_of_bases(model: ModelSettings, bases: dict[str, Base]) -> ModelSettings:
-    """Return the section `model` with the config fields of the bases, and with the commits of bases on the
-    Hub.
+    """Return the section `model` with the config fields of the models in `init_from`, and with the commits of
+    these models on the Hub.
     """
     is_whole = all(base.model_type == TRANSLATION for base in bases.values()) and len(bases) == len(STACKS)
     given = model.config_fields()
@@ -155,7 +155,9 @@ def _pinned(name: str, folder: Path) -> str:
 
 
 def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
-    """Return the base whose tokenizers the run keeps. All bases must have the same vocabularies."""
+    """Return the model in `init_from` whose tokenizers the run keeps. All models in `init_from` must have the
+    same vocabularies.
+    """
     first, *others = bases.values()
     own = [_without_mask(tokenizer) for tokenizer in load_tokenizers(first.folder, first.name)]
     for other in others:
@@ -177,7 +179,9 @@ def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 def with_kept_tokenizers(
     section: TokenizerSettings, bases: dict[str, Base], task: Task, tags: Sequence[str]
 ) -> TokenizerSettings:
-    """Return the section `tokenizer`, changed so that the section describes the tokenizers of the base."""
+    """Return the section `tokenizer`, changed so that the section describes the tokenizers of the model in
+    `init_from`.
+    """
     base = _base_of_tokenizers(bases)
     name = base.name
     source, target = _tokenizers_for(task, base)
@@ -190,8 +194,8 @@ def with_kept_tokenizers(
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
-        # The sizes are upper limits. The tokenizers of an imported model may be smaller than the smallest size
-        # of a trained tokenizer.
+        # Raise the sizes to `SMALLEST_VOCABULARY`, because the sizes are upper limits, and the tokenizers of
+        # an imported model may be smaller than the smallest permitted size.
         "vocab_size": max(len(source), SMALLEST_VOCABULARY),
         "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,
@@ -200,9 +204,9 @@ def with_kept_tokenizers(
     }
     fields = type(section).model_fields
     found = {key: value for key, value in found.items() if key in fields}
-    # Accept the `vocab_size` of the base's recipe, because a recipe that extends the base's recipe has the
-    # same value. Also accept the number of tokens of the tokenizer, which may be smaller than `vocab_size`
-    # (for a small corpus) or larger by one (`<mask>`).
+    # Accept the `vocab_size` in the recipe of the model in `init_from`, because a recipe that extends this
+    # recipe has the same value. Also accept the number of tokens of the tokenizer, which may be smaller than
+    # `vocab_size` (for a small corpus) or larger by one (`<mask>`).
     own = load_tokenizers(base.folder, name)[0]
     accepted = {key: [fields[key].default, value] for key, value in found.items()}
     accepted["vocab_size"] += [len(own), len(_without_mask(own))]
@@ -220,7 +224,7 @@ def with_kept_tokenizers(
 
 
 def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Return the tokenizers of a base in the form that a task needs."""
+    """Return the tokenizers of a model in `init_from`, in the form that a task needs."""
     source, target = load_tokenizers(base.folder, base.name)
     try:
         return task.adopt_tokenizers(source, target)
@@ -232,15 +236,17 @@ def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, Pr
 
 
 def write_kept_tokenizers(bases: dict[str, Base], task: Task, folder: Path) -> None:
-    """Write the tokenizers of the base into the folder of a run."""
+    """Write the tokenizers of the model in `init_from` into the folder of a run."""
     save_tokenizers(*_tokenizers_for(task, _base_of_tokenizers(bases)), folder)
 
 
 @torch.no_grad()
 def load_base_weights(model: PreTrainedModel, bases: dict[str, Base], corpus: Corpus) -> str:
-    """Copy the weights of the bases into an untrained model, and return a message that names the bases.
+    """Copy the weights of the models in `init_from` into an untrained model, and return a message that names
+    the models in `init_from`.
 
-    The embedding of a token that is not in the vocabulary of the base keeps its random values.
+    If the model in `init_from` does not have a token in its vocabulary, the embedding of the token keeps its
+    random values.
     """
     loaded: dict[str, Any] = {}
     num_known = num_pieces = 0

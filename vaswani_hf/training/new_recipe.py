@@ -265,7 +265,8 @@ def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, d
     save_steps = steps // 100
     schedule = dict(size.schedule)
     if "learning_rate" in schedule and tokens_per_batch < size.tokens_per_batch:
-        # Smaller batches have noisier gradients, so lower the learning rate by the square root.
+        # Smaller batches have noisier gradients, so multiply the learning rate by the square root of the
+        # ratio of the batch sizes.
         rate, _ = schedule["learning_rate"]
         rate = float(f"{rate * math.sqrt(tokens_per_batch / size.tokens_per_batch):.2g}")
         schedule["learning_rate"] = (

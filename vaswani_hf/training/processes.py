@@ -137,9 +137,9 @@ class Processes:
     def main_process_first(self, function: Callable[[], _T]) -> _T:
         """Call a function in the first process, and then in all other processes.
 
-        The other processes can read the files that the function wrote in the first process. The other
-        machines of a run may not have access to these files. Therefore one process on each of these machines
-        calls the function before the remaining processes on the machine.
+        The other processes can read the files that the function wrote in the first process. On each other
+        machine of the run, one process calls the function before the remaining processes of the machine,
+        because the machine may not have access to the files of the first process.
         """
         results = self._after_first(function, share=False)
         if not results:

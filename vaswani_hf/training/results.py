@@ -115,7 +115,9 @@ def results_of_run(
 
 
 def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, Any] | None:
-    """Score the saved checkpoint on the test split, write outputs, print scores; None without a split."""
+    """Score the saved checkpoint on the test split, write the outputs, and print the scores. Return None if
+    there is no test split.
+    """
     folder = Path(trainer.args.output_dir)
     test = trainer.corpus.texts["test"]
     if test is None:
@@ -181,7 +183,7 @@ def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
     """Draw the losses and the first validation score of the task over the steps, and save the plot as a PNG."""
-    # Import here, because a run needs matplotlib only at its end.
+    # Import matplotlib here, because a run needs matplotlib only at its end.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")

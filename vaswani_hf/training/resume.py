@@ -22,7 +22,7 @@ from .checkpoints import has_lost_patience
 from .processes import say
 from .results import read_results
 
-# The keys that a resumed run may change, because they do not change what a training step computes.
+# The keys that a resumed run may change, because these keys do not change what a training step computes.
 # `gradient_accumulation_steps` may change together with the number of processes; `_refuse_other_batches`
 # checks that the product of both numbers stays the same.
 FREE_TO_CHANGE = """
@@ -39,8 +39,8 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     change.
 
     `asked` has the values of the new recipe that a finished run may change (see `changeable_values`).
-    `recorded` has the same keys with the values of the saved recipe. If results.json has other values for
-    these keys, the values in results.json count.
+    `recorded` has the same keys as `asked`, with the values of the saved recipe. If results.json has another
+    value for a key, the value in results.json counts.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -85,7 +85,8 @@ def check_earlier_run(
     free = {*FREE_TO_CHANGE, *(f"data.{key}" for key in data.file_keys)}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
         free -= {"training.max_steps", "training.num_train_epochs"}
-    # Check `task` and `model.init_from` first, because another task or another base also changes other keys.
+    # Check `task` and `model.init_from` first, because another task or another model in `init_from` also
+    # changes other keys.
     order = sorted(
         values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
     )
@@ -104,7 +105,7 @@ def check_earlier_run(
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
     """Return the newest undamaged checkpoint of a run; None without checkpoints.
 
-    Damaged checkpoints are reported.
+    Print a line for each damaged checkpoint.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):

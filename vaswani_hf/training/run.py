@@ -49,7 +49,7 @@ from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
 from ..recipe.published import published_recipe
-from ..recipe.recipe import check_warmup
+from ..recipe.recipe import warmup_warnings
 from ..settings.sections import ModelSettings, PublishingSettings, TokenizerSettings
 from ..tasks import TASKS
 from . import checkpoints, finished, initialization, results, resume
@@ -62,11 +62,12 @@ from .processes import Processes, said_at_intervals, say
 from .stopping import INTERRUPTED, GracefulShutdown, ShutdownRequested
 from .trainer import DivergedRunError, VaswaniTrainer, training_arguments
 
-# A run warns if the training data has fewer tokens than this for each token of the vocabulary. The recipe for
-# Multi30k has about 80.
+# A run warns if the training data has fewer tokens than this number for each token of the vocabulary. With
+# the recipe for Multi30k, the training data has about 80 tokens for each token of the vocabulary.
 LEAST_TOKENS_PER_ENTRY = 25
-# A run warns if the layers have more parameters than this for each token of the training data. The recipe for
-# Multi30k has 1.6, and the paper's parser for the Wall Street Journal has about 30 (Section 6.3).
+# A run warns if the layers have more parameters than this number for each token of the training data. The
+# layers have 1.6 parameters for each token with the recipe for Multi30k, and about 30 parameters for each
+# token in the paper's parser for the Wall Street Journal (Section 6.3).
 MOST_PARAMETERS_PER_TOKEN = 40
 # Do not check a vocabulary of at most this size, because 256 tokens of each vocabulary are single bytes.
 SMALL_VOCABULARY = 1000
@@ -141,11 +142,11 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
         return results.read_results(folder)
     checkpoint = _prepare_run(recipe, fault, processes)
 
-    # 2. Data -> model -> trainer.
+    # 2. Load the data, and make the model and the trainer.
     with said_at_intervals("preparing the data") if processes.is_first else contextlib.nullcontext():
         corpus = processes.main_process_first(lambda: _load_corpus(recipe, processes, checkpoint))
     model = _initial_model(recipe, corpus, checkpoint, processes)
-    _warn(check_sizes(model, corpus, recipe.model, recipe.tokenizer), processes)
+    _warn(size_warnings(model, corpus, recipe.model, recipe.tokenizer), processes)
     trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
     processes.run_on_main(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=has_results))
 
@@ -164,9 +165,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """Return the resolved recipe, and the recipe of the earlier run; the latter is None without an earlier
-    run.
-    """
+    """Return the resolved recipe, and the recipe of the earlier run or None."""
     folder = Path(recipe.output_dir)
     training = recipe.training
     repo_id = recipe.publishing.hub_model_id
@@ -196,7 +195,8 @@ def resolve(recipe: Recipe, earlier: Recipe | None) -> Recipe:
     """Return the recipe with added facts about its data and its initial model, and with decisions for this
     machine.
 
-    `earlier` is the saved recipe of the run that is resumed. The saved recipe already has these facts.
+    `earlier` is the saved recipe of the run that is resumed. The saved recipe already contains the facts and
+    decisions of the run.
     """
     # Record the commit of a dataset on the Hub, and the licence that the card of the dataset states.
     recipe = recipe.replace(data=TASKS[recipe.task].pin_data(recipe.data, earlier.data if earlier else None))
@@ -280,7 +280,7 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
     `fault` names the damaged files of a finished run; empty for other runs.
     """
     folder = Path(recipe.output_dir)
-    _warn(processes.run_on_main(recipe.check_training), processes)
+    _warn(processes.run_on_main(recipe.training_warnings), processes)
     if fault and processes.is_first:
         say(
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
@@ -303,7 +303,7 @@ def _prepare_folder(recipe: Recipe) -> None:
     _check_reporters(recipe.training.report_to)
     publishing = recipe.publishing
     if publishing.push_to_hub:
-        # Check the permission to push before the training, not after it.
+        # Check the permission to push now, so that a missing permission is not found only after the training.
         check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
     folder = Path(recipe.output_dir)
     with naming_the_folder(folder):
@@ -371,7 +371,7 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     """Build the untrained model of a run on the CPU, with the seed and the search settings of the recipe."""
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
-    # Two tokenizers with one vocabulary come from an imported model.
+    # Two separate tokenizers can have one vocabulary if the tokenizers come from an imported model.
     has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
     fields = recipe.model.config_fields()
     starts_from_zeros = fields.get("zero_start_embedding", False)
@@ -397,11 +397,11 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     return model
 
 
-def check_sizes(
+def size_warnings(
     model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
 ) -> list[str]:
-    """Warn if the vocabulary or the model is far too large for the corpus. The limits are constants of this
-    module.
+    """Return warnings if the vocabulary or the model is far too large for the corpus. The limits are
+    constants of this module.
 
     A run that starts from another model and a run on a stream are not checked.
     """
@@ -460,7 +460,7 @@ def _build_trainer(
     if training.max_steps is None:
         # Check the warm-up now, because the trainer has just computed the number of steps from the number of
         # epochs.
-        _warn(check_warmup(training, trainer.args.max_steps), processes)
+        _warn(warmup_warnings(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, recipe.publishing)
     return trainer
 
@@ -590,11 +590,12 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
     """Write model and tokenizers into a folder. Each file is written completely or not at all.
 
-    `before` is the cost of the training. The function writes the cost into results.json before the scoring,
-    because the cost must not be lost if the scoring is interrupted.
+    `before` is the recorded cost of the training, such as the seconds; empty if there is none. The function
+    writes the cost into results.json before the scoring, because the cost must not be lost if the scoring is
+    interrupted.
     """
     staging = finished.stage_model(model, corpus, folder)
-    # Remove the scores in results.json, because they belong to earlier final weights.
+    # Remove the scores in results.json, because the scores belong to earlier final weights.
     if before:
         facts = {key: value for key, value in before.items() if key != "averaged_steps"}
         write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))

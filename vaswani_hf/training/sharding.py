@@ -48,7 +48,7 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
     plugin.set_state_dict_type("FULL_STATE_DICT")
     # Remove accelerate's mixed-precision policy of FSDP2, because the policy would also round the weights of
     # layer norms and the sums of gradients to bfloat16. Without the policy, a run with `training.bf16` uses
-    # autocast. The weights and gradients then stay in float32, as in a run with one process.
+    # autocast, and the weights and gradients stay in float32, as in a run with one process.
     plugin.mixed_precision_policy = None
 
 

@@ -1,6 +1,6 @@
 """Counts the FLOPs and bytes of a training step, while the real step runs on fake tensors.
 
-The step is forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
+The step consists of forward pass, loss, backward pass and optimizer step, with the regulariser, gradient
 checkpointing, autocast and the moving average of the recipe. Fake tensors have shapes, dtypes and devices but
 no data (https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html). The fake tensors have the
 device CPU, because a build of PyTorch without CUDA cannot compute with fake CUDA tensors.
@@ -75,7 +75,8 @@ def step_cost(
 
     A batch has `rows` pairs without padding: sources of `source_length` tokens and targets of `target_length`
     tokens. The loss is computed at all positions. `on_accelerator` selects the kernels of a GPU instead of
-    those of a CPU. `accumulates` means that the gradients of earlier batches exist when the step begins.
+    the kernels of a CPU. `accumulates` means that the gradients of earlier batches exist when the step
+    begins.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class).train()
@@ -142,7 +143,7 @@ def step_cost(
         output.loss.backward()
         batch_flops = counter.flops - optimizer_flops
         optimizer.step()
-        # Delete the moving average only now, because it exists during the whole step.
+        # Delete the moving average only now, because the moving average exists during the whole step.
         del average
     activations = after_layers[-1] - before
     return StepCost(
@@ -159,7 +160,7 @@ def step_cost(
     )
 
 
-# PyTorch's FLOP formulas, and our formulas for operators that PyTorch has no formula for, namely `addmm_` and
+# PyTorch's FLOP formulas, and additional formulas for operators that PyTorch has no formula for: `addmm_` and
 # the attention kernels of a CPU.
 _FORMULAS = flop_registry | {
     aten.addmm_: flop_registry[aten.addmm],
@@ -212,7 +213,7 @@ class _Counter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Use the attention, the dropout and the loss chunks of a GPU instead of those of a CPU.
+    """Use the attention, the dropout and the loss chunks as on a GPU, not as on a CPU.
 
     The functions are patched, because a `TorchFunctionMode` is not active while the backward pass computes
     checkpointed layers again.
@@ -230,7 +231,8 @@ def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
         return kernel(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
     def dropout(input, p=0.5, training=True, inplace=False):
-        # Use `native_dropout`, because it keeps a mask of one byte per element, as the dropout of a GPU does.
+        # Use `native_dropout`, because `native_dropout` keeps a mask of one byte per element, as the dropout
+        # of a GPU does.
         return torch.native_dropout(input, p, training)[0] if training and p else input
 
     chunks = {"cpu": loss_vaswani.LOGITS_PER_CHUNK["else"]}

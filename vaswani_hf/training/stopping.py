@@ -45,7 +45,7 @@ class ShutdownRequested(BaseException):
 
 class GracefulShutdown:
     """Receives the signals of a process, forwards the signals to the other processes, and kills the process
-    if it does not end in time.
+    if the process does not end in time.
     """
 
     def __init__(self) -> None:
@@ -89,8 +89,8 @@ class GracefulShutdown:
         finally:
             self._raises = False
             if self.received and self._peers:
-                # Wait until the other processes have forwarded the signal, too. Otherwise a signal that
-                # arrives later would end this process before the process has printed its message.
+                # Wait until the other processes have forwarded the signal, too, because a forwarded signal
+                # that arrives later would end this process before the process has printed its message.
                 time.sleep(SECONDS_TO_FORWARD)
             self.restore()
             _LISTENING.remove(self)

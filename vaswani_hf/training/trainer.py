@@ -125,8 +125,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.norms_of_step: Any = 0.0
-        # The first of the latest consecutive steps whose loss is too high; None if the loss of the last step
-        # is not too high.
+        # The step from which on all losses have been too high; None if the loss of the last step is not too
+        # high.
         self.suspect_since: int | None = None
         self.stop = GracefulShutdown()
         # True if a signal prevented the validation of this step.
@@ -146,13 +146,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
             self.add_callback(self.moving_average)
         if training.gradient_checkpointing:
-            # transformers 5.23 has a new name for this method.
+            # Try two names of the method, because transformers 5.23 renamed the method.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             (enable or self.model.gradient_checkpointing_enable)()
 
     @property
     def batches_per_step(self) -> int:
-        """The number of batches of a step of the optimizer, for all processes together."""
+        """The number of batches of an optimizer step, for all processes together."""
         return self.training.gradient_accumulation_steps * self.args.world_size
 
     @property
@@ -336,9 +336,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Put back the complete checkpoint that the run was replacing. Then delete the incomplete
-            # checkpoint, because it may fill the disk. If the output folder has vanished, delete nothing.
-            # After the cleanup, raise the error that interrupted the save.
+            # Put back the complete checkpoint that the run was replacing. Delete the incomplete checkpoint,
+            # because the incomplete checkpoint may fill the disk. If the output folder has vanished, delete
+            # nothing. After the cleanup, raise the error that interrupted the save.
             with contextlib.suppress(OSError):
                 # Do not touch the folder of another run.
                 refuse_vanished_folder(folder)
@@ -383,8 +383,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Return the scores on the validation split: unsmoothed loss per token, perplexity, scores of the
         task.
 
-        If the run has a moving average of the weights, the scores are those of the average, and the scores of
-        the weights themselves have names such as `eval_raw_loss`.
+        If the run has a moving average of the weights, the scores belong to the averaged weights, and the
+        scores of the weights themselves have names such as `eval_raw_loss`.
         """
         start = time.perf_counter()
         metrics = self._validate()
@@ -456,7 +456,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return shares
 
     def _validation_outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
-        """Return the outputs for this process's share of the validation split, with the number of each row."""
+        """Return the outputs for this process's share of the validation split, with the index of each row."""
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))
@@ -480,10 +480,10 @@ def training_arguments(
         report_to=training.report_to or "none",
         eval_strategy="steps" if validates else "no",
         save_strategy="steps",
-        # Log infinite and NaN losses, because they end the run.
+        # Log infinite and NaN losses, because infinite and NaN losses end the run.
         logging_nan_inf_filter=False,
-        # Do not let the Trainer skip batches, because our loader already begins after the batches of the
-        # checkpoint.
+        # Do not let the Trainer skip batches, because the loader of this class already begins after the
+        # batches of the checkpoint.
         ignore_data_skip=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,

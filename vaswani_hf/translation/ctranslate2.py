@@ -3,18 +3,20 @@ ctranslate2` wrote.
 
 `convert.ctranslate2` writes the folder. The backend for PyTorch models is `PyTorchBackend` in
 `model.translator_vaswani`. The search settings have the same names and meanings as in `generate`. The search
-of CTranslate2 differs from our search in these points:
+of CTranslate2 differs from the search of this package in these points:
 
 - CTranslate2 stops when `2 * num_beams` translations have finished. With `early_stopping=True`, CTranslate2
-  stops when `num_beams` translations have finished. Our search stops when no better translation is possible.
-  The results differ if a better translation would finish after CTranslate2 has stopped.
+  stops when `num_beams` translations have finished. The search of this package stops when no better
+  translation is possible. The results differ if a better translation would finish after CTranslate2 has
+  stopped.
 - CTranslate2 can divide scores only by a power of the length. Therefore this backend requests all finished
-  translations, and ranks the translations with the length penalty and the coverage penalty of our search.
-- CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest limit in the
-  batch. If a translation exceeds the limit of its own sentence, the sentence is translated again with this
-  limit.
+  translations, and ranks the translations with the length penalty and the coverage penalty of this package.
+- CTranslate2 has one length limit for all sentences of a batch. This backend passes the largest length limit
+  of the sentences in the batch. If a translation exceeds the limit of its own sentence, the sentence is
+  translated again with this limit.
 - If `no_repeat_ngram_size` or `bad_words_ids` forbid tokens, CTranslate2 distributes the probability of the
-  forbidden tokens among the allowed tokens. Our search does not change the probability of the allowed tokens.
+  forbidden tokens among the allowed tokens. The search of this package does not change the probability of the
+  allowed tokens.
 - CTranslate2 finds a translation without tokens after the target prefix only if `</s>` is the most probable
   token after the prefix.
 - CTranslate2 returns the attention of the last decoder layer only. Therefore the word alignment uses only the
@@ -45,9 +47,9 @@ from .translator import Translator
 
 logger = logging.get_logger(__name__)
 
-# Pass `patience=2` to CTranslate2, because with 4 beams all translations of 1,000 Multi30k sentences were
-# then the same as in our search, and the speed did not change. With `patience` 1, the default of CTranslate2,
-# 5 of the 1,000 translations differed.
+# Pass `patience=2` to CTranslate2, because all translations of 1,000 Multi30k sentences with 4 beams were
+# then the same as in the search of this package, and the speed did not change. With `patience=1`, the default
+# of CTranslate2, 5 of the 1,000 translations differed.
 PATIENCE = 2
 # The search settings that this backend supports. Other settings raise an error.
 _KNOWN_SETTINGS = (
@@ -172,7 +174,7 @@ class CTranslate2Backend:
         if self._seed is not None:
             import ctranslate2
 
-            # Avoid the seed 2**32 - 1, because CTranslate2 replaces it by a random seed.
+            # Avoid the seed 2**32 - 1, because CTranslate2 replaces this seed by a random seed.
             ctranslate2.set_random_seed(self._seed % (2**32 - 1))
             # Sample in one thread, because CTranslate2 gives each thread its own random generator. With
             # several threads, the result for a sentence would depend on the thread that translates the
@@ -213,7 +215,7 @@ class CTranslate2Backend:
     def score(
         self, segments: list[Segment], hypotheses: list[Hypothesis], num_layers: int
     ) -> list[tuple[list[float], torch.Tensor | None]]:
-        """See `Backend.score`. The returned attention [1, T, S] comes from the search; it is None if the
+        """See `Backend.score`. The returned attention [1, T, S] comes from the search, or is None if the
         search returned no attention.
         """
         # Remove `</s>`, because CTranslate2 adds `</s>` to every target.
@@ -343,7 +345,7 @@ class CTranslate2Backend:
     def _ranked(
         self, result: Any, first: list[float] | None, prefix_length: int, config: SearchSettings
     ) -> list[Hypothesis]:
-        """Return the hypotheses of a sentence, sorted by the score of our search. The score is the
+        """Return the hypotheses of a sentence, sorted by the score of this package's search. The score is the
         log-probability of the tokens after the prefix, divided by the length penalty, plus the coverage
         penalty.
         """
@@ -351,8 +353,8 @@ class CTranslate2Backend:
         for i, tokens in enumerate(result.hypotheses):
             attention = [first, *result.attention[i][1:]] if first else None
             # CTranslate2 divides the log-probability of the tokens after the prefix by a power of the number
-            # of all tokens, including the prefix. Undo this division, because our search does not count the
-            # prefix.
+            # of all tokens, including the prefix. Undo this division, because the search of this package does
+            # not count the prefix.
             log_prob = result.scores[i] * len(tokens) ** config.length_penalty
             score = log_prob / length_penalty(len(tokens) - prefix_length, config)
             if config.coverage_penalty and attention:

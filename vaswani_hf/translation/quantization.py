@@ -34,8 +34,8 @@ _HARMLESS = {
 }
 _VIEWS = {"T", "mT", "H", "mH", "data", "real"}
 _ONLY_MULTIPLIES = (
-    "An int8 weight can only be used in a linear layer, but {} is called on it; load the model without "
-    "`quantization` to save, move, copy or train it."
+    "An int8 weight can only be used in a linear layer, but {} is called on the weight; load the model "
+    "without `quantization` to save, move, copy or train it."
 )
 # The scale and the zero point that quantize values from -1 to 1 to integers from 1 to 255.
 _ROW_SCALE = (1 / 127, 128)
@@ -103,7 +103,8 @@ def quantize(model: Any) -> Any:
     """
     kernel = _kernel()
     for module in model.modules():
-        # torchao cannot quantize a layer with one input, such as a layer of a user's position encoding.
+        # Skip layers with one input, such as a layer of a user's position encoding, because torchao cannot
+        # quantize such layers.
         if type(module) is nn.Linear and module.in_features > 1:
             module.weight = _in_int8(module.weight.detach(), kernel)
     return model

@@ -1,4 +1,4 @@
-"""Translating in several processes. Each process loads its own translator."""
+"""Translates in several processes. Each process loads its own translator."""
 
 import multiprocessing
 import pickle

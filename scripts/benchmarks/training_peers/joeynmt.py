@@ -16,7 +16,7 @@ from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_set
 
 
 class CompetingManager(TrainManager):
-    """The training loop of JoeyNMT, which waits between its turns."""
+    """The training loop of JoeyNMT. The loop waits between the turns of JoeyNMT."""
 
     turns: Turns
     started = False

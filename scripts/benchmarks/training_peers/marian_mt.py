@@ -52,7 +52,8 @@ def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTraining
     if is_grouped and "train_sampling_strategy" in Seq2SeqTrainingArguments.__dataclass_fields__:
         grouping = {"train_sampling_strategy": "group_by_length"}
     elif is_grouped:
-        # Older versions of transformers call this setting `group_by_length`.
+        # Older versions of transformers have the setting `group_by_length` in place of
+        # `train_sampling_strategy`.
         grouping = {"group_by_length": True}
     is_recipe_on_gpu = settings.dtype == "recipe" and settings.device != "cpu"
     return Seq2SeqTrainingArguments(

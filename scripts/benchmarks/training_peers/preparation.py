@@ -15,7 +15,8 @@ from vaswani_hf.data.corpus import Corpus
 
 
 def training_flops(shape: Shape, source: np.ndarray, target: np.ndarray) -> float:
-    """Return the FLOPs of a training step on pairs of these lengths [N] in tokens, without padding.
+    """Return the FLOPs of a training step on N pairs, without padding. The lengths [N] of the pairs are in
+    tokens.
 
     A product with a matrix takes 2 FLOPs per token and parameter. Scores and weighted sums take 4 * width
     FLOPs for each pair of a query and a key. A backward pass takes twice the FLOPs of a forward pass.

@@ -58,7 +58,7 @@ def read_settings() -> PeerSettings:
 
 
 def resident(field: str, process: int | str = "self") -> float:
-    """Return a memory size of a process in MiB. `field` is a name in /proc/PID/status, such as "VmRSS"."""
+    """Return a memory size of this process in MiB. `field` is a name in /proc/PID/status, such as "VmRSS"."""
     lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith(field)), 0) / 1024
 
@@ -84,7 +84,8 @@ class Turns:
         self.tokens: Any = 0
         self.positions: Any = 0
         if device is None:
-            # Writing 5 to this file resets the peak of the resident size (Linux).
+            # Reset the peak of the resident size. On Linux, writing 5 to /proc/self/clear_refs resets the
+            # peak.
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         self._before = resident("VmRSS")
 

@@ -16,8 +16,9 @@ MOMENTUM = 0.95
 # The coefficients and the number of iterations of the Newton-Schulz iteration (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_STEPS = 5
-# If both sides of a matrix have at least this size, the Newton-Schulz iteration is faster in bfloat16 than in
-# float32. Measured with AVX512-BF16 (scripts/benchmarks/bf16.md); AMX, Arm and GPUs were not measured.
+# If a matrix has at least this number of rows and of columns, the Newton-Schulz iteration is faster in
+# bfloat16 than in float32. The number was measured with AVX512-BF16 (scripts/benchmarks/bf16.md), and not
+# with AMX, Arm or GPUs.
 LEAST_SIDE_IN_BFLOAT16 = 128
 
 
@@ -45,8 +46,8 @@ class Muon(torch.optim.Optimizer):
     Args:
         matrices (list): The weights [rows, columns].
         weight_decay (float): A step reduces each weight by the fraction `weight_decay` * learning rate.
-        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines the value once and
-            records the value, because a resumed run must compute in the same precision on another processor.
+        bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines `bf16` once and records
+            `bf16`, because a resumed run must compute in the same precision on another processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):
@@ -94,7 +95,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
     ):
         super().__init__([*matrices, *others], {})
         self.parts: list[torch.optim.Optimizer] = []
-        # `matrices` or `others` is empty if all weights of this list are frozen.
+        # The list `matrices` or the list `others` is empty if all weights that the list would contain are
+        # frozen.
         if matrices:
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:

@@ -18,7 +18,8 @@ def regularizer_of(training: Any) -> Regularizer | None:
     off.
     """
     for entry in REGULARIZERS.values():
-        # Tasks without an encoder and a decoder do not have the keys of all regularisers.
+        # Use `getattr`, because tasks without an encoder and a decoder do not have the keys of all
+        # regularisers.
         if getattr(training, entry.strength, 0):
             return entry
     return None

@@ -106,7 +106,8 @@ class TwoPassLoss:
         first, second = (half.flatten(0, -2) for half in states.chunk(2))  # [B * T, D]
         if needs_sync(states) or is_tracing(states):
             # Set the states of padding to 0 in both passes, because the divergence and the gradient of two
-            # equal states are 0. Selecting rows by a mask would force a CUDA synchronisation.
+            # equal states are 0. Do not select rows by a mask, because the selection would force a CUDA
+            # synchronisation.
             first = first.masked_fill(~valid[:, None], 0.0)
             second = second.masked_fill(~valid[:, None], 0.0)
         else:

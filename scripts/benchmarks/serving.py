@@ -1,0 +1,142 @@
+"""Measures `vaswani serve` under load: sentences per second, latency and memory, with batches of several requests
+and with one request at a time.
+
+Run `python scripts/benchmarks/serving.py CHECKPOINT SOURCE --languages en:de [--clients 1 8 64] [--serve "--engine
+ctranslate2"]`. SOURCE is a file with one text per line. Each client sends its next text after the answer to its
+previous text. The services run on loopback, and all clients run in one process. `--sentence` also measures the
+latency of one sentence.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+from timing import in_turns, print_header, print_times
+from training_peers.turns import resident
+
+# The options of the service for each way of translating.
+WAYS = {
+    "one request at a time": ["--max_batch", "1", "--batch_wait", "0"],
+    "batches": [],
+}
+
+
+class Served(NamedTuple):
+    """A running service: its address, its process id, and the seconds of its start."""
+
+    address: str
+    process: int
+    seconds: float
+
+    @property
+    def memory(self) -> float:
+        """The resident memory in MiB."""
+        return resident("VmRSS", self.process)
+
+
+@contextlib.contextmanager
+def served(words: list[str]) -> Iterator[Served]:
+    """Start `vaswani serve` with these words on a free port. Stop the service at the end."""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "vaswani_hf.cli", "serve", *words, "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        lines = iter(process.stderr.readline, "")
+        address = next(
+            (found[0] for found in (re.search(r"http://\S+", line) for line in lines) if found), ""
+        )
+        if not address:
+            raise SystemExit(f"`vaswani serve {shlex.join(words)}` has not started.")
+        yield Served(address, process.pid, time.perf_counter() - start)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+async def load(address: str, texts: list[str], num_clients: int, latencies: list[float]) -> None:
+    """Translate all texts with this number of clients. Append the seconds of each request to `latencies`."""
+    remaining = iter(texts)
+    limits = httpx.Limits(max_connections=num_clients)
+    async with httpx.AsyncClient(base_url=address, timeout=600, limits=limits) as client:
+
+        async def one_client() -> None:
+            for text in remaining:
+                start = time.perf_counter()
+                answer = await client.post("/v1/translations", json={"text": text})
+                answer.raise_for_status()
+                latencies.append(time.perf_counter() - start)
+
+        await asyncio.gather(*(one_client() for _ in range(num_clients)))
+
+
+def milliseconds(seconds: list[float]) -> str:
+    """Return the median and the 99th percentile in milliseconds."""
+    percentiles = statistics.quantiles(seconds, n=100, method="inclusive")
+    return f"p50 {1000 * percentiles[49]:.1f} ms, p99 {1000 * percentiles[98]:.1f} ms"
+
+
+def measure_load(services: dict[str, Served], texts: list[str], num_clients: int, rounds: int) -> None:
+    """Print the speed and the latency of each service with this number of clients."""
+    latencies: dict[str, list[float]] = {name: [] for name in services}
+
+    def work(name: str) -> None:
+        asyncio.run(load(services[name].address, texts, num_clients, latencies[name]))
+
+    times = in_turns({name: partial(work, name) for name in services}, rounds)
+    print_times(times, "one request at a time", f"{num_clients} clients: ")
+    for name in services:
+        speed = len(texts) / statistics.median(times[name])
+        # The first round is not measured.
+        measured = latencies[name][len(texts) :]
+        print(
+            f"{num_clients} clients: {name:28} {speed:9.1f} sentences/s, {milliseconds(measured)}", flush=True
+        )
+
+
+def main() -> None:
+    """Print the figures of one run."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkpoint", help="a checkpoint folder")
+    parser.add_argument("source", type=Path, help="a file with one text per line")
+    parser.add_argument("--languages", default="en:de", help="the languages of the checkpoint")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64], help="default: 1 8 64")
+    parser.add_argument(
+        "--requests", type=int, default=256, help="number of requests per round; default: 256"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each service; default: 3")
+    parser.add_argument("--sentence", help="a sentence whose latency is measured")
+    parser.add_argument("--serve", default="", help="more options of `vaswani serve`, in one word")
+    arguments = parser.parse_args()
+    lines = arguments.source.read_text(encoding="utf-8").splitlines()
+    texts = [lines[number % len(lines)] for number in range(arguments.requests)]
+    common = [arguments.checkpoint, "--languages", arguments.languages, *shlex.split(arguments.serve)]
+    print_header()
+    with contextlib.ExitStack() as stack:
+        services = {name: stack.enter_context(served([*common, *words])) for name, words in WAYS.items()}
+        for name, service in services.items():
+            print(f"{name:28} ready after {service.seconds:.1f} s, {service.memory:.0f} MiB", flush=True)
+        for num_clients in arguments.clients:
+            measure_load(services, texts, num_clients, arguments.rounds)
+        if arguments.sentence is not None:
+            latencies: list[float] = []
+            address = services["one request at a time"].address
+            asyncio.run(load(address, [arguments.sentence] * (arguments.requests + 10), 1, latencies))
+            print(f"one sentence, no wait for a batch: {milliseconds(latencies[10:])}")
+        for name, service in services.items():
+            print(f"{name:28} {service.memory:.0f} MiB at the end")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""`vaswani serve`: the process from its start to its end, and wrong options."""
+
+import contextlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs FastAPI: pip install '.[serve]'")
+httpx = pytest.importorskip("httpx", reason="the tests call the service with httpx: pip install '.[dev]'")
+
+TEXTS = ["der Hund läuft", "zwei, nein", "Öl", "日本"]
+
+
+@contextlib.contextmanager
+def served(python, *words):
+    """Start `vaswani serve` on a free port, and give the process, a client and the first two lines."""
+    command = [python, "-m", "vaswani_hf.cli", "serve", *words, "--port", "0", "--device", "cpu"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        lines = [process.stderr.readline(), process.stderr.readline()]
+        address = re.search(r"http://127\.0\.0\.1:\d+", lines[0])
+        assert address, lines
+        with httpx.Client(base_url=address[0], timeout=60) as client:
+            yield process, client, lines
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def translate(client, text: str):
+    return client.post("/translate", data={"q": text, "source": "en", "target": "de"})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_service_from_its_start_to_its_end(python, copier_checkpoint, copier, tmp_path, number):
+    """The checkpoint disappears, and a signal arrives during a request."""
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(copier_checkpoint, checkpoint)
+    with served(python, str(checkpoint), "--languages", "en:de", "--batch_wait", "1000") as (
+        process,
+        client,
+        lines,
+    ):
+        assert lines[0].startswith("vaswani serves en to de at http://127.0.0.1:")
+        assert re.fullmatch(
+            r"try: curl http://127\.0\.0\.1:\d+/translate --data-urlencode 'q=…' .*\n", lines[1]
+        )
+        # A process that maps a shortened file into memory crashes.
+        (checkpoint / "model.safetensors").write_bytes(b"")
+        shutil.rmtree(checkpoint)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(translate, client, TEXTS[0])
+            deadline = time.monotonic() + 60
+            while "vaswani_queue_characters 0.0" in client.get("/metrics").text:
+                assert time.monotonic() < deadline
+            process.send_signal(number)
+            assert answer.result(60).json() == {"translatedText": TEXTS[0]}
+        assert process.wait(60) == 0
+        assert process.stderr.read() == "vaswani: the service has ended\n"
+
+
+def test_the_engine_ctranslate2(python, copier_checkpoint, copier, tmp_path):
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
+    from vaswani_hf.convert.export import export
+
+    export(copier_checkpoint, tmp_path / "exported", "ctranslate2")
+    words = [str(tmp_path / "exported"), "--engine", "ctranslate2", "--languages", "en:de"]
+    with served(python, *words) as (_, client, _):
+        answer = client.post("/translate", json={"q": TEXTS, "source": "auto", "target": "de"})
+        assert answer.json()["translatedText"] == list(copier.translate(TEXTS))
+        for fields in ({"stream": True}, {"must_contain": ["Öl"]}):
+            answer = client.post("/v1/translations", json={"text": "Hund"} | fields)
+            assert answer.status_code == 400
+            assert answer.json()["error"].startswith(
+                f"`{next(iter(fields))}` must be left out, because the engine"
+            )
+
+
+def test_quantization_and_search_options(python, copier_checkpoint, copier):
+    pytest.importorskip("torchao", reason="needs torchao: pip install '.[int8]'")
+    words = [copier_checkpoint, "--languages", "en:de", "--quantization", "int8", "--num_beams", "1"]
+    with served(python, *words) as (_, client, _):
+        assert translate(client, "der Hund").json() == {"translatedText": "der Hund"}
+
+
+def test_a_port_in_use(vaswani, copier_checkpoint):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, _, error = vaswani("serve", copier_checkpoint, "--port", port)
+    assert code == 2
+    assert error == (
+        f"`--port` must be a free port, but {port} cannot be used (Address already in use); give another port, or 0 "
+        "for any free port."
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a", "a"], "`models` names a twice; name it once."),
+        (
+            ["a", "--languages", "en:de", "de:en"],
+            "`--languages` must have one entry for each model (1), but has 2.",
+        ),
+        (
+            ["a", "--languages", "en-de"],
+            "`--languages` must have entries such as en:de, with the source language and ",
+        ),
+        (
+            ["a", "--host", "0.0.0.0"],
+            "`--host` 0.0.0.0 can be reached from other machines and needs an API key; set ",
+        ),
+        (["a", "--port", "65536"], "`--port` must be 65535 or less, but is 65536."),
+        (["a", "--max_batch", "0"], "`--max_batch` must be 1 or more, but is 0."),
+        (
+            ["a", "--host", "::2", "--port", "0"],
+            "`--host` ::2 can be reached from other machines and needs an API",
+        ),
+        (["no/such/folder", "--port", "0"], "`model` must be a checkpoint folder or user/name on the Hub"),
+    ],
+    ids=str,
+)
+def test_wrong_options(vaswani, words, message):
+    code, _, error = vaswani("serve", *words)
+    assert (code, error[: len(message)]) == (2, message)
+
+
+def test_a_wrong_host(vaswani, monkeypatch):
+    monkeypatch.setenv("VASWANI_API_KEY", "sesame")
+    code, _, error = vaswani("serve", "a", "--host", "192.0.2.1", "--port", "0")
+    assert code == 2
+    assert error.startswith("`--host` must be an address of this machine, but is '192.0.2.1' (")
+
+
+def test_a_checkpoint_without_languages(vaswani, copier_checkpoint):
+    code, _, error = vaswani("serve", copier_checkpoint, "--port", "0")
+    assert code == 2
+    assert error == (
+        f"`--languages` must name the languages of each model, such as en:de, because '{copier_checkpoint}' does not "
+        "record its languages."
+    )

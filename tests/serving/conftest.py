@@ -1,0 +1,64 @@
+"""A running service with the copier, in a thread of the test process."""
+
+import contextlib
+import socket
+import threading
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs FastAPI: pip install '.[serve]'")
+pytest.importorskip("prometheus_client", reason="needs prometheus_client: pip install '.[serve]'")
+uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn: pip install '.[serve]'")
+httpx = pytest.importorskip("httpx", reason="the tests call the service with httpx: pip install '.[dev]'")
+
+from vaswani_hf.model.inputs_vaswani import TranslationOptions  # noqa: E402
+from vaswani_hf.serving.app import Service, make_app  # noqa: E402
+from vaswani_hf.serving.directions import Directions  # noqa: E402
+from vaswani_hf.serving.limits import Limits  # noqa: E402
+
+
+@contextlib.contextmanager
+def running(service: Service):
+    """Run a service on a free port, and give its address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    ready = threading.Event()
+    server = uvicorn.Server(uvicorn.Config(make_app(service, ready.set), log_level="critical"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+@pytest.fixture
+def serve(copier):
+    """Run a service with the copier, or with other models, and give a client."""
+    with contextlib.ExitStack() as stack:
+
+        def start(models=None, api_key=None, options=None, **limits):
+            service = Service(
+                Directions(models or [("en", "de", copier)]),
+                TranslationOptions.of(split_sentences=True, **(options or {})),
+                Limits(**limits),
+                api_key,
+            )
+            address = stack.enter_context(running(service))
+            client = stack.enter_context(httpx.Client(base_url=address, timeout=60))
+            client.service = service
+            return client
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def client(copier):
+    """A client of a service with the default limits."""
+    service = Service(
+        Directions([("en", "de", copier)]), TranslationOptions.of(split_sentences=True), Limits()
+    )
+    with running(service) as address, httpx.Client(base_url=address, timeout=60) as client:
+        yield client

@@ -1,0 +1,369 @@
+"""The HTTP interface: LibreTranslate, `/v1/translations`, limits, and clients that misbehave."""
+
+import asyncio
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from libretranslatepy import LibreTranslateAPI
+from test_engine import Recorded
+
+from vaswani_hf.serving.app import Service
+
+LINES = ["der Hund läuft.", "zwei nein\nÖl", "  3. Mai ", "weiß größer. eins", "ja? nein", "日本"]
+
+
+def translate(client, **fields):
+    return client.post("/translate", json={"source": "en", "target": "de"} | fields)
+
+
+def events_of(answer) -> list[dict]:
+    return [json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line]
+
+
+def wait_until(is_true) -> None:
+    deadline = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_client_of_libretranslate(client):
+    api = LibreTranslateAPI(str(client.base_url))
+    assert api.translate("der Hund", "en", "de", timeout=60) == "der Hund"
+    assert api.languages(timeout=60) == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": []},
+    ]
+    assert api.detect("der Hund", timeout=60) == [{"confidence": 0.0, "language": "en"}]
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda fields: {"json": fields},
+        lambda fields: {"data": fields},
+        lambda fields: {"params": fields},
+        lambda fields: {"files": {name: (None, value) for name, value in fields.items()}},
+        # curl -d sends characters that are not percent-encoded.
+        lambda fields: {"content": "&".join(f"{name}={value}" for name, value in fields.items()).encode()},
+    ],
+    ids=["json", "form", "query", "multipart", "curl"],
+)
+def test_each_form_of_a_request(client, request_of):
+    fields = {"q": "Öl läuft", "source": "en", "target": "de", "secret": "", "format": "text"}
+    answer = client.post("/translate", **request_of(fields))
+    assert (answer.status_code, answer.json()) == (200, {"translatedText": "Öl läuft"})
+
+
+def test_a_list_auto_and_alternatives(client):
+    answer = translate(client, q=["eins", "", "Öl"], source="auto", alternatives=2).json()
+    assert answer["translatedText"] == ["eins", "", "Öl"]
+    assert answer["detectedLanguage"] == [{"confidence": 0.0, "language": "en"}] * 3
+    assert [len(others) for others in answer["alternatives"]] == [2, 0, 2]
+    single = translate(client, q="eins", alternatives=9).json()
+    assert len(single["alternatives"]) == 9
+    assert "eins" not in single["alternatives"]
+
+
+@pytest.mark.parametrize("text", [" \n ", "🎉", "🎉 !", "…", "&"])
+def test_a_text_without_letters_is_returned(client, text):
+    assert translate(client, q=text).json() == {"translatedText": text}
+    with client.stream("POST", "/v1/translations", json={"text": text, "stream": True}) as answer:
+        assert events_of(answer)[-1]["translations"][0]["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "Invalid request: missing q parameter"),
+        ({"q": ""}, "Invalid request: missing q parameter"),
+        ({"q": "x", "source": None}, "Invalid request: missing source parameter"),
+        ({"q": "x", "target": "it"}, "en cannot be translated to it; the target languages of en are de."),
+        ({"q": 5}, "`q` must be text or a list, but is 5."),
+        ({"q": ["x", 5]}, "`q[1]` must be text, but is 5."),
+        ({"q": "x", "alternatives": "x"}, "`alternatives` must be an integer, but is 'x'."),
+        ({"q": "x", "alternatives": 10}, "`alternatives` must be at most 9, but is 10."),
+        (
+            {"q": "x", "format": "html"},
+            "`format` must be text, because the service does not translate html yet.",
+        ),
+        ({"q": "x", "format": "pdf"}, "`format` must be 'text' or 'html', but is 'pdf'."),
+    ],
+    ids=str,
+)
+def test_wrong_fields(client, fields, message):
+    answer = translate(client, **fields)
+    assert (answer.status_code, answer.json()) == (400, {"error": message})
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (b'{"q": ', "application/json", "Invalid JSON format"),
+        (b"[1]", "application/json", "Invalid JSON format"),
+        (b"[" * 100_000, "application/json", "Invalid JSON format"),
+        (b'{"q": "\xff"}', "application/json", "The body must be text that UTF-8 can encode."),
+        (b'{"q": "\\ud800"}', "application/json", "The body must be text that UTF-8 can encode."),
+        (b"q=\xff", "application/x-www-form-urlencoded", "The body must be text that UTF-8 can encode."),
+        (b"q=%ff", "application/x-www-form-urlencoded", "The body must be text that UTF-8 can encode."),
+        (b"", "", "Invalid request: missing q parameter"),
+    ],
+)
+def test_a_body_that_cannot_be_read(client, body, kind, message):
+    answer = client.post("/translate", content=body, headers={"Content-Type": kind})
+    assert (answer.status_code, answer.json()) == (400, {"error": message})
+
+
+def test_a_request_that_is_too_large(client):
+    answer = translate(client, q="a" * 100_000)
+    expected = "A request may have at most 20,000 characters, but has 100,000; divide the request."
+    assert (answer.status_code, answer.json()) == (413, {"error": expected})
+    answer = translate(client, q=["a"] * 501)
+    expected = "A request may have at most 500 texts, but has 501; divide the request."
+    assert (answer.status_code, answer.json()) == (413, {"error": expected})
+    answer = translate(client, q="a" * 1_000_000)
+    expected = "The body of a request may have at most 340,000 bytes; divide the request."
+    assert (answer.status_code, answer.json()) == (413, {"error": expected})
+
+
+def test_unknown_paths_and_methods(client):
+    assert (client.get("/nothing").status_code, client.get("/translate").status_code) == (404, 405)
+    assert client.get("/nothing").json() == {"error": "Not Found"}
+    # The pages of FastAPI load scripts from other servers.
+    assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
+
+
+def test_browsers_may_call_the_service_from_other_pages(client):
+    headers = {"Origin": "https://example.org"}
+    for answer in (client.get("/languages", headers=headers), client.post("/translate", headers=headers)):
+        assert answer.headers["access-control-allow-origin"] == "*"
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    answer = client.options("/translate", headers=headers | asked)
+    assert (answer.status_code, answer.headers["access-control-allow-headers"]) == (200, "content-type")
+
+
+def test_the_page_needs_no_other_server(client):
+    page = client.get("/").text
+    assert "<textarea" in page
+    assert "//" not in page.replace("<!DOCTYPE html>", "")
+
+
+def test_health_and_settings(client):
+    assert client.get("/health").json() == {"status": "ok"}
+    settings = client.get("/frontend/settings").json()
+    assert (settings["charLimit"], settings["keyRequired"], settings["filesTranslation"]) == (
+        20_000,
+        False,
+        False,
+    )
+    assert settings["language"]["target"] == {"code": "de", "name": "German"}
+
+
+def test_v1_translations(client, copier):
+    fields = {"text": LINES, "target_language": "de", "scores": True, "alignments": True, "alternatives": 1}
+    answer = client.post("/v1/translations", json=fields).json()
+    assert (answer["source_language"], answer["target_language"]) == ("en", "de")
+    options = {"num_return_sequences": 2, "num_beams": 4, "return_scores": True, "return_alignments": True}
+    expected = list(copier.translate(LINES, split_sentences=True, **options))
+    for ours, other in zip(answer["translations"], expected, strict=True):
+        assert (ours["text"], ours["alignment"]) == (other.text, other.alignment)
+        assert ours["score"] == pytest.approx(other.score, abs=1e-4)
+        assert [word["word"] for word in ours["words"]] == [word.word for word in other.words]
+        assert ours["words"][0]["confidence"] == pytest.approx(other.words[0].confidence, abs=1e-4)
+        (alternative,) = ours["alternatives"]
+        assert alternative["text"] == other.alternatives[0].text
+
+
+def test_v1_constraints(client):
+    fields = {"text": "der Hund", "target_prefix": "Öl", "must_contain": ["weiß"]}
+    (translation,) = client.post("/v1/translations", json=fields).json()["translations"]
+    assert translation["text"].startswith("Öl")
+    assert "weiß" in translation["text"]
+    assert "unmet_phrases" not in translation
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "`text` must be given, but is missing."),
+        ({"text": "x", "scores": "yes"}, "`scores` must be true or false, but is 'yes'."),
+        (
+            {"text": "x", "targt_language": "de"},
+            "`targt_language` is not a key, but has the value 'de'; the nearest key is `target_language`.",
+        ),
+        ({"text": "x", "must_contain": [" "]}, "A phrase of `must_contain` must not be blank, but is ' '."),
+        (
+            {"text": "x", "must_contain": ["y"] * 21},
+            f"`must_contain` must be a list of at most 20, but is {['y'] * 21}.",
+        ),
+        ({"text": ["x"], "stream": True}, "`text` must be one text with `stream`, but is a list."),
+        (
+            {"text": "x", "stream": True, "alternatives": 1},
+            "`stream` shows greedy search and must come without `alternatives` and `must_contain`.",
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_v1_fields(client, fields, message):
+    answer = client.post("/v1/translations", json=fields)
+    assert (answer.status_code, answer.json()) == (400, {"error": message})
+
+
+def test_stream(client, copier):
+    text = "der Hund läuft. zwei nein"
+    with client.stream("POST", "/v1/translations", json={"text": text, "stream": True}) as answer:
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        *parts, last = events_of(answer)
+    (expected,) = copier.translate([text], split_sentences=True, num_beams=1)
+    assert "".join(part["text"] for part in parts) == expected
+    assert len(parts) > 2
+    assert last["translations"] == [{"text": expected}]
+
+
+def test_an_error_in_a_stream_is_an_event(serve, copier, caplog):
+    client = serve([("en", "de", Recorded(copier))])
+    with client.stream("POST", "/v1/translations", json={"text": "bad", "stream": True}) as answer:
+        assert events_of(answer) == [{"error": "The translation failed."}]
+
+
+def test_an_internal_error_shows_neither_paths_nor_texts(serve, copier, caplog):
+    client = serve([("en", "de", Recorded(copier))])
+    answer = translate(client, q="bad")
+    assert (answer.status_code, answer.json()) == (500, {"error": "The translation failed."})
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "A translation failed with RuntimeError."
+    ]
+    assert translate(client, q="eins").json() == {"translatedText": "eins"}
+
+
+def test_an_unexpected_error_is_json(serve, monkeypatch):
+    client = serve()
+
+    def fail(*arguments):
+        raise KeyError("/secret/path")
+
+    monkeypatch.setattr(Service, "check_limits", fail)
+    answer = translate(client, q="eins")
+    assert (answer.status_code, answer.json()) == (500, {"error": "The translation failed."})
+
+
+def test_api_key(serve):
+    client = serve(api_key="sesame")
+    for path in ("/translate", "/v1/translations", "/detect"):
+        answer = client.post(path, json={"q": "eins"})
+        assert (answer.status_code, answer.json()["error"][:28]) == (403, "The service needs an API key")
+        answer = client.post(path, json={"q": "eins", "api_key": "sesam"})
+        assert (answer.status_code, answer.json()) == (403, {"error": "Invalid API key"})
+    assert translate(client, q="eins", api_key="sesame").json() == {"translatedText": "eins"}
+    bearer = {"Authorization": "Bearer sesame"}
+    answer = client.post("/v1/translations", json={"text": "eins"}, headers=bearer)
+    assert answer.json()["translations"] == [{"text": "eins"}]
+    assert (client.get("/metrics").status_code, client.get("/metrics", headers=bearer).status_code) == (
+        403,
+        200,
+    )
+    assert client.get("/frontend/settings").json()["keyRequired"]
+    assert client.get("/languages").status_code == 200
+
+
+def test_metrics(serve):
+    client = serve()
+    translate(client, q="eins. nein.")
+    client.get("/no/such/path")
+    metrics = client.get("/metrics").text
+    assert 'vaswani_requests_total{path="/translate",status="200"} 1.0' in metrics
+    assert 'vaswani_requests_total{path="other",status="404"} 1.0' in metrics
+    assert "vaswani_batch_sentences_sum 2.0" in metrics
+    assert "vaswani_characters_total 11.0" in metrics
+    assert "vaswani_queue_characters 0.0" in metrics
+    assert "eins" not in metrics
+
+
+def test_a_full_queue(serve, copier):
+    recorded = Recorded(copier)
+    recorded.proceed.clear()
+    client = serve([("en", "de", recorded)], max_waiting=5)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(translate, client, q="eins")
+        assert recorded.has_begun.wait(60)
+        answer = translate(client, q="nein")
+        recorded.proceed.set()
+        assert first.result(60).json() == {"translatedText": "eins"}
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
+    assert answer.json() == {"error": "The service is busy; send the request again later."}
+
+
+def test_a_request_that_takes_too_long_leaves_the_queue(serve, copier):
+    recorded = Recorded(copier)
+    recorded.proceed.clear()
+    client = serve([("en", "de", recorded)], timeout=0.2)
+    answer = translate(client, q="eins")
+    expected = "The translation took longer than 0.2 seconds; send a shorter text."
+    assert (answer.status_code, answer.json()) == (503, {"error": expected})
+    wait_until(lambda: client.service.engine.num_waiting == 0)
+    with client.stream("POST", "/v1/translations", json={"text": "eins", "stream": True}) as answer:
+        assert events_of(answer)[-1] == {"error": expected}
+    recorded.proceed.set()
+
+
+def raw_request(client, fields: dict) -> socket.socket:
+    """Send a request, and return the connection without reading the answer."""
+    connection = socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
+    body = json.dumps(fields).encode()
+    head = f"POST /v1/translations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_request_of_a_client_that_leaves_leaves_the_queue(serve, copier, stream):
+    recorded = Recorded(copier)
+    recorded.proceed.clear()
+    client = serve([("en", "de", recorded)])
+    connection = raw_request(client, {"text": "eins. nein.", "stream": stream})
+    assert recorded.has_begun.wait(60)
+    assert client.service.engine.num_waiting == 11
+    connection.close()
+    wait_until(lambda: client.service.engine.num_waiting == 0)
+    recorded.proceed.set()
+    assert translate(client, q="Öl").json() == {"translatedText": "Öl"}
+
+
+def test_a_client_that_never_reads_delays_nobody(serve):
+    client = serve(timeout=30)
+    texts = ["der Hund läuft. " * 25] * 40
+    fields = {"text": texts, "scores": True, "alternatives": 3}
+    deaf = [raw_request(client, fields) for _ in range(2)]
+    half = socket.create_connection((client.base_url.host, client.base_url.port))
+    half.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nq=")
+    assert translate(client, q="Öl").json() == {"translatedText": "Öl"}
+    for connection in (*deaf, half):
+        connection.close()
+
+
+def test_requests_of_many_clients_get_their_own_translations(serve, copier):
+    """Requests with different options and texts at the same time."""
+    client = serve(batch_wait=20.0)
+    texts = [f"{line} {other}" for line in LINES for other in LINES]
+    expected = list(copier.translate(texts, split_sentences=True))
+
+    async def ask_all() -> list[str]:
+        import httpx
+
+        limits = httpx.Limits(max_connections=16)
+        async with httpx.AsyncClient(base_url=client.base_url, timeout=60, limits=limits) as fast:
+            answers = await asyncio.gather(
+                *(
+                    fast.post("/v1/translations", json={"text": text, "scores": number % 2 == 0})
+                    for number, text in enumerate(texts)
+                )
+            )
+        return [answer.json()["translations"][0]["text"] for answer in answers]
+
+    assert asyncio.run(ask_all()) == expected
+    batches = client.get("/metrics").text
+    count = next(line for line in batches.splitlines() if line.startswith("vaswani_batch_sentences_count"))
+    assert float(count.split()[1]) < len(texts)

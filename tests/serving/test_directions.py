@@ -1,0 +1,98 @@
+"""The languages of checkpoints, and the choice of a model for two languages."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from factories import tiny_tokenizer, write_recipe
+
+from vaswani_hf.checkpoint.languages import recorded_languages
+from vaswani_hf.serving.directions import Directions, language_name, load_directions
+
+
+def model(*tags: str) -> SimpleNamespace:
+    return SimpleNamespace(backend=None, source_tokenizer=tiny_tokenizer(vocab_size=290, tags=tags))
+
+
+def pairs(directions: Directions) -> list[tuple]:
+    return [(one.source, one.target, one.tag) for one in directions]
+
+
+def test_a_model_of_both_directions_serves_both():
+    both = model(">>en<<")
+    directions = Directions([("en", "de", both)])
+    assert pairs(directions) == [("en", "de", None), ("de", "en", "en")]
+    assert directions.find("de", "en", [""]).translator is both
+
+
+def test_the_tags_of_a_multilingual_model_are_its_target_languages():
+    directions = Directions([("en", "gmw", model(">>deu<<", ">>nld<<"))])
+    assert pairs(directions) == [("en", "gmw", None), ("en", "deu", "deu"), ("en", "nld", "nld")]
+
+
+def test_a_model_of_one_direction_has_priority_over_a_tag():
+    both, one = model(">>en<<"), model()
+    directions = Directions([("en", "de", both), ("de", "en", one)])
+    assert directions.find("de", "en", [""]).translator is one
+
+
+def test_two_models_for_the_same_languages_are_refused():
+    with pytest.raises(ValueError, match="two models translate from en to de; leave one of them out"):
+        Directions([("en", "de", model()), ("en", "de", model())])
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "found"),
+    [
+        ("en", "fr", ("en", "fr")),
+        ("de", None, ("de", "en")),
+        # Only one model translates to French.
+        ("auto", "fr", ("en", "fr")),
+    ],
+)
+def test_find(source, target, found):
+    directions = Directions([("en", "de", model()), ("en", "fr", model()), ("de", "en", model())])
+    direction = directions.find(source, target, ["text"])
+    assert (direction.source, direction.target) == found
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("it", "de", "it is not supported; the source languages are en, nl."),
+        ("en", "it", "en cannot be translated to it; the target languages of en are de, fr."),
+        ("en", None, "The target language must be given, because en has the target languages de, fr."),
+        ("auto", "de", "The source language must be given, because the service does not detect languages; "),
+        ("auto", "it", "No model translates to the target language; `/languages` lists the languages."),
+    ],
+)
+def test_impossible_languages(source, target, message):
+    directions = Directions([("en", "de", model()), ("en", "fr", model()), ("nl", "de", model())])
+    with pytest.raises(ValueError) as error:
+        directions.find(source, target, ["text"])
+    assert str(error.value).startswith(message)
+
+
+def test_language_names():
+    assert [language_name(code) for code in ("de", "EN", "tlh")] == ["German", "English", "tlh"]
+
+
+def test_recorded_languages(tmp_path):
+    assert recorded_languages(tmp_path) is None
+    results = {"data": {"source_language": "eng", "target_language": "deu"}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert recorded_languages(tmp_path) == ("eng", "deu")
+    # The recipe comes first, also for a numbered checkpoint.
+    write_recipe(tmp_path / "recipe.yaml")
+    (tmp_path / "checkpoint-3").mkdir()
+    assert recorded_languages(tmp_path) == recorded_languages(tmp_path / "checkpoint-3") == ("en", "de")
+    (tmp_path / "recipe.yaml").write_text("data: [")
+    assert recorded_languages(tmp_path) is None
+
+
+def test_a_checkpoint_without_languages_needs_the_option(tmp_path):
+    with pytest.raises(
+        ValueError, match="`--languages` must name the languages of each model, such as en:de"
+    ):
+        load_directions([str(tmp_path)], [], lambda name: model())
+    assert pairs(load_directions([str(tmp_path)], ["fr:it"], lambda name: model())) == [("fr", "it", None)]

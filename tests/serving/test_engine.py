@@ -1,0 +1,225 @@
+"""The queue and the batches of the service."""
+
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+
+from vaswani_hf.model.inputs_vaswani import Request, TranslationOptions
+from vaswani_hf.serving.engine import Engine, Job, QueueFullError
+from vaswani_hf.serving.limits import Limits
+
+LINES = ["der Hund läuft. zwei nein! ja?", "", "  Öl\n3. Mai  ", "weiß größer. " * 30, "eins"]
+
+
+class Recorded:
+    """A translator that records its batches. A batch waits until `proceed` is set. The text "bad" is an error."""
+
+    def __init__(self, translator):
+        self._translator = translator
+        self.batches: list[list[str]] = []
+        self.proceed = threading.Event()
+        self.proceed.set()
+        self.has_begun = threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._translator, name)
+
+    def translate_segments(self, segments, options):
+        texts = [segment.text for segment in segments]
+        self.batches.append(texts)
+        self.has_begun.set()
+        assert self.proceed.wait(60)
+        if "bad" in texts:
+            raise RuntimeError("/secret/path")
+        return self._translator.translate_segments(segments, options)
+
+
+@pytest.fixture
+def recorded(copier) -> Recorded:
+    return Recorded(copier)
+
+
+@pytest.fixture
+def engine():
+    """Start an engine with the given limits."""
+    engines = []
+
+    def start(**limits) -> Engine:
+        engines.append(Engine(Limits(**limits)))
+        engines[-1].start()
+        return engines[-1]
+
+    yield start
+    for started in engines:
+        started.stop()
+
+
+def job_of(translator, *texts: str, options=None, **constraints) -> Job:
+    options = translator.complete(options or TranslationOptions.of(split_sentences=True))
+    return Job(translator, [Request(text, **constraints) for text in texts], options)
+
+
+def submitted(engine: Engine, *jobs: Job) -> list:
+    for job in jobs:
+        engine.submit(job)
+    return [job.future for job in jobs]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_beams": 2, "num_return_sequences": 2, "return_scores": True, "return_alignments": True},
+        {"split_sentences": False, "repetition_guard": True},
+    ],
+    ids=str,
+)
+def test_the_translations_are_those_of_the_translator(copier, engine, options):
+    options = TranslationOptions.of(**{"split_sentences": True} | options)
+    expected = list(copier.translations([Request(line) for line in LINES], options))
+    started = engine(max_batch=4)
+    futures = submitted(started, *[job_of(copier, line, options=options) for line in LINES])
+    (whole,) = submitted(started, job_of(copier, *LINES, options=options))
+    for found in ([future.result(60)[0] for future in futures], whole.result(60)):
+        for translations, others in zip(found, expected, strict=True):
+            for ours, other in zip(translations, others, strict=True):
+                assert (ours.text, ours.alignment) == (other.text, other.alignment)
+                assert ours.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_constraints(copier, engine):
+    free, begun, containing = submitted(
+        engine(),
+        job_of(copier, "der Hund"),
+        job_of(copier, "der Hund", target_prefix="Öl"),
+        job_of(copier, "der Hund", must_contain=["weiß"]),
+    )
+    texts = [future.result(60)[0][0].text for future in (free, begun, containing)]
+    assert texts[0] == "der Hund"
+    assert texts[1].startswith("Öl")
+    assert "weiß" in texts[2]
+
+
+def test_requests_that_arrive_together_share_a_batch(recorded, engine):
+    futures = submitted(engine(batch_wait=500), job_of(recorded, "eins"), job_of(recorded, "zwei, ja?"))
+    assert [future.result(60)[0][0].text for future in futures] == ["eins", "zwei, ja?"]
+    assert recorded.batches == [["eins", "zwei, ja?"]]
+
+
+def test_requests_with_other_options_do_not_share_a_batch(recorded, engine):
+    scored = TranslationOptions.of(split_sentences=True, return_scores=True)
+    futures = submitted(
+        engine(batch_wait=500), job_of(recorded, "eins"), job_of(recorded, "nein", options=scored)
+    )
+    assert [future.result(60)[0][0].score is None for future in futures] == [True, False]
+    assert recorded.batches == [["eins"], ["nein"]]
+
+
+def test_a_long_text_does_not_delay_a_short_text(recorded, engine):
+    """The short text is in the next batch, although the long text came first. Each options group gets turns."""
+    recorded.proceed.clear()
+    started = engine(max_batch=2)
+    (long,) = submitted(started, job_of(recorded, "eins. " * 8))
+    assert recorded.has_begun.wait(60)
+    scored = TranslationOptions.of(split_sentences=True, return_scores=True)
+    others = submitted(started, job_of(recorded, "Hund"), job_of(recorded, "Öl", options=scored))
+    recorded.proceed.set()
+    assert long.result(60)[0][0].text == next(recorded.translate(["eins. " * 8], split_sentences=True))
+    assert all(future.done() for future in others)
+    assert recorded.batches[:3] == [["eins.", "eins."], ["eins.", "Hund"], ["Öl"]]
+
+
+def test_a_batch_has_a_limited_number_of_tokens(recorded, engine):
+    options = TranslationOptions.of(split_sentences=True, tokens_per_batch=8)
+    job = job_of(recorded, "eins zwei, drei! " * 3, options=options)
+    submitted(engine(), job)[0].result(60)
+    assert [len(batch) for batch in recorded.batches] == [1] * job.num_segments
+
+
+def test_a_cancelled_request_leaves_the_queue(recorded, engine):
+    recorded.proceed.clear()
+    started = engine(max_batch=1)
+    running, waiting = submitted(started, job_of(recorded, "eins. nein."), job_of(recorded, "Hund"))
+    assert recorded.has_begun.wait(60)
+    assert started.num_waiting == len("eins. nein.Hund")
+    assert waiting.cancel() and running.cancel()
+    assert started.num_waiting == 0
+    recorded.proceed.set()
+    (last,) = submitted(started, job_of(recorded, "Öl"))
+    assert last.result(60)[0][0].text == "Öl"
+    # The batch that had begun is finished, and nothing else of the two requests is translated.
+    assert recorded.batches == [["eins."], ["Öl"]]
+
+
+def test_a_bad_text_fails_alone(recorded, engine):
+    good, bad, other = submitted(
+        engine(batch_wait=500), *[job_of(recorded, text) for text in ("eins", "bad", "zwei, ja?")]
+    )
+    with pytest.raises(RuntimeError):
+        bad.result(60)
+    assert [future.result(60)[0][0].text for future in (good, other)] == ["eins", "zwei, ja?"]
+
+
+def test_a_text_that_cannot_be_tokenized_fails_alone(copier, engine):
+    options = TranslationOptions.of(tokenize={"no_such_argument": 1, "return_tensors": "nonsense"})
+    bad, good = submitted(engine(), job_of(copier, "eins", options=options), job_of(copier, "Hund"))
+    assert bad.exception(60) is not None
+    assert good.result(60)[0][0].text == "Hund"
+
+
+def test_a_full_queue_refuses_a_request(recorded, engine):
+    recorded.proceed.clear()
+    started = engine(max_waiting=6)
+    # A request that is alone is accepted, however long it is.
+    (first,) = submitted(started, job_of(recorded, "eins nein"))
+    with pytest.raises(QueueFullError):
+        started.submit(job_of(recorded, "Hund"))
+    recorded.proceed.set()
+    first.result(60)
+    (again,) = submitted(started, job_of(recorded, "Hund"))
+    assert again.result(60)[0][0].text == "Hund"
+
+
+def test_a_stop_finishes_all_requests(recorded):
+    started = Engine(Limits(max_batch=1, batch_wait=10_000.0))
+    started.start()
+    futures = submitted(started, job_of(recorded, "eins"), job_of(recorded, "Hund"))
+    begin = time.monotonic()
+    started.stop()
+    assert [future.result(0)[0][0].text for future in futures] == ["eins", "Hund"]
+    assert time.monotonic() - begin < 9
+    assert not started.is_alive
+
+
+def test_the_parts_of_a_stream_are_the_translation(copier, engine):
+    text = " der Hund läuft. zwei nein\nÖl "
+    parts: list[str] = []
+    options = TranslationOptions.of(split_sentences=True, num_beams=1)
+    job = Job(copier, [Request(text)], copier.complete(options), on_text=parts.append)
+    engine().submit(job)
+    ((translation,),) = job.future.result(60)
+    assert "".join(parts) == translation.text
+    assert [translation.text] == list(copier.translate([text], split_sentences=True, num_beams=1))
+    assert len([part for part in parts if part.strip()]) > 3
+
+
+def test_a_cancelled_stream_stops_the_search(copier, engine):
+    parts: list[str] = []
+    options = TranslationOptions.of(split_sentences=True, num_beams=1)
+    job = Job(copier, [Request("der Hund läuft über die Straße")], copier.complete(options))
+
+    def cancel(part: str) -> None:
+        parts.append(part)
+        if part.strip():
+            job.future.cancel()
+
+    job.on_text = cancel
+    started = engine()
+    started.submit(job)
+    with pytest.raises(CancelledError):
+        job.future.result(60)
+    (last,) = submitted(started, job_of(copier, "Öl"))
+    assert last.result(60)[0][0].text == "Öl"
+    assert "".join(parts).strip() == "der"

@@ -1,0 +1,32 @@
+"""Reads the languages of a checkpoint from its records."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .files import RESULTS_FILE, recipe_file
+
+
+def recorded_languages(folder: Path) -> tuple[str, str] | None:
+    """Return the source and the target language that a checkpoint records; None if there is no record.
+
+    A run records the languages in recipe.yaml. An import records the languages in results.json. This function
+    does not load the recipe as a `Recipe`, because the import of the recipe classes takes seconds.
+    """
+    recipe = recipe_file(folder)
+    records: list[Any] = []
+    try:
+        if recipe is not None:
+            records.append(yaml.safe_load(recipe.read_text(encoding="utf-8")))
+        if (folder / RESULTS_FILE).is_file():
+            records.append(json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8")))
+    except (ValueError, yaml.YAMLError):
+        # A damaged record is the same as no record, because the user can name the languages.
+        pass
+    for record in records:
+        data = record.get("data") if isinstance(record, dict) else None
+        if isinstance(data, dict) and data.get("source_language") and data.get("target_language"):
+            return str(data["source_language"]), str(data["target_language"])
+    return None

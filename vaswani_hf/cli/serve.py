@@ -1,0 +1,148 @@
+"""`vaswani serve`: translates texts that other programs send over HTTP."""
+
+import errno
+import ipaddress
+import os
+import shlex
+import signal
+import socket
+import sys
+from importlib.util import find_spec
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from ..model.inputs_vaswani import TranslationOptions
+from ..serving.limits import Limits
+from ..version import install_command
+from .options import SEARCH, CodeOptions, EngineOptions, check_different, on_command_line, translation_options
+
+_API_KEY = "VASWANI_API_KEY"
+# Refuse further connections with the status 503, because each connection needs a file descriptor.
+_MOST_CONNECTIONS = 1000
+# The errors of a port that is in use or that needs more rights. All other errors are errors of the address.
+_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
+_SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
+
+
+class ServeOptions(_SearchFields, EngineOptions, CodeOptions, Limits):
+    """The options of `vaswani serve`."""
+
+    models: list[str] = on_command_line(positional=True, metavar="MODEL")
+    """checkpoint folders or repositories on the Hub; each model translates between other languages"""
+    languages: list[str] = on_command_line([], metavar="SOURCE:TARGET")
+    """the languages of each model, such as en:de; by default the languages that the checkpoints record"""
+    host: str = "127.0.0.1"
+    """the address of the service; an address that other machines can reach needs an API key in the environment
+    variable VASWANI_API_KEY"""
+    port: int = Field(5000, ge=0, le=65535)
+    """the port of the service; 0 is any free port"""
+    split_sentences: bool = True
+    """translate texts sentence by sentence"""
+    workers: int = on_command_line(1, hidden=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_different("models", self.models)
+        if self.languages and len(self.languages) != len(self.models):
+            raise ValueError(
+                f"`--languages` must have one entry for each model ({len(self.models)}), but has "
+                f"{len(self.languages)}."
+            )
+        for entry in self.languages:
+            source, _, target = entry.partition(":")
+            if not source or not target:
+                raise ValueError(
+                    f"`--languages` must have entries such as en:de, with the source language and the target "
+                    f"language, but has {entry!r}."
+                )
+        if not _is_loopback(self.host) and not os.environ.get(_API_KEY):
+            raise ValueError(
+                f"`--host` {self.host} can be reached from other machines and needs an API key; set the environment "
+                f"variable {_API_KEY} to a secret text, or leave `--host` out."
+            )
+        return self
+
+
+def run(options: ServeOptions) -> None:
+    """Serve until the process receives SIGINT or SIGTERM."""
+    for library in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
+        if find_spec(library) is None:
+            raise ValueError(
+                f"`vaswani serve` needs more libraries; install them with `{install_command('serve')}`."
+            )
+    with _listening_socket(options.host, options.port) as listening:
+        _serve(options, listening)
+
+
+def _serve(options: ServeOptions, listening: socket.socket) -> None:
+    import logging
+
+    import uvicorn
+
+    from ..serving.app import Service, make_app
+    from ..serving.directions import load_directions
+
+    # The translator logs parts of texts, such as missing phrases.
+    logging.getLogger("vaswani_hf.model").setLevel(logging.ERROR)
+    directions = load_directions(
+        options.models, options.languages, lambda name: options.translator_loader(name, ())()
+    )
+    settings = TranslationOptions.of(**options.translation_settings())
+    service = Service(directions, settings, options, os.environ.get(_API_KEY) or None)
+
+    def announce() -> None:
+        host, port = listening.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        pairs = ", ".join(f"{one.source} to {one.target}" for one in directions)
+        print(f"vaswani serves {pairs} at {address} (Ctrl-C ends the service)", file=sys.stderr)
+        print(f"try: {_curl_line(address, service.needs_key, next(iter(directions)))}", file=sys.stderr)
+
+    # Log nothing of uvicorn: its access log contains queries, and its error log contains tracebacks.
+    config = uvicorn.Config(
+        make_app(service, announce),
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=int(options.timeout) + 1,
+    )
+    server = uvicorn.Server(config)
+    # After its graceful stop, uvicorn sends the signal again. Ignore the second signal, because the service has
+    # done its work.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    server.run(sockets=[listening])
+    print("vaswani: the service has ended", file=sys.stderr)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listening_socket(host: str, port: int) -> socket.socket:
+    """Open the port before the models are loaded, so that an error about the port comes immediately."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno not in _PORT_ERRORS:
+            raise ValueError(
+                f"`--host` must be an address of this machine, but is {host!r} ({error.strerror})."
+            ) from error
+        raise ValueError(
+            f"`--port` must be a free port, but {port} cannot be used ({os.strerror(error.errno)}); give another port, or 0 "
+            "for any free port."
+        ) from error
+
+
+def _curl_line(address: str, needs_key: bool, direction: Any) -> str:
+    data = {"q": "…", "source": direction.source, "target": direction.target}
+    words = ["curl", f"{address}/translate"]
+    for name, value in data.items():
+        words += ["--data-urlencode", f"{name}={value}"]
+    line = shlex.join(words)
+    return f'{line} -H "Authorization: Bearer ${_API_KEY}"' if needs_key else line

@@ -1,0 +1,397 @@
+"""The HTTP interface of the service: one function that translates, and a table of interfaces that call it."""
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..model.generation_vaswani import setting_of
+from ..model.inputs_vaswani import Request as TextRequest
+from ..model.inputs_vaswani import TranslationOptions
+from ..model.translator_vaswani import PyTorchBackend, Translation
+from ..version import __version__
+from .directions import AUTO, Direction, Directions, language_name
+from .engine import Engine, Job, QueueFullError
+from .limits import Limits
+from .metrics import Metrics
+from .schema import ApiRequest, LibreTranslateRequest, TranslationsRequest, Wanted, detection
+
+logger = logging.getLogger(__name__)
+
+# The class of the requests of each path that translates.
+INTERFACES: dict[str, type[ApiRequest]] = {
+    "/translate": LibreTranslateRequest,
+    "/v1/translations": TranslationsRequest,
+}
+# The number of seconds after which a client may send a refused request again.
+_RETRY_AFTER = 2
+# The maximum number of characters of an error message.
+_MOST_SHOWN = 400
+
+
+class Service:
+    """The models, the queue and the options of the service.
+
+    Args:
+        directions (Directions): The models.
+        options (TranslationOptions): The options of all translations.
+        limits (Limits): The limits on requests, on the queue and on batches.
+        api_key (str, optional): The key that each request must have.
+    """
+
+    def __init__(
+        self,
+        directions: Directions,
+        options: TranslationOptions,
+        limits: Limits,
+        api_key: str | None = None,
+    ):
+        self.directions = directions
+        self.limits = limits
+        self.metrics = Metrics()
+        self.engine = Engine(limits, self.metrics.count_batch)
+        self.metrics.watch_queue(lambda: self.engine.num_waiting)
+        self._options = options
+        self._api_key = api_key
+
+    @property
+    def needs_key(self) -> bool:
+        """True if each request must have the API key."""
+        return self._api_key is not None
+
+    def authorize(self, request: Request, fields: dict[str, Any]) -> None:
+        """Refuse a request without the API key. The key is the field `api_key` or a bearer token."""
+        if self._api_key is None:
+            return
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        key = token if scheme.lower() == "bearer" else str(fields.get("api_key") or "")
+        if not key:
+            raise HTTPException(
+                403, "The service needs an API key; ask the operator of the service for a key."
+            )
+        if not hmac.compare_digest(key.encode(errors="replace"), self._api_key.encode()):
+            raise HTTPException(403, "Invalid API key")
+
+    def check_limits(self, wanted: Wanted) -> None:
+        """Refuse a request that is too large."""
+        num_characters = sum(map(len, (*wanted.texts, wanted.target_prefix, *wanted.must_contain)))
+        for number, limit, name in (
+            (num_characters, self.limits.max_characters, "characters"),
+            (len(wanted.texts), self.limits.max_texts, "texts"),
+        ):
+            if number > limit:
+                raise HTTPException(
+                    413,
+                    f"A request may have at most {limit:,} {name}, but has {number:,}; divide the request.",
+                )
+        if wanted.num_alternatives > self.limits.max_alternatives:
+            raise ValueError(
+                f"`alternatives` must be at most {self.limits.max_alternatives}, but is {wanted.num_alternatives}."
+            )
+
+    def submit(
+        self, direction: Direction, wanted: Wanted, on_text: Callable[[str], None] | None = None
+    ) -> Job:
+        """Put the texts into the queue."""
+        constraints = (wanted.target_prefix, wanted.must_contain)
+        requests = [TextRequest(text, *constraints) for text in wanted.texts]
+        options = self._options_for(direction, wanted)
+        job = Job(direction.translator, requests, options, on_text)
+        try:
+            self.engine.submit(job)
+        except QueueFullError:
+            raise HTTPException(
+                429, "The service is busy; send the request again later.", {"Retry-After": str(_RETRY_AFTER)}
+            ) from None
+        self.metrics.characters.inc(job.num_characters)
+        return job
+
+    def _options_for(self, direction: Direction, wanted: Wanted) -> TranslationOptions:
+        options = replace(
+            self._options, return_scores=wanted.has_scores, return_alignments=wanted.has_alignments
+        )
+        if direction.tag is not None:
+            options = replace(options, tokenize={"tgt_lang": direction.tag})
+        backend = direction.translator.backend
+        if wanted.must_contain and not isinstance(backend, PyTorchBackend):
+            raise ValueError(
+                "`must_contain` must be left out, because the engine of the model does not support phrases."
+            )
+        generate = dict(options.generate)
+        if wanted.is_streamed:
+            if not isinstance(backend, PyTorchBackend):
+                raise ValueError(
+                    "`stream` must be left out, because the engine of the model does not stream."
+                )
+            generate["num_beams"] = 1
+        if wanted.num_alternatives:
+            num_translations = 1 + wanted.num_alternatives
+            completed = direction.translator.complete(options)
+            num_beams = setting_of("num_beams", completed.generate, backend.generation_config) or 1
+            generate |= {
+                "num_return_sequences": num_translations,
+                "num_beams": max(num_beams, num_translations),
+            }
+        return direction.translator.complete(replace(options, generate=generate))
+
+
+def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> FastAPI:
+    """Return the application. `on_ready` is called when the service can translate."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.engine.start()
+        on_ready()
+        yield
+        await asyncio.to_thread(service.engine.stop)
+
+    # Offer no page of FastAPI, because the pages of FastAPI load scripts from other servers.
+    app = FastAPI(title="vaswani_hf", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(_BodyLimit, limit=service.limits.max_body)
+    app.add_middleware(
+        CORSMiddleware, allow_origins=["*"], allow_methods=["GET", "POST"], allow_headers=["*"]
+    )
+    app.add_middleware(service.metrics.middleware)
+    app.add_exception_handler(StarletteHTTPException, _error_answer)
+    app.add_exception_handler(Exception, _unexpected_error_answer)
+    for path, kind in INTERFACES.items():
+        app.add_api_route(path, _translating(service, kind), methods=["POST"], name=path)
+    _add_information(app, service)
+    return app
+
+
+def _translating(service: Service, kind: type[ApiRequest]) -> Callable[..., Any]:
+    """Return the function that answers the requests of one interface."""
+
+    async def translate(request: Request) -> Response:
+        try:
+            async with asyncio.timeout(service.limits.timeout):
+                fields = await _fields_of(request)
+                service.authorize(request, fields)
+                fields.pop("api_key", None)
+                parsed = kind.load(fields)
+                wanted = parsed.wanted()
+                service.check_limits(wanted)
+                direction = service.directions.find(wanted.source, wanted.target, wanted.texts)
+                if wanted.is_streamed:
+                    return _streamed(service, parsed, direction, wanted)
+                translations = await _result_of(service.submit(direction, wanted), request)
+        except TimeoutError:
+            raise HTTPException(503, _too_slow(service)) from None
+        except ValueError as error:
+            raise HTTPException(400, _shown(error)) from None
+        return JSONResponse(parsed.answer(direction, translations))
+
+    return translate
+
+
+def _shown(error: Exception) -> str:
+    """Return the message of an error. A long message is cut, because the value of a field may be long."""
+    message = str(error)
+    return message if len(message) <= _MOST_SHOWN else f"{message[:_MOST_SHOWN]} …"
+
+
+def _too_slow(service: Service) -> str:
+    return f"The translation took longer than {service.limits.timeout:g} seconds; send a shorter text."
+
+
+async def _fields_of(request: Request) -> dict[str, Any]:
+    """Return the fields of the body (JSON or a form) and of the query."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    fields: dict[str, Any] = dict(request.query_params)
+    if content_type == "multipart/form-data":
+        return fields | dict(await request.form(max_files=0))
+    try:
+        body = (await request.body()).decode()
+        if content_type == "application/json":
+            content = json.loads(body)
+            if not isinstance(content, dict):
+                raise ValueError
+            # Raise an error for half a character such as "\ud800", because the answer could not be encoded.
+            json.dumps(content, ensure_ascii=False).encode()
+            return fields | content
+        # Do not call `request.form`, because `request.form` reads characters that are not percent-encoded as
+        # Latin-1. curl does not encode the characters.
+        return fields | dict(parse_qsl(body, keep_blank_values=True, errors="strict"))
+    except UnicodeError:
+        raise HTTPException(400, "The body must be text that UTF-8 can encode.") from None
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "Invalid JSON format") from None
+
+
+async def _result_of(job: Job, request: Request) -> list[list[Translation]]:
+    """Wait for the translations of a job. If the client leaves, the job leaves the queue."""
+    result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
+    leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({result, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
+            # Nobody reads this answer.
+            raise HTTPException(499, "The client has closed the connection.")
+        return result.result()
+    except (HTTPException, ValueError):
+        raise
+    except Exception as error:
+        raise _internal_error(error) from None
+    finally:
+        leaving.cancel()
+        # Cancelling removes an unfinished job from the queue, and has no effect on a finished job.
+        result.cancel()
+
+
+async def _left(request: Request) -> None:
+    """Return when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _internal_error(error: Exception) -> HTTPException:
+    """Log an error, and return the answer. Neither has the message, because it may contain texts and paths."""
+    logger.error("A translation failed with %s.", type(error).__name__)
+    return HTTPException(500, "The translation failed.")
+
+
+def _streamed(
+    service: Service, parsed: ApiRequest, direction: Direction, wanted: Wanted
+) -> StreamingResponse:
+    """Answer with server-sent events: each part of the translation, then the complete answer."""
+    loop = asyncio.get_running_loop()
+    parts: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def put(part: str | None) -> None:
+        # The loop is closed if the service has stopped.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(parts.put_nowait, part)
+
+    job = service.submit(direction, wanted, on_text=put)
+    job.future.add_done_callback(lambda _: put(None))
+    deadline = loop.time() + service.limits.timeout
+
+    async def next_part() -> str | None:
+        async with asyncio.timeout_at(deadline):
+            return await parts.get()
+
+    async def events() -> AsyncIterator[str]:
+        try:
+            while (part := await next_part()) is not None:
+                if part:
+                    yield _event({"text": part})
+            yield _event(parsed.answer(direction, job.future.result()))
+        except TimeoutError:
+            yield _event({"error": _too_slow(service)})
+        except ValueError as error:
+            yield _event({"error": _shown(error)})
+        except Exception as error:
+            yield _event({"error": _internal_error(error).detail})
+        finally:
+            job.future.cancel()
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
+def _add_information(app: FastAPI, service: Service) -> None:
+    """Add the paths that do not translate."""
+    page = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+
+    @app.get("/", response_class=HTMLResponse)
+    async def index() -> str:
+        return page
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        if not service.engine.is_alive:
+            raise HTTPException(500, "The service does not translate; start the service again.")
+        return {"status": "ok"}
+
+    @app.get("/languages")
+    async def languages() -> list[dict[str, Any]]:
+        targets: dict[str, list[str]] = {}
+        for direction in service.directions:
+            targets.setdefault(direction.source, []).append(direction.target)
+            # Clients need the name of each target language too.
+            targets.setdefault(direction.target, [])
+        return [
+            {"code": code, "name": language_name(code), "targets": sorted(others)}
+            for code, others in targets.items()
+        ]
+
+    @app.get("/frontend/settings")
+    async def frontend_settings() -> dict[str, Any]:
+        first = next(iter(service.directions))
+        return {
+            "apiKeys": service.needs_key,
+            "charLimit": service.limits.max_characters,
+            "filesTranslation": False,
+            "frontendTimeout": 500,
+            "keyRequired": service.needs_key,
+            "language": {
+                "source": {"code": AUTO, "name": "Auto Detect"},
+                "target": {"code": first.target, "name": language_name(first.target)},
+            },
+            "suggestions": False,
+            "supportedFilesFormat": [],
+        }
+
+    @app.post("/detect")
+    async def detect(request: Request) -> list[dict[str, Any]]:
+        fields = await _fields_of(request)
+        service.authorize(request, fields)
+        if not fields.get("q"):
+            raise HTTPException(400, "Invalid request: missing q parameter")
+        return [detection(language) for language in service.directions.sources()]
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        service.authorize(request, {})
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _unexpected_error_answer(request: Request, error: Exception) -> Response:
+    failure = _internal_error(error)
+    return JSONResponse({"error": failure.detail}, failure.status_code)
+
+
+async def _error_answer(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StarletteHTTPException)
+    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+
+class _BodyLimit:
+    """Refuses a request whose body is larger than `limit` bytes."""
+
+    def __init__(self, app: ASGIApp, limit: int):
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = 0
+
+        async def limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._limit:
+                raise HTTPException(
+                    413, f"The body of a request may have at most {self._limit:,} bytes; divide the request."
+                )
+            return message
+
+        await self._app(scope, limited, send)

@@ -1,0 +1,184 @@
+"""The requests and answers of the service: one class of requests for each programming interface.
+
+`POST /translate` has the fields of LibreTranslate. `POST /v1/translations` has the fields of this package.
+Each class converts its fields to a `Wanted`, and the translations to the answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from ..model.translator_vaswani import Translation
+from ..settings.base import Settings, explain_invalid
+from .directions import AUTO, Direction
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The translations that a client requests.
+
+    Attributes:
+        texts (list): The texts.
+        source (str): The source language, or "auto".
+        target (str, optional): The target language. None means the only target language.
+        num_alternatives (int): The number of further translations of each text.
+        has_scores (bool): True if the translations need scores and the confidences of the words.
+        has_alignments (bool): True if the translations need word alignments.
+        target_prefix (str): The text that each translation must begin with.
+        must_contain (tuple): The phrases that each translation must contain.
+        is_streamed (bool): True if the client wants the parts of the translation as soon as possible.
+    """
+
+    texts: list[str]
+    source: str
+    target: str | None
+    num_alternatives: int = 0
+    has_scores: bool = False
+    has_alignments: bool = False
+    target_prefix: str = ""
+    must_contain: tuple[str, ...] = ()
+    is_streamed: bool = False
+
+
+class ApiRequest(Protocol):
+    """The methods that each class of requests has."""
+
+    @classmethod
+    def load(cls, fields: dict[str, Any]) -> Self:
+        """Check the fields of a request. Raise a ValueError that explains the first wrong field."""
+        ...
+
+    def wanted(self) -> Wanted:
+        """Return the translations that the client requests."""
+        ...
+
+    def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
+        """Return the answer. `translations` has for each text its translations, best first."""
+        ...
+
+
+class LibreTranslateRequest(BaseModel):
+    """A request of `POST /translate`. Unknown fields are ignored, as in LibreTranslate. The value of a number
+    may be text, because all values of a form are text.
+    """
+
+    q: str | list[str]
+    source: str
+    target: str
+    format: Literal["text", "html"] = "text"
+    alternatives: int = Field(0, ge=0)
+
+    @classmethod
+    def load(cls, fields: dict[str, Any]) -> Self:
+        """Check the fields. Raise a ValueError that explains the first wrong field."""
+        # Clients send null or an empty text for a field without a value.
+        given = {name: value for name, value in fields.items() if value not in (None, "")}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise ValueError(explain_invalid(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_missing_fields(cls, values: Any) -> Any:
+        for name in ("q", "source", "target"):
+            if not values.get(name):
+                # The message of LibreTranslate.
+                raise ValueError(f"Invalid request: missing {name} parameter")
+        if values.get("format") == "html":
+            raise ValueError("`format` must be text, because the service does not translate html yet.")
+        return values
+
+    def wanted(self) -> Wanted:
+        """Return the translations that the client requests."""
+        texts = [self.q] if isinstance(self.q, str) else self.q
+        return Wanted(texts, self.source, self.target, self.alternatives)
+
+    def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
+        """Return the answer: each entry is a list if `q` is a list."""
+        entries: dict[str, list[Any]] = {
+            "translatedText": [of_text[0].text for of_text in translations],
+        }
+        if self.source == AUTO:
+            entries["detectedLanguage"] = [detection(direction.source) for _ in translations]
+        if self.alternatives:
+            entries["alternatives"] = [_other_texts(of_text) for of_text in translations]
+        if isinstance(self.q, list):
+            return entries
+        return {name: entry for name, (entry,) in entries.items()}
+
+
+def _other_texts(translations: Sequence[Translation]) -> list[str]:
+    """Return the texts of all translations after the first translation, without repetitions."""
+    best, *others = [translation.text for translation in translations]
+    return [text for text in dict.fromkeys(others) if text not in (best, "")]
+
+
+def detection(language: str) -> dict[str, Any]:
+    """Return a detected language as LibreTranslate does. The confidence is 0, because the service does not
+    read the text to choose the language.
+    """
+    return {"confidence": 0.0, "language": language}
+
+
+class TranslationsRequest(Settings):
+    """A request of `POST /v1/translations`."""
+
+    text: str | list[str]
+    """the text, or a list of texts"""
+    source_language: str = AUTO
+    """the source language; with auto, the service chooses the language"""
+    target_language: str | None = None
+    """the target language; may be missing if the source language has only one target language"""
+    alternatives: int = Field(0, ge=0)
+    """number of alternative translations of each text"""
+    scores: bool = False
+    """return scores, tokens, words and confidences with each translation"""
+    alignments: bool = False
+    """return the word alignment of each translation"""
+    target_prefix: str = ""
+    """the text that each translation must begin with"""
+    must_contain: list[str] = Field([], max_length=20)
+    """the phrases that each translation must contain"""
+    stream: bool = False
+    """return the parts of the translation as server-sent events, as soon as greedy search finds the parts"""
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> Self:
+        if self.stream and not isinstance(self.text, str):
+            raise ValueError("`text` must be one text with `stream`, but is a list.")
+        if self.stream and (self.alternatives or self.must_contain):
+            raise ValueError(
+                "`stream` shows greedy search and must come without `alternatives` and `must_contain`."
+            )
+        return self
+
+    def wanted(self) -> Wanted:
+        """Return the translations that the client requests."""
+        return Wanted(
+            texts=[self.text] if isinstance(self.text, str) else self.text,
+            source=self.source_language,
+            target=self.target_language,
+            num_alternatives=self.alternatives,
+            has_scores=self.scores,
+            has_alignments=self.alignments,
+            target_prefix=self.target_prefix,
+            must_contain=tuple(self.must_contain),
+            is_streamed=self.stream,
+        )
+
+    def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
+        """Return the answer: the languages, and for each text the fields of its best `Translation`."""
+        records = []
+        for best, *others in translations:
+            record = best.as_dict()
+            if self.alternatives:
+                record["alternatives"] = [other.as_dict() for other in others]
+            records.append(record)
+        return {
+            "source_language": direction.source,
+            "target_language": direction.target,
+            "translations": records,
+        }
