@@ -88,7 +88,7 @@ def texts(translator):
 
 
 def test_the_command_prints_a_difference_for_each_dtype(printed):
-    found = re.findall(r"the (\w+) graphs and the checkpoint's on sample inputs: (\S+?)\.(?=\s)", printed[0])
+    found = re.findall(r"the (\w+) graphs and of the checkpoint on sample inputs: (\S+?)\.(?=\s)", printed[0])
     assert [title for title, _ in found] == ["float32", "float16", "int8"]
     differences = [float(difference) for _, difference in found]
     assert differences[0] < 1e-4 < differences[1] < 0.1
