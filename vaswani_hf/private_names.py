@@ -44,6 +44,8 @@ PRIVATE = {
     "transformers.trainer": "_get_grad_norm _load_rng_state _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
+    # The documentation of `torch.export` describes `torch._check`.
+    "torch": "_check",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
     # Dispatch modes and fake tensors are documented, but their modules have private names. All names that
     # begin with `_scaled` are attention kernels that `scaled_dot_product_attention` chooses from.

@@ -408,7 +408,7 @@ def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp
     ("fields", "reason"),
     [
         ({"activation_function": "mish"}, f"CTranslate2 has only {', '.join(sorted(ACTIVATIONS))}."),
-        ({"eos_token_id": None}, "the search of CTranslate2 needs an end token."),
+        ({"eos_token_id": None}, "the search of the format needs an end token."),
         (
             {"decoder_start_token_id": None, "bos_token_id": None},
             "the decoder of the format needs a start token.",

@@ -69,7 +69,10 @@ def test_a_new_format_is_one_entry(folder, tmp_path, capsys):
     )
 
 
-FORMAT = '`format` must be "marian", "marian_npz", "ctranslate2", "onnx" or "embeddings", but is {!r}.'
+FORMAT = (
+    '`format` must be "marian", "marian_npz", "ctranslate2", "onnx", "transformers_js", "argos" or "embeddings", '
+    "but is {!r}."
+)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ FORMAT = '`format` must be "marian", "marian_npz", "ctranslate2", "onnx" or "emb
         (("tflite",), FORMAT.format("tflite")),
         (
             ("marian", "int8"),
-            '`quantization` is for the format "ctranslate2" or "embeddings", but is \'int8\' with "marian".',
+            '`quantization` is for the format "ctranslate2", "argos" or "embeddings", but is \'int8\' with "marian".',
         ),
         (
             ("embeddings", "int8"),

@@ -13,6 +13,11 @@ class ExportOptions(ModelOptions):
     quantization: str | None = None
     """only for ctranslate2: the dtype of the exported weights, such as int8 or float16; by default the dtype of
     the checkpoint; other commands load a checkpoint with int8 weights by their option of the same name"""
+    source_language: str | None = None
+    """only for formats that store the languages: the code of the source language, such as en; by default the
+    language that the checkpoint records"""
+    target_language: str | None = None
+    """only for formats that store the languages: the code of the target language, such as de"""
 
 
 def run(options: ExportOptions) -> None:
@@ -21,4 +26,12 @@ def run(options: ExportOptions) -> None:
     """
     from ..convert.export import export
 
-    print(export(options.model_name, options.output, options.format, options.quantization))
+    compared = export(
+        options.model_name,
+        options.output,
+        options.format,
+        options.quantization,
+        source_language=options.source_language,
+        target_language=options.target_language,
+    )
+    print(compared)

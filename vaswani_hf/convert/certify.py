@@ -24,8 +24,8 @@ from ..publish.certificate import hashes_of_weights
 from ..tasks.translation import Translation, TranslationEvaluation
 from ..translation.translator import Translator
 from ..version import __version__, install_command
-from .export import FORMATS, export_model, load_checkpoint
-from .formats import TOLERANCE, Engine, Format, alternatives
+from .export import FORMATS, card_data, export_model, load_checkpoint
+from .formats import TOLERANCE, Engine, Format, NotExpressibleError, alternatives
 from .translator_engine import TranslatorEngine
 
 # The limits of an engine with float32 weights: the largest difference of two log-probabilities (nats), and the
@@ -238,16 +238,17 @@ class _Certification:
         model, tokenizers = load_checkpoint(self.folder, needs_tokenizers=True)
         # Formats store the dtype of the checkpoint, but the limits are for float32.
         model = model.float()
-        try:
-            entry.expressible.refuse_others(model.config)
-        except ValueError as error:
-            row.status, row.message = "not expressible", str(error)
-            return row
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
             try:
-                export_model(entry, model, tokenizers, folder, quantization, self.folder)
+                entry.expressible.refuse_others(model.config)
+                data = card_data(entry, self.folder)
+                export_model(
+                    entry, model, tokenizers, folder, quantization, self.folder, self.folder.name, data
+                )
                 self._compare(row, entry.engine(folder), folder)
+            except NotExpressibleError as error:
+                row.status, row.message = "not expressible", str(error)
             except (ValueError, RuntimeError, OSError) as error:
                 # Continue with the other engines, because an error of one engine must not lose their results.
                 row.message = " ".join(str(error).split())

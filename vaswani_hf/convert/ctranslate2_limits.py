@@ -4,7 +4,7 @@ not be installed.
 
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.extension_vaswani import POSITION_ENCODINGS
-from .formats import Expressible, Limit, needs_start_token
+from .formats import Expressible, Limit, needs_end_token, needs_start_token
 from .simplify import SCALED_DOT_LIMITS
 
 # Maps the names of activations in transformers to the names in CTranslate2.
@@ -29,10 +29,6 @@ def _known_activation(config: VaswaniConfig) -> str | None:
     return f"CTranslate2 has only {', '.join(sorted(ACTIVATIONS))}"
 
 
-def _needs_end_token(config: VaswaniConfig) -> str | None:
-    return "the search of CTranslate2 needs an end token" if config.eos_token_id is None else None
-
-
 def _built_in_positions(config: VaswaniConfig) -> str | None:
     if config.position_embedding in POSITION_ENCODINGS.built_in:
         return None
@@ -42,7 +38,7 @@ def _built_in_positions(config: VaswaniConfig) -> str | None:
 _LIMITS: dict[str, Limit] = {
     "position_embedding": _built_in_positions,
     "activation_function": _known_activation,
-    "eos_token_id": _needs_end_token,
+    "eos_token_id": needs_end_token,
     "decoder_start_token_id": needs_start_token,
     **SCALED_DOT_LIMITS,
 }

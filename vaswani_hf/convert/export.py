@@ -3,24 +3,33 @@ format, add one file and one entry of the table.
 """
 
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub import ModelCardData
 
 from ..checkpoint.files import RECIPE_FILE, TOKENIZER_FILES, new_folder, recipe_file, write_whole
 from ..checkpoint.loading import checkpoint_folder, load_model
 from ..checkpoint.tokenizers import load_tokenizers
 from ..model.translator_vaswani import check_tokenizers
+from ..publish.model_card import model_card
 from ..recipe.loading import readable_record
 from ..recipe.published import published_recipe
+from ..settings.data import last_part
 from ..version import install_command
+from .argos import ARGOS
 from .ctranslate2_format import CTRANSLATE2
-from .formats import Format, alternatives
+from .formats import Format, NotExpressibleError, alternatives
 from .marian import MARIAN
 from .marian_npz_export import MARIAN_NPZ
 from .onnx import ONNX
+from .transformers_js import TRANSFORMERS_JS
 
-FORMATS: dict[str, Format] = {entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX)}
+FORMATS: dict[str, Format] = {
+    entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS)
+}
 
 
 def export(
@@ -28,6 +37,9 @@ def export(
     output: str | os.PathLike,
     format: str,
     quantization: str | None = None,
+    *,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> str:
     """Write a checkpoint in another format, and compare the written model with the checkpoint.
 
@@ -48,6 +60,9 @@ def export(
         format (str): The name of a format, such as "marian".
         quantization (str, optional): The dtype of the stored weights, such as "int8". The default is the
             dtype of the checkpoint. Some formats support no quantization.
+        source_language (str, optional): The code of the source language, such as "en". Only for formats that
+            store the languages. The default is the language in the recipe or the record of the import.
+        target_language (str, optional): The code of the target language.
 
     Returns:
         str: One line with the largest difference between the written model and the checkpoint on sample
@@ -59,23 +74,36 @@ def export(
             model and the checkpoint differ.
     """
     entry = _entry(format, quantization)
+    _check_languages(entry, source_language, target_language)
     with new_folder(Path(output)) as folder:
+        data = card_data(entry, model_name_or_path, source_language, target_language)
         model, tokenizers = load_checkpoint(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
         entry.expressible.refuse_others(model.config)
-        return export_model(
-            entry, model, tokenizers, folder, quantization, checkpoint_folder(model_name_or_path)
-        )
+        name = Path(os.path.abspath(output)).name
+        checkpoint = checkpoint_folder(model_name_or_path)
+        return export_model(entry, model, tokenizers, folder, quantization, checkpoint, name, data)
 
 
 def export_model(
-    entry: Format, model: Any, tokenizers: Any, folder: Path, quantization: str | None, checkpoint: Path
+    entry: Format,
+    model: Any,
+    tokenizers: Any,
+    folder: Path,
+    quantization: str | None,
+    checkpoint: Path,
+    name: str,
+    data: ModelCardData | None,
 ) -> str:
-    """Write a loaded model in another format into `folder`. Return one line with the difference. `checkpoint`
-    is the folder that the model was loaded from.
+    """Write a loaded model in another format into `folder`. Return one line with the difference.
+
+    `checkpoint` is the folder that the model was loaded from. `name` is the name of the model in its card, and `data`
+    is the result of `card_data`.
     """
     compared = entry.export(model, tokenizers, folder, quantization)
     if entry.keeps_recipe:
         _write_recipe(checkpoint, folder)
+    if entry.describe is not None and data is not None:
+        entry.describe(folder, name, data)
     return compared
 
 
@@ -101,6 +129,50 @@ def _entry(name: str, quantization: str | None) -> Format:
             f"`format` {name} needs more libraries; install them with `{install_command(name)}`."
         )
     return entry
+
+
+def _check_languages(entry: Format, *languages: str | None) -> None:
+    """Raise a ValueError if a language is invalid, if only one language is given, or if the format stores no
+    languages.
+    """
+    for name, language in zip(("source_language", "target_language"), languages, strict=True):
+        if language is not None and entry.describe is None:
+            raise ValueError(f"`{name}` has no effect on the format {entry.name}; leave `{name}` out.")
+        if language is not None and not re.fullmatch("[a-z]{2,3}", language):
+            raise ValueError(
+                f"`{name}` must be a code of two or three letters, such as en, but is {language!r}."
+            )
+    if languages.count(None) == 1:
+        raise ValueError(
+            "`source_language` and `target_language` must be given together; give both or neither."
+        )
+
+
+def card_data(
+    entry: Format,
+    model_name_or_path: str | os.PathLike,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> ModelCardData | None:
+    """Return the metadata of the card of a checkpoint, or None if the format has no card. `language` has the two
+    given languages. If no languages are given, `language` has the two recorded languages, or is None.
+    """
+    if entry.describe is None:
+        return None
+    data = model_card(checkpoint_folder(model_name_or_path), last_part(str(model_name_or_path))).data
+    assert isinstance(data, ModelCardData)
+    if source_language is not None and target_language is not None:
+        data.language = [source_language, target_language]
+    elif len(data.language or ()) != 2:
+        data.language = None
+    if entry.needs_languages and data.language is None:
+        raise NotExpressibleError(
+            f"'{model_name_or_path}' must record its source language and its target language for the format "
+            f"{entry.name}, but does not; name the languages with `--source_language` and `--target_language`."
+        )
+    if not os.path.exists(model_name_or_path):
+        data.base_model = str(model_name_or_path).partition("@")[0]
+    return data
 
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:

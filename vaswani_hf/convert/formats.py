@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
+from huggingface_hub import ModelCardData
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
@@ -56,6 +57,17 @@ def needs_start_token(config: VaswaniConfig) -> str | None:
     return "the decoder of the format needs a start token" if decoder_start_token_id(config) is None else None
 
 
+def needs_end_token(config: VaswaniConfig) -> str | None:
+    """Return the reason for a refusal if a config has no end token, because the search of some formats needs
+    an end token.
+    """
+    return "the search of the format needs an end token" if config.eos_token_id is None else None
+
+
+class NotExpressibleError(ValueError):
+    """Raised if a format cannot express a checkpoint, for example a value of its config or its tokenizer."""
+
+
 @dataclass(frozen=True)
 class Expressible:
     """Describes which configs a format supports.
@@ -75,7 +87,7 @@ class Expressible:
     limits: Mapping[str, Limit]
 
     def refuse_others(self, config: VaswaniConfig) -> None:
-        """Raise a ValueError if the format does not support a config."""
+        """Raise a NotExpressibleError if the format does not support a config."""
         for name in inspect.get_annotations(VaswaniConfig):
             value = getattr(config, name)
             default = getattr(VaswaniConfig, name)
@@ -85,7 +97,9 @@ class Expressible:
             elif name not in self.fields | FIELDS_OF_TRAINING and value != default:
                 reason = f"{self.title} supports only {default!r}"
             if reason is not None:
-                raise ValueError(f"`{name}` is {value!r}, which {self.title} cannot express: {reason}.")
+                raise NotExpressibleError(
+                    f"`{name}` is {value!r}, which {self.title} cannot express: {reason}."
+                )
 
 
 class Export(Protocol):
@@ -99,6 +113,16 @@ class Export(Protocol):
     def __call__(
         self, model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None
     ) -> str: ...
+
+
+class Describe(Protocol):
+    """A function that writes the files that describe a model into `folder`.
+
+    `name` is the name of the checkpoint without folders. `data` is the metadata of the card of the checkpoint. If the
+    languages are known, `data.language` has the source language and the target language.
+    """
+
+    def __call__(self, folder: Path, name: str, data: ModelCardData) -> None: ...
 
 
 class Engine(Protocol):
@@ -149,6 +173,9 @@ class Format:
             distill` reads the languages from the written recipe.
         engine (type, optional): The class that runs an exported folder. None if this package cannot run the
             format.
+        describe (function, optional): Writes the files that name the model, its languages and its licence,
+            such as a model card.
+        needs_languages (bool): True if the format stores the two languages.
         certified (tuple): The values of `quantization` that a certificate measures.
     """
 
@@ -160,6 +187,8 @@ class Format:
     needs_tokenizers: bool = False
     keeps_recipe: bool = False
     engine: type[Engine] | None = None
+    describe: Describe | None = None
+    needs_languages: bool = False
     certified: tuple[str | None, ...] = (None,)
 
 

@@ -138,7 +138,7 @@ def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) 
     """Create a MarianMT model that computes the same logits. The function does not change `model`."""
     EXPRESSIBLE.refuse_others(model.config)
     model = with_scaled_dot(model)
-    config = _marian_config(model.config, num_positions(model, tokenizers))
+    config = marian_config(model.config, num_positions(model, tokenizers))
     marian = MarianMTModel.from_pretrained(None, config=config, state_dict=_marian_state(model))
     marian.generation_config = _generation_config(
         model.generation_config, config.max_position_embeddings, model.config.zero_start_embedding
@@ -173,7 +173,8 @@ def export_marian(
     return report("logits of MarianMT", difference.abs().max().item())
 
 
-def _marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
+def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
+    """Return the config of a MarianMT model with `num_positions` positions."""
     return MarianConfig(
         **{name: getattr(config, name) for name in _SAME_FIELDS},
         # Share the embeddings only if the output projection is tied too, because MarianMT supports no other

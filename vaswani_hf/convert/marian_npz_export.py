@@ -26,7 +26,7 @@ import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import torch
@@ -54,6 +54,7 @@ from .marian_npz import (
 )
 from .marian_process import lines_of, marian_difference, marian_log_probs, run_marian
 from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
+from .translator_engine import TranslatorEngine
 from .weights import to_halves
 
 logger = logging.get_logger(__name__)
@@ -387,8 +388,8 @@ class MarianNpzEngine:
         folder (Path): The exported folder.
     """
 
-    libraries = ("pymarian",)
-    beam_search = True
+    libraries: ClassVar[tuple[str, ...]] = ("pymarian",)
+    beam_search: ClassVar[bool] = True
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
@@ -415,9 +416,12 @@ class MarianNpzEngine:
         return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with the settings of decoder.yml and `num_beams` beams."""
+        """Translate texts with `num_beams` beams. Use the length penalty of all engines instead of the length
+        penalty in decoder.yml.
+        """
         rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]
+        words += ["--normalize", str(TranslatorEngine.search["length_penalty"])]
         output = run_marian("decode", words, lines_of(rows, self._source_names))
         ids = {name: number for number, name in enumerate(self._target_names)}
         return [
@@ -431,4 +435,5 @@ MARIAN_NPZ = Format(
     expressible=EXPRESSIBLE,
     export=export_marian_npz,  # type: ignore[arg-type]
     needs_tokenizers=True,
+    engine=MarianNpzEngine,
 )

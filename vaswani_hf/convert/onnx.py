@@ -31,13 +31,14 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ..checkpoint.tokenizers import save_tokenizers
 from ..model.attention_vaswani import CACHE_NAME, decoding_cache
+from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
 from .onnx_engine import OnnxEngine
 
 # The exporter traces the model with a part of the sample batch: 2 sentences of 5 tokens. The comparison uses
 # the whole batch, so that the graphs are tested with other sizes.
-_TRACED_SENTENCES, _TRACED_LENGTH = 2, 5
+_TRACED_SENTENCES, TRACED_LENGTH = 2, 5
 # The number of target tokens that the comparison computes with prefill.onnx. The comparison computes the
 # remaining tokens one by one with decode.onnx.
 _PREFILLED = 3
@@ -49,14 +50,9 @@ def export_onnx(
     """Write the graphs in float32, the configs and the tokenizers. Compare the outputs of the graphs with the
     outputs of the model.
     """
-    config = model.config
-    if config.position_embedding == "learned" and config.max_position_embeddings < _TRACED_LENGTH:
-        raise ValueError(
-            f"`max_position_embeddings` is {config.max_position_embeddings}, but the format onnx needs at "
-            f"least {_TRACED_LENGTH}, because the model is traced with {_TRACED_LENGTH} tokens."
-        )
+    refuse_short_table(model.config, "onnx")
     model.float()
-    with _quiet():
+    with quiet():
         graphs = {name: _export(part, inputs) for name, (part, inputs) in _parts(model).items()}
     folder.mkdir()
     _save(graphs, model, folder)
@@ -70,6 +66,15 @@ def export_onnx(
     return report(
         "logits of ONNX Runtime", difference[batch["decoder_attention_mask"].bool()].abs().max().item()
     )
+
+
+def refuse_short_table(config: VaswaniConfig, format: str) -> None:
+    """Raise a ValueError if the position table is too short to trace the model."""
+    if config.position_embedding == "learned" and config.max_position_embeddings < TRACED_LENGTH:
+        raise ValueError(
+            f"`max_position_embeddings` is {config.max_position_embeddings}, but the format {format} needs at "
+            f"least {TRACED_LENGTH}, because the model is traced with {TRACED_LENGTH} tokens."
+        )
 
 
 def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -115,7 +120,7 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
     """Return the module to trace and the inputs of the trace for each graph."""
     batch = {
-        name: tensor[:_TRACED_SENTENCES, :_TRACED_LENGTH]
+        name: tensor[:_TRACED_SENTENCES, :TRACED_LENGTH]
         for name, tensor in sample_batch(model.config).items()
     }
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -176,7 +181,7 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Suppress the progress output and the warnings of torch and transformers during the export."""
     disabled = logging.root.manager.disable
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

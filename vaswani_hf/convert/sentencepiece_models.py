@@ -1,4 +1,5 @@
-"""Converts SentencePiece models to fast tokenizers whose token ids come from a separate vocabulary.
+"""Converts SentencePiece models to fast tokenizers whose token ids come from a separate vocabulary, and converts these
+fast tokenizers back to SentencePiece models.
 
 Marian and fairseq segment text with a SentencePiece model, and give the pieces the ids of another file, such
 as `vocab.json`. The fast tokenizers of transformers take the id of a piece from its place in the list of
@@ -12,6 +13,8 @@ has one character or that has unknown characters only: SentencePiece joins adjac
 unknown piece, and Marian looks for the unknown piece in the vocabulary.
 """
 
+import base64
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -23,16 +26,19 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import IMPORTED_MARK
 from ..version import install_command
+from .formats import NotExpressibleError
 
 _FOREIGN = "\ue000"
 # The character that replaces a run of unknown characters.
 _UNKNOWN = "\ue001"
 _SPACE = "▁"
 # The types of pieces in a SentencePiece model.
-_NORMAL, _USER_DEFINED, _BYTE = 1, 4, 6
+_NORMAL, _UNKNOWN_PIECE, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _UNIGRAM, _BPE = 1, 2
+# The pattern that removes spaces at both ends, as tokenizer.json has the pattern.
+_SPACES_AT_ENDS = {"Regex": "^ +| +$"}
 # A tag of a target language, such as ">>deu<<".
-_TAG = re.compile(r">>\S+?<<")
+TAG = re.compile(r">>\S+?<<")
 
 
 @dataclass(frozen=True)
@@ -64,17 +70,23 @@ class SentencePieces:
     unknown: str
 
 
-def read_sentencepiece(path: Path) -> SentencePieces:
-    """Read a SentencePiece model. Raise a ValueError if the file is damaged or cannot be expressed."""
+def _empty_model(user: str) -> Any:
+    """Return an empty SentencePiece model. `user` names what needs the libraries."""
     try:
-        from google.protobuf.message import DecodeError
         from sentencepiece import sentencepiece_model_pb2
     except ImportError:
         raise ValueError(
-            f"'{path.name}' needs the libraries sentencepiece and protobuf; install them with "
+            f"{user} needs the libraries sentencepiece and protobuf; install them with "
             f"`{install_command('sentencepiece')}`."
         ) from None
-    model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    return sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+
+
+def read_sentencepiece(path: Path) -> SentencePieces:
+    """Read a SentencePiece model. Raise a ValueError if the file is damaged or cannot be expressed."""
+    model = _empty_model(f"'{path.name}'")
+    from google.protobuf.message import DecodeError
+
     try:
         model.ParseFromString(path.read_bytes())
     except DecodeError:
@@ -124,7 +136,7 @@ def fast_tokenizer(
     vocabulary.
     """
     special = {end, unknown, pad, start}
-    tags = [token for token in ids if _TAG.fullmatch(token)]
+    tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
     # Pieces of the other model that may equal a run of unknown characters.
@@ -208,7 +220,8 @@ def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> norm
         steps += [normalizers.NFC(), normalizers.Precompiled(model.charsmap)]
     if model.removes_spaces:
         steps += [
-            normalizers.Replace(Regex(pattern), new) for pattern, new in (("^ +| +$", ""), (" {2,}", " "))
+            normalizers.Replace(Regex(pattern), new)
+            for pattern, new in ((_SPACES_AT_ENDS["Regex"], ""), (" {2,}", " "))
         ]
     unknown_runs = [run for run in runs if known.isdisjoint(run)]
     if unknown_runs:
@@ -239,3 +252,68 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     # because the tokenizer would join adjacent unknown characters.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
+
+
+def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> bytes:
+    """Return the content of a SentencePiece model file that segments text as `source`, and decodes the tokens of
+    `target`. Raise a ValueError if `fast_tokenizer` did not create `source` from a unigram model.
+    """
+    state = json.loads(source.backend_tokenizer.to_str())
+    if not source.init_kwargs.get(IMPORTED_MARK, False) or state["model"]["type"] != "Unigram":
+        raise NotExpressibleError(
+            f"The tokenizer is a {state['model']['type']} model that SentencePiece cannot express, because only the "
+            "tokenizers of imported MarianMT checkpoints with unigram models come from SentencePiece; use another "
+            "format."
+        )
+    model = _empty_model("The SentencePiece model of the package")
+    model.trainer_spec.model_type = _UNIGRAM
+    model.trainer_spec.byte_fallback = state["model"]["byte_fallback"]
+    steps = state["normalizer"]["normalizers"]
+    for step in steps:
+        if step["type"] == "Precompiled":
+            model.normalizer_spec.precompiled_charsmap = base64.b64decode(step["precompiled_charsmap"])
+    splitters = state["pre_tokenizer"].get("pretokenizers", [state["pre_tokenizer"]])
+    model.normalizer_spec.add_dummy_prefix = splitters[0]["prepend_scheme"] == "always"
+    model.normalizer_spec.remove_extra_whitespaces = any(
+        step.get("pattern") == _SPACES_AT_ENDS for step in steps
+    )
+    special = set(source.all_special_tokens) | set(target.all_special_tokens)
+    lowest = min(score for _, score in state["model"]["vocab"])
+    scores = {
+        token: score
+        for token, score in state["model"]["vocab"]
+        if token in special or not (token.startswith(_FOREIGN) or _is_run(source, token))
+    }
+    for splitter in splitters[1:]:
+        # The characters that are pieces without an id.
+        for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
+            scores[chr(int(code, 16))] = lowest
+    for token, score in scores.items():
+        kind = _NORMAL
+        if token == source.unk_token:
+            kind = _UNKNOWN_PIECE
+        elif token in special:
+            kind = _CONTROL
+        elif model.trainer_spec.byte_fallback and re.fullmatch("<0x[0-9A-F]{2}>", token):
+            kind = _BYTE
+        model.pieces.add(piece=token, score=score, type=kind)
+    for token in target.get_vocab():
+        if token not in scores and token not in special and not token.startswith(_FOREIGN):
+            model.pieces.add(piece=token, score=lowest, type=_UNUSED)
+    return model.SerializeToString()
+
+
+def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
+    """Return True if a token consists of characters that no piece of the SentencePiece model contains."""
+    # The normalizer replaces repetitions of such tokens by the unknown character.
+    normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
+    return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
+
+
+def without_foreign_mark(tokens: list[str]) -> list[str]:
+    """Remove the private character from the tokens of a vocabulary that belong to the other SentencePiece model.
+    Keep the character if the vocabulary has the token without the character too.
+    """
+    known = set(tokens)
+    plain = [token.removeprefix(_FOREIGN) for token in tokens]
+    return [token if short in known else short for token, short in zip(tokens, plain, strict=True)]

@@ -1,0 +1,222 @@
+"""The export to transformers.js: the same logits in ONNX Runtime, the same greedy search, and the same translations in
+Node.js.
+"""
+
+import contextlib
+import io
+import json
+import random
+import re
+
+import pytest
+import torch
+from factories import tiny_tokenizer
+from huggingface_hub import ModelCard
+
+from vaswani_hf import Translator, VaswaniForSeq2SeqLM
+from vaswani_hf.checkpoint.tokenizers import SHARED_IDS_MARK, save_tokenizers
+from vaswani_hf.cli import main
+from vaswani_hf.convert.export import export
+from vaswani_hf.model.configuration_vaswani import eos_token_ids
+
+pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install '.[transformers_js]'")
+pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install '.[transformers_js]'")
+
+from vaswani_hf.convert.transformers_js_engine import DTYPES, TransformersJsEngine
+
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
+RARE_TEXTS = ["", "five four ☃ «漢字»", "It's  two, isn't it?  \t1,234"]
+
+
+def random_text(rng):
+    return " ".join(rng.choices(list(WORDS), k=rng.randint(1, 7)))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_config, tmp_path_factory):
+    """A model after a short training. The decoder starts from `</s>` and has keys and values of different widths."""
+    torch.manual_seed(0)
+    rng = random.Random(0)
+    tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())] * 3, 290)
+    fields = {"d_model": 32, "d_k": 5, "d_v": 7, "norm_position": "pre", "attention_window": 3}
+    config = tiny_config(
+        vocab_size=len(tokenizer), encoder_layers=1, decoder_start_token_id=tokenizer.eos_token_id, **fields
+    )
+    model = VaswaniForSeq2SeqLM(config).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
+    for _ in range(60):
+        sources = [random_text(rng) for _ in range(32)]
+        targets = [" ".join(WORDS[word] for word in text.split()) for text in sources]
+        labels = tokenizer(targets, return_tensors="pt", padding=True)["input_ids"]
+        model(**tokenizer(sources, return_tensors="pt", padding=True), labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.generation_config.num_beams = 4
+    model.generation_config.bad_words_ids = [[20, 21]]
+    folder = tmp_path_factory.mktemp("transformers_js") / "checkpoint"
+    model.eval().save_pretrained(folder)
+    save_tokenizers(tokenizer, tokenizer, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(checkpoint):
+    """The output of the command that writes the folder `exported`."""
+    words = ["export", str(checkpoint), str(checkpoint.parent / "exported"), "--format", "transformers_js"]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main([*words, "--source_language", "en", "--target_language", "de"]) == 0
+    return out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint, printed):
+    return checkpoint.parent / "exported"
+
+
+@pytest.fixture(scope="module")
+def translator(checkpoint):
+    return Translator.from_pretrained(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def texts(translator):
+    rng = random.Random(1)
+    texts = [random_text(rng) for _ in range(20)]
+    assert len({len(text.split()) for text in translator.translate(texts, num_beams=1)}) > 3
+    return texts
+
+
+def test_the_command_prints_a_difference_for_each_dtype(printed):
+    found = re.findall(r"the (\w+) graphs and of the checkpoint on sample inputs: (\S+?)\.(?=\s)", printed[0])
+    assert [title for title, _ in found] == ["float32", "float16", "int8"]
+    differences = [float(difference) for _, difference in found]
+    assert differences[0] < 1e-4 < differences[1] < 0.1
+    assert differences[1] < differences[2] < 2
+    assert printed[1] == ""
+
+
+def test_the_folder_has_the_files_and_settings_of_transformers_js(exported):
+    graphs = {
+        f"{name}{suffix}.onnx"
+        for name in ("encoder_model", "decoder_model_merged")
+        for suffix in DTYPES.values()
+    }
+    assert {path.name for path in (exported / "onnx").iterdir()} == graphs
+    config, generation, tokenizer = (
+        json.loads((exported / f"{name}.json").read_text())
+        for name in ("config", "generation_config", "tokenizer_config")
+    )
+    assert config["model_type"] == "marian" and config["is_encoder_decoder"] is True
+    assert generation["num_beams"] == 1 and generation["max_length"] >= 1024
+    assert generation["decoder_start_token_id"] == 2 and generation["bad_words_ids"] == [[20, 21]]
+    assert tokenizer["tokenizer_class"] == "PreTrainedTokenizerFast"
+    card = ModelCard.load(exported / "README.md")
+    assert card.data.library_name == "transformers.js" and card.data.pipeline_tag == "translation"
+    assert card.data.language == ["en", "de"] and "transformers.js" in card.data.tags
+    assert 'pipeline("translation", "exported"' in card.text
+
+
+def test_the_inputs_have_the_names_and_the_fixed_sizes_that_transformers_js_needs(exported):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(exported / "onnx" / "decoder_model_merged.onnx")
+    shapes = {value.name: value.shape for value in session.get_inputs()}
+    states = {
+        f"{layer}.{stack}.{kind}"
+        for layer in range(2)
+        for stack in ("decoder", "encoder")
+        for kind in ("key", "value")
+    }
+    others = {"input_ids", "encoder_attention_mask", "encoder_hidden_states", "use_cache_branch"}
+    assert shapes.keys() == {f"past_key_values.{name}" for name in states} | others
+    assert {value.name for value in session.get_outputs()} == {f"present.{name}" for name in states} | {
+        "logits"
+    }
+    # transformers.js makes an empty cache from these shapes. It replaces "batch_size", and takes 0 for other names.
+    for name in states:
+        batch_size, heads, length, width = shapes[f"past_key_values.{name}"]
+        assert (batch_size, heads, width) == ("batch_size", 2, 5 if name.endswith("key") else 7)
+        assert isinstance(length, str) and length != "batch_size"
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_log_probs_are_those_of_the_model(checkpoint, exported, translator, texts, batch_size):
+    model = VaswaniForSeq2SeqLM.from_pretrained(checkpoint).eval()
+    tokenizer = translator.source_tokenizer
+    source_ids, target_ids = (tokenizer(rows)["input_ids"] for rows in (texts, texts[::-1]))
+    rows = TransformersJsEngine(exported, batch_size=batch_size).log_probs(source_ids, target_ids)
+    for source, target, row in zip(source_ids, target_ids, rows, strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([source]), labels=torch.tensor([target])).logits
+        expected = logits[0].log_softmax(-1)[range(len(target)), target]
+        torch.testing.assert_close(torch.tensor(row), expected, rtol=0, atol=1e-4)
+
+
+def search_of_transformers_js(engine, inputs, ends, limit=60):
+    """Greedy search that ends when all sentences of a batch have `</s>` as their last token."""
+    target = torch.full((len(inputs["input_ids"]), 1), 2)
+    for step in range(limit):
+        logits = engine.logits({**inputs, "decoder_input_ids": target}, num_steps=step)[:, -1]
+        target = torch.cat((target, logits.argmax(-1, keepdim=True)), dim=1)
+        if torch.isin(target[:, -1], torch.tensor(ends)).all():
+            return target
+    raise AssertionError("the translations did not end at the same time")
+
+
+def test_the_greedy_search_of_transformers_js_gives_our_translations(exported, checkpoint, translator, texts):
+    tokenizer = translator.source_tokenizer
+    model = VaswaniForSeq2SeqLM.from_pretrained(checkpoint).eval()
+    inputs = tokenizer(texts[:8], return_tensors="pt", padding=True)
+    expected = model.generate(**inputs, num_beams=1)
+    ends = eos_token_ids(model.config)
+    found = search_of_transformers_js(TransformersJsEngine(exported), dict(inputs), ends)
+    # After the end, transformers.js has `</s>` where our search has `<pad>`.
+    assert torch.equal(found, expected.masked_fill(expected == model.config.pad_token_id, ends[0]))
+    assert len(set((expected == model.config.pad_token_id).sum(1).tolist())) > 2
+
+
+@pytest.mark.skipif(
+    not TransformersJsEngine.is_available(),
+    reason="needs Node.js and its package @huggingface/transformers, in a folder of NODE_PATH",
+)
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_node_gives_our_translations(exported, translator, texts, batch_size):
+    texts = [*texts, *RARE_TEXTS[1:]]
+    expected = list(translator.translate(texts, num_beams=1))
+    assert TransformersJsEngine(exported, batch_size=batch_size).translate(texts, num_beams=1) == expected
+
+
+def test_without_node_the_engine_is_not_available(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert TransformersJsEngine.is_available() is False
+
+
+def test_two_tokenizers_with_different_ids_are_refused(tiny_model, tmp_path):
+    source, target = (tiny_tokenizer(["one two three", "eins zwei"], size) for size in (270, 275))
+    sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
+    tiny_model(**sizes, share_encoder_decoder_embeddings=False).save_pretrained(tmp_path / "two")
+    save_tokenizers(source, target, tmp_path / "two")
+    message = (
+        "`tokenizers` are a source and a target tokenizer with different ids, which transformers.js cannot express: it "
+        "has one tokenizer per model; use another format, or train with a joint vocabulary."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        export(tmp_path / "two", tmp_path / "out", "transformers_js")
+    assert [path.name for path in tmp_path.iterdir()] == ["two"]
+
+
+def test_two_tokenizers_with_the_same_ids_are_accepted(tiny_model, tmp_path, monkeypatch):
+    source, target = (tiny_tokenizer(["one two three", "eins zwei"], 270) for _ in range(2))
+    target.init_kwargs[SHARED_IDS_MARK] = True
+    tiny_model(vocab_size=len(source)).save_pretrained(tmp_path / "two")
+    save_tokenizers(source, target, tmp_path / "two")
+    # Do not trace the graphs, because tracing takes seconds and the test concerns only the tokenizers.
+    for name in ("_encoder_program", "_decoder_program", "_differences"):
+        monkeypatch.setattr(f"vaswani_hf.convert.transformers_js.{name}", lambda *arguments: ["compared"])
+    monkeypatch.setattr("vaswani_hf.convert.transformers_js._write_graph", lambda *arguments: None)
+    assert export(tmp_path / "two", tmp_path / "out", "transformers_js") == "compared"
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (
+        tmp_path / "two" / "tokenizer.json"
+    ).read_bytes()
+    assert not (tmp_path / "out" / "target_tokenizer").exists()

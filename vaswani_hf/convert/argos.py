@@ -1,0 +1,197 @@
+"""Converts a checkpoint to a package of Argos Translate, which LibreTranslate can load too.
+
+The exported folder has one file `translate-FROM_TO-1_0.argosmodel`. The file is a zip archive with one folder:
+
+- model/: the CTranslate2 model. CTranslate2 adds `</s>` to the source, because Argos Translate does not.
+- sentencepiece.model: segments the source and joins the target. Argos Translate has only one SentencePiece model, so
+  the pieces of the target are in this model as unused pieces.
+- metadata.json: the codes and the names of the two languages.
+- README.md
+
+Argos Translate cannot run byte-level BPE. Therefore only checkpoints that were imported from MarianMT can be
+exported.
+"""
+
+import json
+import random
+import shutil
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+from huggingface_hub import ModelCardData
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+from ..checkpoint.files import CARD_FILE, CONFIG_FILE, write_whole
+from ..checkpoint.tokenizers import read_json, read_json_object
+from ..translation.ctranslate2_files import MODEL_FILE
+from .ctranslate2_format import CTRANSLATE2
+from .ctranslate2_limits import EXPRESSIBLE
+from .formats import Expressible, Format, NotExpressibleError, Tokenizers
+from .sentencepiece_models import TAG, sentencepiece_model, without_foreign_mark
+
+_VERSION = "1.0"
+# The version of Argos Translate that the tests load the package with.
+_ARGOS_VERSION = "1.11"
+_MODEL, _PIECES, _METADATA = "model", "sentencepiece.model", "metadata.json"
+_SOURCE_VOCABULARY, _TARGET_VOCABULARY = "source_vocabulary.json", "target_vocabulary.json"
+# The number of random texts, and the number of tokens of a text, with which the two tokenizers are compared.
+_NUM_TEXTS, _NUM_TOKENS = 300, 12
+
+
+def export_argos(
+    model: Any, tokenizers: Tokenizers | None, folder: Path, quantization: str | None = None
+) -> str:
+    """Write the CTranslate2 model and the SentencePiece model. Compare the log-probabilities of CTranslate2 with the
+    log-probabilities of the checkpoint, and the segmentations of the SentencePiece model with those of the tokenizer.
+    """
+    assert tokenizers is not None
+    source, target = tokenizers
+    tags = sorted(token for token in source.get_vocab() if TAG.fullmatch(token))
+    if tags:
+        raise NotExpressibleError(
+            f"The tokenizer has tags of target languages, such as {tags[0]}, which Argos Translate cannot put before a "
+            "text; use another format."
+        )
+    folder.mkdir()
+    (folder / _PIECES).write_bytes(sentencepiece_model(source, target))
+    _compare_segmentations(source, folder / _PIECES)
+    with TemporaryDirectory() as temporary:
+        converted = Path(temporary) / _MODEL
+        compared = CTRANSLATE2.export(model, tokenizers, converted, quantization)
+        _copy_model(converted, folder / _MODEL)
+    return compared
+
+
+def _compare_segmentations(tokenizer: Any, path: Path) -> None:
+    """Raise a ValueError if the SentencePiece model segments a random text in another way than the tokenizer."""
+    import sentencepiece
+
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    rng = random.Random(0)
+    for _ in range(_NUM_TEXTS):
+        row = [rng.randrange(len(tokenizer)) for _ in range(_NUM_TOKENS)]
+        text = tokenizer.decode(row, skip_special_tokens=True)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        found = tokenizer.convert_tokens_to_ids(pieces.encode(text, out_type=str))
+        if ids != found:
+            raise NotExpressibleError(
+                f"The SentencePiece model must segment texts as the tokenizer of the checkpoint, but segments {text!r} in "
+                "another way; nothing was written."
+            )
+
+
+def _copy_model(converted: Path, folder: Path) -> None:
+    """Copy the files of a CTranslate2 model that Argos Translate needs."""
+    folder.mkdir()
+    shutil.copy(converted / MODEL_FILE, folder)
+    config = read_json_object(converted, CONFIG_FILE, converted)
+    config["add_source_eos"] = True
+    write_whole(folder / CONFIG_FILE, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    for path in converted.glob("*_vocabulary.json"):
+        tokens = read_json(converted, path.name, converted)
+        if path.name != _SOURCE_VOCABULARY:
+            tokens = without_foreign_mark(tokens)
+        write_whole(folder / path.name, json.dumps(tokens, indent=2, ensure_ascii=False) + "\n")
+
+
+def describe_argos(folder: Path, name: str, data: ModelCardData) -> None:
+    """Write the metadata, and replace all files by one package. `data` is the metadata of the card of the
+    checkpoint.
+    """
+    source, target = list(data.language or ())
+    names = [LANGUAGES.get(code, code).capitalize() for code in (source, target)]
+    metadata = {
+        "package_version": _VERSION,
+        "argos_version": _ARGOS_VERSION,
+        "from_code": source,
+        "from_name": names[0],
+        "to_code": target,
+        "to_name": names[1],
+    }
+    write_whole(folder / _METADATA, json.dumps(metadata, indent=2, ensure_ascii=False) + "\n")
+    write_whole(
+        folder / CARD_FILE, _README.format(name=name, names=names, license=data.license or "not known")
+    )
+    package = f"translate-{source}_{target}-{_VERSION.replace('.', '_')}"
+    paths = sorted(folder.rglob("*"))
+    with zipfile.ZipFile(folder / f"{package}.argosmodel", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in paths:
+            archive.write(path, f"{package}/{path.relative_to(folder).as_posix()}")
+    for path in paths:
+        if path.is_file():
+            path.unlink()
+    (folder / _MODEL).rmdir()
+
+
+_README = """# {name}: {names[0]} to {names[1]}
+
+This package translates from {names[0]} to {names[1]} in Argos Translate and in LibreTranslate. `vaswani export
+--format argos` of vaswani_hf wrote the package. The licence of the model: {license}.
+"""
+
+
+class ArgosEngine:
+    """Implements `Engine` for Argos Translate, without its sentence splitting. Argos Translate has a fixed length
+    penalty, so only greedy search gives the translations of this package.
+    """
+
+    libraries: ClassVar[tuple[str, ...]] = ("argostranslate",)
+    beam_search: ClassVar[bool] = False
+
+    def __init__(self, folder: Path) -> None:
+        import ctranslate2
+        from argostranslate.package import Package
+
+        # The temporary folder exists as long as this object.
+        self._temporary = TemporaryDirectory()
+        (archive,) = Path(folder).glob("*.argosmodel")
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(self._temporary.name)
+        (package,) = Path(self._temporary.name).iterdir()
+        self._package = Package(package)
+        self._translator = ctranslate2.Translator(str(package / _MODEL))
+        self._source_tokens, self._target_tokens = (
+            read_json(
+                package / _MODEL,
+                name if (package / _MODEL / name).exists() else "shared_vocabulary.json",
+                package,
+            )
+            for name in (_SOURCE_VOCABULARY, _TARGET_VOCABULARY)
+        )
+
+    def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
+        """See `Engine.log_probs`."""
+        # Leave out the last token, because CTranslate2 adds `</s>` to the source and to the target.
+        sources = [[self._source_tokens[i] for i in ids[:-1]] for ids in source_ids]
+        targets = [[self._target_tokens[i] for i in ids[:-1]] for ids in target_ids]
+        results = self._translator.score_batch(sources, targets, max_input_length=0)
+        return [list(result.log_probs) for result in results]
+
+    def translate(self, texts: list[str], num_beams: int) -> list[str]:
+        """See `Engine.translate`."""
+        from argostranslate import settings, translate
+
+        settings.beam_size = num_beams
+        return [
+            translate.apply_packaged_translation(self._package, text, self._translator, self, 1)[0].value
+            for text in texts
+        ]
+
+    def split_sentences(self, text: str) -> list[str]:
+        """Implement the interface of the sentence splitters of Argos Translate: do not split the text."""
+        return [text]
+
+
+ARGOS = Format(
+    name="argos",
+    expressible=Expressible("Argos Translate", EXPRESSIBLE.fields, EXPRESSIBLE.limits),
+    export=export_argos,
+    libraries=("ctranslate2", "sentencepiece"),
+    quantizations=CTRANSLATE2.quantizations,
+    needs_tokenizers=True,
+    describe=describe_argos,
+    needs_languages=True,
+    engine=ArgosEngine,
+)

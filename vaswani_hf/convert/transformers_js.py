@@ -1,0 +1,358 @@
+"""Converts a checkpoint to the ONNX graphs, configs and tokenizer that transformers.js loads as a MarianMT model.
+
+- onnx/encoder_model.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`.
+- onnx/decoder_model_merged.onnx: maps the target tokens `input_ids` and the states of the encoder to `logits` and
+  to the keys and values `present.N.{decoder,encoder}.{key,value}`. The inputs
+  `past_key_values.N.{decoder,encoder}.{key,value}` are the keys and values of earlier calls. If
+  `use_cache_branch` is False, the graph computes the keys and values of the source from the states of the encoder.
+
+Each graph has three files: float32 weights, float16 weights (`_fp16`) and int8 weights (`_quantized`). Inputs and
+outputs are float32 in all files.
+
+The greedy search of transformers.js computes logits for all sentences of a batch until all translations end at the
+same time. Therefore the decoder graph gives only `</s>` a high logit after `</s>`.
+
+In shapes, B is the batch size, S the source length, T the target length, P the number of cached target tokens, H the
+number of heads, D the model width and V the size of the target vocabulary.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCardData
+from torch import nn
+from torch.export import Dim
+from transformers import GenerationConfig
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+from ..checkpoint.files import CARD_FILE, TOKENIZER_FILES, write_whole
+from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
+from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
+from ..model.loss_vaswani import EXCLUDED_LOGIT
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from .formats import (
+    ALL_FIELDS,
+    Expressible,
+    Format,
+    Limit,
+    NotExpressibleError,
+    Tokenizers,
+    needs_end_token,
+    needs_start_token,
+    report,
+    sample_batch,
+)
+from .marian import marian_config
+from .onnx import TRACED_LENGTH, quiet, refuse_short_table
+from .simplify import num_positions
+from .transformers_js_engine import DECODER, DTYPES, ENCODER, GRAPHS, TransformersJsEngine
+
+# The number of sentences, cached target tokens and new target tokens in the inputs with which the graphs are traced.
+_TRACED_SENTENCES, _TRACED_CACHED, _TRACED_NEW = 2, 3, 2
+# The settings of `generate` that transformers.js has too.
+_SETTINGS = """
+    bos_token_id eos_token_id pad_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id bad_words_ids
+    suppress_tokens begin_suppress_tokens no_repeat_ngram_size repetition_penalty min_length min_new_tokens
+""".split()
+
+
+def export_transformers_js(
+    model: VaswaniForSeq2SeqLM,
+    tokenizers: Tokenizers | None,
+    folder: Path,
+    quantization: str | None = None,
+) -> str:
+    """Write the graphs, the configs and the tokenizer. Compare the outputs of all graphs with the outputs of the
+    model.
+    """
+    assert tokenizers is not None
+    tokenizer = _only_tokenizer(tokenizers)
+    refuse_short_table(model.config, "transformers_js")
+    model.float()
+    (folder / GRAPHS).mkdir(parents=True)
+    with quiet():
+        _write_graph(_encoder_program(model), folder, ENCODER)
+        _write_graph(_decoder_program(model), folder, DECODER)
+    longest = num_positions(model, tokenizers)
+    config = marian_config(model.config, longest)
+    config.architectures = ["MarianMTModel"]
+    config.save_pretrained(folder)
+    _generation_config(model, longest).save_pretrained(folder)
+    _save_tokenizer(tokenizer, folder)
+    return " ".join(_differences(model, folder))
+
+
+def _only_tokenizer(tokenizers: Tokenizers) -> Any:
+    """Return the tokenizer that encodes the source. The tokenizer must also decode the target."""
+    source, target = tokenizers
+    if source is not target and not target.init_kwargs.get(SHARED_IDS_MARK, False):
+        raise NotExpressibleError(
+            "`tokenizers` are a source and a target tokenizer with different ids, which transformers.js cannot "
+            "express: it has one tokenizer per model; use another format, or train with a joint vocabulary."
+        )
+    return source
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    tokenizer.save_pretrained(folder)
+    settings = read_json_object(folder, TOKENIZER_FILES[1], folder)
+    # transformers.js prints a warning about the class that transformers 5 writes.
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_whole(folder / TOKENIZER_FILES[1], json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+
+
+class _EncoderGraph(nn.Module):
+    def __init__(self, model: VaswaniForSeq2SeqLM):
+        super().__init__()
+        self.encoder = model.get_encoder()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+
+class _DecoderGraph(nn.Module):
+    """The decoder with the inputs and outputs of transformers.js.
+
+    `decoder_states` are the keys [B, H, P, d_k] and values [B, H, P, d_v] of the cached target tokens, and
+    `encoder_states` are the keys and values of the source, each for all layers.
+    """
+
+    def __init__(self, model: VaswaniForSeq2SeqLM):
+        super().__init__()
+        self.model = model
+        ends = eos_token_ids(model.config)
+        is_end = torch.zeros(model.config.decoder_vocab_size, dtype=torch.bool)
+        is_end[ends] = True
+        only_end = torch.full(is_end.shape, EXCLUDED_LOGIT)
+        only_end[ends[0]] = 0
+        self.register_buffer("is_end", is_end)
+        self.register_buffer("only_end", only_end)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        encoder_attention_mask: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        decoder_states: list[torch.Tensor],
+        encoder_states: list[torch.Tensor],
+        use_cache_branch: torch.Tensor,
+    ) -> tuple[torch.Tensor, list[torch.Tensor], tuple[torch.Tensor, ...]]:
+        batch_size, source_length = encoder_attention_mask.shape
+        source_states = torch.cond(
+            use_cache_branch[0],
+            _cached_states,
+            self._source_states,
+            (encoder_hidden_states, *encoder_states),
+        )
+        for states in source_states:
+            # The two branches return lengths with different names. Tell the exporter that the lengths are equal.
+            torch._check(states.shape[0] == batch_size)
+            torch._check(states.shape[2] == source_length)
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        for i in range(self.model.config.decoder_layers):
+            pair = slice(2 * i, 2 * i + 2)
+            cache.self_attention_cache.update(*decoder_states[pair], i)
+            cache.cross_attention_cache.update(*source_states[pair], i)
+            cache.is_updated[i] = True
+        decoder = self.model.get_decoder()
+        states = decoder(
+            input_ids=input_ids,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            past_key_values=cache,
+        ).last_hidden_state  # [B, T, D]
+        logits = self.model.logits(states)  # [B, T, V]
+        # The first call has no ended translations, but the decoder may start from `</s>`.
+        has_ended = self.is_end[input_ids] & use_cache_branch  # [B, T]
+        logits = torch.where(has_ended.unsqueeze(-1), self.only_end, logits)
+        present = []
+        for layer in cache.self_attention_cache.layers:
+            present += [layer.keys, layer.values]
+        return logits, present, source_states
+
+    def _source_states(self, encoder_hidden_states: torch.Tensor, *cached: torch.Tensor) -> tuple:
+        """Compute the keys and values of the source for all layers."""
+        states: list[torch.Tensor] = []
+        for layer in self.model.get_decoder().layers:
+            states += layer.encoder_attn.keys_and_values(encoder_hidden_states, encoder_hidden_states, None)
+        return tuple(tensor.contiguous() for tensor in states)
+
+
+def _cached_states(encoder_hidden_states: torch.Tensor, *cached: torch.Tensor) -> tuple:
+    # Clone, because a branch of `torch.cond` must not return its inputs.
+    return tuple(tensor.clone() for tensor in cached)
+
+
+def _encoder_program(model: VaswaniForSeq2SeqLM) -> Any:
+    ids = torch.zeros(_TRACED_SENTENCES, TRACED_LENGTH, dtype=torch.int64)
+    axes = {0: Dim("batch_size"), 1: Dim("encoder_sequence_length")}
+    return torch.onnx.export(
+        _EncoderGraph(model),
+        (ids, torch.ones_like(ids)),
+        dynamo=True,
+        dynamic_shapes=(axes, axes),
+        input_names=["input_ids", "attention_mask"],
+        output_names=["last_hidden_state"],
+    )
+
+
+def _decoder_program(model: VaswaniForSeq2SeqLM) -> Any:
+    config = model.config
+    batch, source, new = (Dim(name) for name in ("batch_size", "encoder_sequence_length", "new_length"))
+    ids = torch.zeros(_TRACED_SENTENCES, _TRACED_NEW, dtype=torch.int64)
+    mask = torch.ones(_TRACED_SENTENCES, TRACED_LENGTH, dtype=torch.int64)
+    encoder_hidden_states = torch.zeros(_TRACED_SENTENCES, TRACED_LENGTH, config.d_model)
+    # In the first call, the cached keys and values of the source have the length 0. Therefore this length has its own
+    # name.
+    cached = {0: batch, 2: Dim("past_decoder_sequence_length")}
+    cached_source = {0: batch, 2: Dim("past_encoder_sequence_length")}
+    num_states = 2 * config.decoder_layers
+    return torch.onnx.export(
+        _DecoderGraph(model),
+        (
+            ids,
+            mask,
+            encoder_hidden_states,
+            _zero_states(config, _TRACED_CACHED),
+            _zero_states(config, TRACED_LENGTH - 1),
+            torch.tensor([True]),
+        ),
+        dynamo=True,
+        dynamic_shapes=(
+            {0: batch, 1: new},
+            {0: batch, 1: source},
+            {0: batch, 1: source},
+            [cached] * num_states,
+            [cached_source] * num_states,
+            None,
+        ),
+        input_names=[
+            *("input_ids", "encoder_attention_mask", "encoder_hidden_states"),
+            *_names("past_key_values", "decoder", config),
+            *_names("past_key_values", "encoder", config),
+            "use_cache_branch",
+        ],
+        output_names=[
+            "logits",
+            *_names("present", "decoder", config),
+            *_names("present", "encoder", config),
+        ],
+    )
+
+
+def _names(prefix: str, stack: str, config: VaswaniConfig) -> list[str]:
+    names = []
+    for i in range(config.decoder_layers):
+        names += [f"{prefix}.{i}.{stack}.key", f"{prefix}.{i}.{stack}.value"]
+    return names
+
+
+def _zero_states(config: VaswaniConfig, length: int) -> list[torch.Tensor]:
+    heads = config.decoder_attention_heads
+    states = []
+    for _ in range(config.decoder_layers):
+        for width in (config.d_k, config.d_v):
+            states.append(torch.zeros(_TRACED_SENTENCES, heads, length, width))
+    return states
+
+
+def _write_graph(program: Any, folder: Path, name: str) -> None:
+    """Write a graph with float32, float16 and int8 weights."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    paths = {dtype: folder / GRAPHS / f"{name}{suffix}.onnx" for dtype, suffix in DTYPES.items()}
+    program.save(paths["fp32"], external_data=False)
+    onnx.save(convert_float_to_float16(onnx.load(paths["fp32"]), keep_io_types=True), paths["fp16"])
+    quantize_dynamic(
+        paths["fp32"],
+        paths["q8"],
+        # Unsigned weights, because some processors overflow in products of unsigned activations and signed weights.
+        weight_type=QuantType.QUInt8,
+        per_channel=True,
+        # Quantize the branches of `use_cache_branch` too.
+        extra_options={"EnableSubgraph": True},
+    )
+
+
+def _generation_config(model: VaswaniForSeq2SeqLM, longest: int) -> GenerationConfig:
+    """Return the settings that transformers.js has. The only search of transformers.js is greedy search with one
+    length limit for all sentences.
+    """
+    settings = {name: getattr(model.generation_config, name, None) for name in _SETTINGS}
+    settings["decoder_start_token_id"] = decoder_start_token_id(model.config)
+    return GenerationConfig(**settings, num_beams=1, do_sample=False, max_length=longest)
+
+
+def _differences(model: VaswaniForSeq2SeqLM, folder: Path) -> list[str]:
+    """Compare the logits of the graphs with the logits of the model. The last target tokens use the cache."""
+    batch = sample_batch(model.config)
+    target = batch["decoder_input_ids"]
+    ends = torch.tensor(eos_token_ids(model.config))
+    # Replace `</s>` after the first token, because the decoder graph excludes all tokens after `</s>`.
+    target[:, 1:][torch.isin(target[:, 1:], ends)] = _ordinary_token(model.config)
+    is_real = batch["decoder_attention_mask"].bool()
+    with torch.no_grad():
+        expected = model(**batch).logits[is_real]
+    lines = []
+    for dtype, title in (("fp32", "float32"), ("fp16", "float16"), ("q8", "int8")):
+        logits = TransformersJsEngine(folder, dtype).logits(batch, num_steps=target.shape[1] // 2)[is_real]
+        what = f"logits of the {title} graphs"
+        difference = (logits - expected).abs().max().item()
+        lines.append(report(what, difference) if dtype == "fp32" else report(what, difference, None))
+    return lines
+
+
+def _ordinary_token(config: VaswaniConfig) -> int:
+    others = {config.pad_token_id, *eos_token_ids(config)}
+    return next(number for number in range(len(others) + 1) if number not in others)
+
+
+_USE = """# {name} for transformers.js
+
+This folder has the ONNX graphs of a translation model for [transformers.js](https://huggingface.co/docs/transformers.js).
+`vaswani export --format transformers_js` of [vaswani_hf](https://pypi.org/project/vaswani_hf) wrote the folder.
+
+```js
+import {{ pipeline }} from "@huggingface/transformers";
+
+// The name of a repository on the Hub, or the path of this folder. The value of `dtype` is "fp32", "fp16" or "q8".
+const translator = await pipeline("translation", "{name}", {{ dtype: "q8" }});
+console.log(await translator("A sentence of the source language."));
+```
+
+transformers.js translates with greedy search. The pipeline stops after 256 new tokens; the argument `max_new_tokens`
+changes this limit.
+"""
+
+
+def describe_transformers_js(folder: Path, name: str, data: ModelCardData) -> None:
+    """Write the model card. `data` is the metadata of the card of the checkpoint."""
+    data = ModelCardData(
+        language=data.language,
+        license=data.license,
+        license_name=data.get("license_name"),
+        base_model=data.base_model,
+        pipeline_tag="translation",
+        library_name="transformers.js",
+        tags=["transformers.js", "onnx", "translation", "vaswani"],
+    )
+    write_whole(folder / CARD_FILE, f"---\n{data}\n---\n\n{_USE.format(name=name)}")
+
+
+_LIMITS: dict[str, Limit] = {
+    "decoder_start_token_id": needs_start_token,
+    "eos_token_id": needs_end_token,
+}
+TRANSFORMERS_JS = Format(
+    name="transformers_js",
+    expressible=Expressible("transformers.js", ALL_FIELDS, _LIMITS),
+    export=export_transformers_js,
+    libraries=("onnx", "onnxscript", "onnxruntime"),
+    needs_tokenizers=True,
+    describe=describe_transformers_js,
+    engine=TransformersJsEngine,
+)
