@@ -11,8 +11,8 @@ translation of the phrase.
 import argparse
 
 from vaswani_hf import Translator
-from vaswani_hf.model.translator_vaswani import Translation
 from vaswani_hf.markup.passages import Passage, Piece, translate_passages
+from vaswani_hf.model.translator_vaswani import Translation
 
 # English, German, and for each German word the English words, separated by "/" if several words are correct.
 PAIRS = """
@@ -40,6 +40,7 @@ A baby is sleeping in a green chair. | Ein Baby schläft in einem grünen Stuhl.
 
 
 def main() -> None:
+    """Print the error of the alignment and the share of correct tags."""
     parser = argparse.ArgumentParser(description="Measures the word alignment of a translator.")
     parser.add_argument("model")
     translator = Translator.from_pretrained(parser.parse_args().model, dtype="float32")

@@ -16,7 +16,7 @@ _INLINE = frozenset(
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 # Elements whose content is not translated.
 _OPAQUE = frozenset(
-    "script style textarea pre code kbd samp var svg math template object iframe noembed noframes xmp plaintext".split()
+    "script style textarea pre code kbd samp var svg math template object sub sup iframe noembed noframes xmp plaintext".split()
 )
 _TRANSLATED_ATTRIBUTES = frozenset(("alt", "title", "placeholder", "aria-label"))
 _ATTRIBUTE = re.compile(r"""[\s/]+([^\s/>=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+))?""")
@@ -145,7 +145,7 @@ class _Reader(HTMLParser):
 def _text_of_code(name: str, raw: str) -> str:
     """Return the text of inline code without tags, because a model may copy the text of the code."""
     match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
-    return unescape(match[1]) if match and name in _OPAQUE else ""
+    return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
 
 
 def _escape_text(text: str) -> str:

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from .html import text_pieces, translate_html
-from .passages import Passage, Piece, TranslateSentences, join_parts, translate_passages
+from .passages import Passage, Piece, TranslateSentences, translate_passages
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _SPECIAL = re.compile(r"([\\`*_\[\]<>~|])|&(?=#?\w+;)")

@@ -184,20 +184,19 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
 def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
     """Extend each atom inside a word, such as the atom "&" of "R&D", to the whole word."""
     found: list[Piece] = []
-    for piece in pieces:
-        last = found[-1] if found else piece
-        if piece.kind == "atom" and piece.text and last.kind == "text" and last.text[-1:].isalnum():
-            text, raw = last.text.split(" ")[-1], re.split(r"\s", last.raw)[-1]
-            found[-1:] = [
-                Piece("text", last.raw[: len(last.raw) - len(raw)], last.text[: len(last.text) - len(text)]),
-                Piece("atom", raw + piece.raw, text + piece.text),
-            ]
-        elif piece.kind == "text" and last.kind == "atom" and last.text and piece.text[:1].isalnum():
-            text, raw = piece.text.split(" ")[0], re.split(r"\s", piece.raw)[0]
-            found[-1] = Piece("atom", last.raw + raw, last.text + text)
-            found.append(Piece("text", piece.raw[len(raw) :], piece.text[len(text) :]))
-        else:
-            found.append(piece)
+    following = deque(pieces)
+    while following:
+        piece = following.popleft()
+        if piece.kind == "atom" and piece.text and found and following:
+            last, after = found[-1], following[0]
+            are_texts = last.kind == after.kind == "text"
+            if are_texts and last.text[-1:].isalnum() and after.text[:1].isalnum():
+                text, raw = re.split(r"\s", last.text)[-1], re.split(r"\s", last.raw)[-1]
+                end, end_raw = re.split(r"\s", after.text)[0], re.split(r"\s", after.raw)[0]
+                found[-1] = Piece("text", last.raw.removesuffix(raw), last.text.removesuffix(text))
+                piece = Piece("atom", raw + piece.raw + end_raw, text + piece.text + end)
+                following[0] = Piece("text", after.raw.removeprefix(end_raw), after.text.removeprefix(end))
+        found.append(piece)
     return found
 
 

@@ -83,11 +83,15 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
         parent = parents.pop()
         pairs = [child for child in parent.children if child.kind == "pair"]
         _place_pairs(parent, pairs, source, target, sentences)
+        last_tag = parent.start
         for child in parent.children:
-            if child.kind != "pair":
-                child.start = _position(child, parent, target, sentences)
-                child.end = child.start
-                _move_out_of_pairs(child, pairs)
+            if child.kind == "pair":
+                continue
+            child.start = child.end = _position(child, parent, target, sentences)
+            _move_out_of_pairs(child, pairs)
+            if child.kind != "atom":
+                # Tags without a partner keep their order, because their partners are in other passages.
+                last_tag = child.start = child.end = max(child.start, last_tag)
         parents += pairs
 
 
