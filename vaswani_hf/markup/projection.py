@@ -140,7 +140,7 @@ def _inside(sentences: Sequence[Bounds], pair: Node) -> Iterable[Bounds]:
 
 def _region(parent: Node, sentence: Bounds) -> tuple[int, int]:
     """Return the units of the translation of a sentence that are inside the parent."""
-    start = max(parent.start, sentence.start)
+    start = min(max(parent.start, sentence.start), parent.end)
     return start, max(start, min(parent.end, sentence.end))
 
 
