@@ -17,7 +17,7 @@ from .recipe_keys import read_rows
 # group "input and output".
 GROUPS = ("input and output", "search", "sampling", "computing")
 _SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "seed")
-_SEARCH = (*DECODING_SETTINGS, "split_sentences", "repetition_guard", "ensemble", "teacher")
+_SEARCH = (*DECODING_SETTINGS, "split_sentences", "repetition_guard", "glossary", "ensemble", "teacher")
 _COMPUTING = """
     device dtype quantization workers engine window tokens_per_batch hardware tokens_per_second measure
     price_per_hour mean_length seconds seeds

@@ -2,14 +2,19 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
 
 from ..data.lines import decode_line, parse_json, read_raw_lines, refuse_lone_surrogates, strip_line_ends
-from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions, try_parse
+from ..model.glossary_vaswani import read_glossary
+from ..model.inputs_vaswani import LINE_ERRORS, InvalidInput, Request, TranslationOptions, try_parse
+from ..version import install_command
 from .lines import (
     CountedRequests,
     count_lines,
@@ -32,6 +37,8 @@ from .output import LineOutput, check_output, output_file, standard_input, stand
 if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
+# The libraries that read the formats of documents. The standard library reads HTML.
+_LIBRARIES = {"markdown": "markdown_it", "srt": "srt", "po": "polib"}
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 _TranslationFields: Any = translation_options()
 
@@ -87,9 +94,10 @@ class TextOptions(WorkerOptions, EnsembleOptions):
 class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     """The options of `vaswani translate`."""
 
-    input_format: Literal["text", "json"] = "text"
-    """the format of the input lines; with json, each line is an object such as {"text": …, "target_prefix":
-    …, "must_contain": [phrase, …]}"""
+    input_format: Literal["text", "json", "html", "markdown", "srt", "po"] = "text"
+    """the format of the input; with json, each line is an object such as {"text": …, "target_prefix": …,
+    "must_contain": [phrase, …]}; html, markdown, srt (subtitles) and po (gettext) are documents whose markup stays
+    as it is"""
     stream: bool = False
     """print each word of a translation as soon as greedy search has found the word"""
 
@@ -100,6 +108,34 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
                 "`--input_format json` must come with a file or standard input, not with `--text`."
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_document(self) -> Self:
+        if not self.is_document:
+            return self
+        if self.writes_json or self.stream or self.resume or self.workers > 1:
+            raise ValueError(
+                f"`--input_format {self.input_format}` must come without `--json`, `--num_return_sequences`, `--stream`, "
+                "`--resume` and `--workers`, because the output is one document."
+            )
+        library = _LIBRARIES.get(self.input_format)
+        if library is not None and find_spec(library) is None:
+            raise ValueError(
+                f"`--input_format {self.input_format}` needs the library {library}; run `{install_command('markup')}`."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_glossary(self) -> Self:
+        if self.glossary is not None:
+            check_file("--glossary", self.glossary)
+            read_glossary(self.glossary)
+        return self
+
+    @property
+    def is_document(self) -> bool:
+        """True if the whole input is one document with markup."""
+        return self.input_format not in {"text", "json"}
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
@@ -137,13 +173,56 @@ def run(options: TranslateOptions) -> None:
     read = _json_request if options.input_format == "json" else text_request
     load = options.translator_loader(options.model_name, options.ensemble)
     chosen = settings_of(options, return_alignments=options.writes_json)
-    if options.stream:
+    if options.is_document:
+        _translate_document(options, load(), settings_of(options, return_alignments=True))
+    elif options.stream:
         from .stream import stream_translations
 
         requests = CountedRequests(_requests(options, read))
         stream_translations(load(), requests, chosen, options.place)
     else:
         translate_texts(options, load, chosen, read, "translating")
+
+
+def _translate_document(options: TranslateOptions, translator: Any, chosen: TranslationOptions) -> None:
+    """Translate the input as one document."""
+    from ..markup import translate_markup
+
+    chosen = replace(chosen, split_sentences=False)
+
+    def translate(sentences: Sequence[str]) -> list["Translation"]:
+        requests = translator.after_choosing_dtype(map(Request, sentences), chosen)
+        found = report_bad_lines(
+            translator.translate_requests(requests, chosen), "the sentences of the input"
+        )
+        return list(found)
+
+    document = _read_document(options)
+    mark = "\ufeff" if document.startswith("\ufeff") else ""
+    line_end = "\r\n" if "\r\n" in document else "\n"
+    try:
+        text = document.removeprefix(mark).replace("\r\n", "\n")
+        translation = translate_markup(text, options.input_format, translate)
+    except LINE_ERRORS as error:
+        raise ValueError(f"{options.place} cannot be translated: {error}") from error
+    output = (mark + translation.replace("\n", line_end)).encode("utf-8", errors="replace")
+    if options.text is not None:
+        output += b"\n"
+    if options.output is None:
+        standard_output().write(output)
+        return
+    with output_file(options.output, "free space and run the command again", resume=None) as file:
+        file.write(output)
+
+
+def _read_document(options: TranslateOptions) -> str:
+    if options.text is not None:
+        return options.text
+    data = standard_input().read() if options.input is None else Path(options.input).read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{options.place} must be UTF-8 text, but is not.") from None
 
 
 def settings_of(options: Any, **more: Any) -> TranslationOptions:

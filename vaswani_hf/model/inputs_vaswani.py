@@ -30,6 +30,8 @@ from itertools import repeat, zip_longest
 from types import NoneType
 from typing import Any, TypeVar, get_args
 
+from .glossary_vaswani import Glossary, read_glossary
+
 T = TypeVar("T")
 
 # The error types that reading, tokenizing or translating a bad line may raise.
@@ -297,6 +299,11 @@ class TranslationOptions:
         False,
         "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
     )
+    glossary: str | None = option(
+        None,
+        "file with a source term, a tab and a target term in each line; the translation of a text with the source "
+        "term must contain the target term; an empty target term means that the source term is copied",
+    )
     on_error: str = option(
         "fail",
         "skip: report a bad line, write an empty translation (or the `error`, in JSON) and continue; exit code 1 if "
@@ -329,6 +336,9 @@ class TranslationOptions:
 
     def __post_init__(self):
         check_options(vars(self), type(self))
+        if isinstance(self.glossary, str):
+            # Replace the name of the file by its content, so that each process and each copy has the content.
+            object.__setattr__(self, "glossary", read_glossary(self.glossary))
         check_sampling(self.generate)
         validate_search_fields(self.generate)
         validate_search_fields(self.generate.get("generation_config"))
@@ -341,6 +351,12 @@ class TranslationOptions:
         names = {field.name for field in fields(cls)} - {"generate"}
         own = {name: options.pop(name) for name in names & options.keys()}
         return cls(**own, generate=options)
+
+    @property
+    def terms(self) -> Glossary | None:
+        """The content of the glossary."""
+        glossary: Any = self.glossary
+        return glossary
 
     @property
     def is_scored(self) -> bool:

@@ -412,8 +412,9 @@ class BaseTranslator:
         for (number, request), (of_text, separators) in zip(lines, layouts, strict=True):
             translations = self.join(request, list(islice(of_segments, len(of_text))), separators, options)
             if unmet := translations[0].unmet_phrases:
+                place = "`must_contain`" if options.terms is None else "`must_contain` or in the glossary"
                 logger.warning(
-                    f"Line {number} has {', '.join(map(repr, unmet))} in `must_contain`, but no translation with "
+                    f"Line {number} has {', '.join(map(repr, unmet))} in {place}, but no translation with "
                     "all phrases was found under the other settings; the translation of the line lacks the named phrases."
                 )
             results.append(translations)
@@ -452,6 +453,9 @@ class BaseTranslator:
             elif request.target_prefix:
                 # The translation of a blank text is the target prefix.
                 between = [request.target_prefix.strip()]
+            if options.terms is not None:
+                for piece in pieces:
+                    self._add_terms(piece, options)
             layouts.append((pieces, between))
         return layouts
 
@@ -587,6 +591,36 @@ class BaseTranslator:
             segment.phrases = [phrase_token_ids(phrase, self.target_tokenizer) for phrase in phrases]
             segment.phrase_texts = phrases
             segment.forced_text = " ".join([segment.forced_text, *phrases])
+
+    def _add_terms(self, segment: Segment, options: TranslationOptions) -> None:
+        """Step 3: add the target terms of the glossary to the phrases of a segment. Ignore a target term that other
+        settings of the search make impossible.
+        """
+        assert options.terms is not None
+        config = GenerationConfig()
+        names = ("bad_words_ids", "suppress_tokens", "no_repeat_ngram_size", "max_new_tokens")
+        for name in names:
+            setattr(config, name, setting_of(name, options.generate, self.backend.generation_config))
+        room = config.max_new_tokens or math.inf
+        room -= 1 + len(segment.prefix) + sum(map(len, segment.phrases))
+        for phrase in options.terms.phrases(segment.text):
+            token_ids = phrase_token_ids(phrase, self.target_tokenizer)
+            is_impossible = (
+                forbidden_tokens(token_ids, config)
+                or repeated_ngram(token_ids, config.no_repeat_ngram_size)
+                or len(token_ids) > room
+                or self.target_tokenizer.unk_token_id in token_ids
+            )
+            if is_impossible:
+                logger.warning(
+                    f"The glossary asks for {phrase!r} in the translation of {segment.text[:40]!r}, but other settings or "
+                    "the vocabulary make the term impossible; the term is ignored."
+                )
+            elif phrase not in segment.phrase_texts:
+                room -= len(token_ids)
+                segment.phrases = [*segment.phrases, token_ids]
+                segment.phrase_texts = [*segment.phrase_texts, phrase]
+                segment.forced_text = f"{segment.forced_text} {phrase}"
 
     # Steps 4 to 6: from segments to translations of segments.
 

@@ -1,0 +1,27 @@
+"""`vaswani translate --input_format html` and its errors."""
+
+import re
+
+
+def test_a_document_is_translated(vaswani, copier_checkpoint, tmp_path):
+    source, target = tmp_path / "in.html", tmp_path / "out.html"
+    source.write_bytes("\ufeff<p>der <b>Hund</b></p>\r\n<pre>x  y</pre>".encode())
+    argv = ["translate", copier_checkpoint, "--input", source, "--input_format", "html", "--output", target]
+    assert vaswani(*argv)[0] == 0
+    found = target.read_bytes().decode()
+    assert re.fullmatch("\ufeff<p>.*<b>.*</b>.*</p>\r\n<pre>x  y</pre>", found)
+    assert vaswani(*argv)[0] == 2
+    assert target.read_bytes().decode() == found
+
+
+def test_bad_documents_are_one_sentence(vaswani, copier_checkpoint, tmp_path):
+    source = tmp_path / "in.srt"
+    source.write_text("1\n00:00 --> b\none\n\n")
+    argv = ["translate", copier_checkpoint, "--input", source, "--input_format", "srt"]
+    code, out, sentence = vaswani(*argv)
+    assert (code, out) == (1, "") and "SubRip" in sentence
+    code, _, sentence = vaswani(*argv, "--json")
+    assert code == 2 and "one document" in sentence
+    source.write_bytes(b"\xff")
+    code, _, sentence = vaswani(*argv)
+    assert code == 1 and "UTF-8" in sentence

@@ -1,0 +1,165 @@
+"""Translates documents with a function that writes capitals, and with functions that return wrong translations."""
+
+import random
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from cases import cases
+
+from vaswani_hf.markup import translate_markup
+from vaswani_hf.model.translator_vaswani import Translation
+
+pytest.importorskip("markdown_it", reason="The extra `markup` is not installed.")
+pytest.importorskip("srt", reason="The extra `markup` is not installed.")
+polib = pytest.importorskip("polib", reason="The extra `markup` is not installed.")
+PLACEHOLDERS = ["{name}", "%s", "%(n)d", "{{x}}", "&copy;", "${a}", "%%"]
+
+
+def shout(sentences):
+    atom = r"(\{.*\}|%\(n\)d|%[sd]|\S*://\S*|\S+@\S+|`[^`]*`|f\(\))"
+    texts = ["".join(re.split(atom, text)) for text in sentences]
+    for number, text in enumerate(sentences):
+        parts = re.split(atom, text)
+        texts[number] = "".join(part if i % 2 else part.upper() for i, part in enumerate(parts))
+    return [Translation(text, alignment=monotone(text)) for text in texts]
+
+
+def monotone(text):
+    return " ".join(f"{i}-{i}" for i in range(len(text.split())))
+
+
+@pytest.mark.parametrize(("kind", "source", "target"), cases())
+def test_a_document_keeps_its_markup(kind, source, target):
+    assert translate_markup(source, kind, shout) == target
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown", "srt", "po"])
+def test_a_document_without_text_is_copied(kind):
+    for text in ("", "\n", " \n\n"):
+        assert translate_markup(text, kind, shout) == text
+
+
+def test_tags_follow_reordered_words():
+    translation = Translation("Gestern sah er den Hund.", alignment="4-0 1-1 0-2 2-3 3-4")
+    source = "<b>He</b> saw <i>the dog</i> <u>yesterday</u>."
+    found = translate_markup(source, "html", lambda _: [translation])
+    assert found == "<u>Gestern</u> sah <b>er</b> <i>den Hund</i>."
+
+
+def test_an_unsure_tag_encloses_the_sentence():
+    for alignment in (None, "0-0 0-1 0-2"):
+        translation = Translation("Er rennt schnell.", alignment=alignment)
+        found = translate_markup("He runs <b>fast</b>.", "html", lambda _, one=translation: [one])
+        assert found == "<b>Er rennt schnell.</b>"
+
+
+def test_a_lost_placeholder_is_put_at_its_aligned_word():
+    calls = []
+
+    def translate(sentences):
+        calls.append(list(sentences))
+        texts = ["Hallo, du."] * len(sentences)
+        return [Translation(text, alignment="0-0 1-1") for text in texts]
+
+    assert translate_markup("Hello {name}, you.", "html", translate) == "Hallo {name}, du."
+    assert calls == [["Hello {name}, you."], ["Hello, you."]]
+
+
+def test_an_invented_placeholder_is_removed():
+    found = translate_markup(
+        "one two", "html", lambda _: [Translation("EINS %s {x} ZWEI", alignment="0-0 1-3")]
+    )
+    assert found == "EINS ZWEI"
+
+
+def test_a_sentence_that_fails_is_copied():
+    assert translate_markup("<p>one <b>two</b></p>", "html", lambda _: [Translation("", error="bad")]) == (
+        "<p>one <b>two</b></p>"
+    )
+
+
+def test_a_catalogue_keeps_ids_and_existing_translations():
+    text = (
+        'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\n'
+        '#, python-format\nmsgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n\n'
+        '#, fuzzy\nmsgid "done"\nmsgstr "fertig"\n\nmsgctxt "c"\nmsgid "one\\n<b>two</b>\\n"\nmsgstr ""\n'
+    )
+    found = polib.pofile(translate_markup(text, "po", shout))
+    assert [entry.msgid for entry in found] == [entry.msgid for entry in polib.pofile(text)]
+    assert found[0].msgstr_plural == {0: "%d FILE", 1: "%d FILES"}
+    assert (found[1].msgstr, found[1].flags) == ("fertig", ["fuzzy"])
+    assert found[2].msgstr == "ONE\n<b>TWO</b>\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("srt", "1\n00:00 --> b\none\n\n", "^The text must be in the format of SubRip, but is not: .*[^.].$"),
+        ("po", "one two", "^The text must be a gettext catalogue, but has a syntax error .*[^.].$"),
+    ],
+)
+def test_a_damaged_document_is_one_sentence(kind, text, message):
+    with pytest.raises(ValueError, match=message):
+        translate_markup(text, kind, shout)
+
+
+def random_html(rng, depth=0):
+    parts = []
+    for _ in range(rng.randint(1, 5)):
+        kind = rng.random()
+        if kind < 0.4 or depth > 3:
+            parts.append(rng.choice(["one", "two.", " three", "Four, ", "(five) ", "R&amp;D"]))
+        elif kind < 0.55:
+            parts.append(rng.choice([" {} ", "{}", "({})"]).replace("{}", rng.choice(PLACEHOLDERS)))
+        elif kind < 0.65:
+            parts.append(rng.choice(["<br>", "<img src=x>", "<code>a b</code>", "<!-- c -->"]))
+        else:
+            name = rng.choice(["b", "i", "a", "span", "p", "div"])
+            parts.append(f"<{name}>{random_html(rng, depth + 1)}</{name}>")
+        parts.append(rng.choice(["", " "]))
+    return "".join(parts)
+
+
+class Tags(HTMLParser):
+    """Checks that tags are nested, and counts the tags."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open = []
+        self.tags = Counter()
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        if tag not in {"br", "img"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("seed", [*range(200), 850, 926])
+def test_random_tags_and_placeholders_survive_any_translation(seed):
+    rng = random.Random(seed)
+
+    def babble(sentences):
+        translations = []
+        for sentence in sentences:
+            words = [
+                rng.choice([*sentence.split(), "<b>", "&", "wort", "%d", "{y}", "</p>"])
+                for _ in range(rng.randint(0, 8))
+            ]
+            length = len(sentence.split())
+            pairs = [f"{rng.randrange(length)}-{i}" for i in range(len(words)) if rng.random() < 0.8]
+            translations.append(Translation(" ".join(words), alignment=" ".join(pairs)))
+        return translations
+
+    source = random_html(rng)
+    found = translate_markup(source, "html", babble)
+    assert Tags(found).tags == Tags(source).tags
+    for placeholder in PLACEHOLDERS:
+        assert found.count(placeholder) >= source.count(placeholder)

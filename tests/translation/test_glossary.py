@@ -1,0 +1,49 @@
+"""Glossaries: the terms that a text contains, wrong files, and translations with the target terms."""
+
+import pytest
+
+from vaswani_hf.model.glossary_vaswani import read_glossary
+
+
+@pytest.fixture
+def glossary(tmp_path):
+    def write(text):
+        path = tmp_path / "terms.tsv"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "phrases"),
+    [
+        ("Two HOUSES and a city.", ["Haus", "Stadt"]),
+        ("Cities of the house", ["Stadt", "Haus"]),
+        ("a neural network", ["Netz"]),
+        ("Vaswani and the form", ["Vaswani"]),
+        ("the format of a network", ["Netzwerk"]),
+        ("", []),
+    ],
+)
+def test_terms_match_words_and_their_inflections(glossary, text, phrases):
+    path = glossary(
+        "house\tHaus\ncity\tStadt\nnetwork\tNetzwerk\nneural network\tNetz\nvaswani\t\nformal\ty\n\n"
+    )
+    assert read_glossary(path).phrases(text) == phrases
+
+
+def test_a_wrong_line_is_named(glossary, vaswani, copier_checkpoint):
+    path = glossary("a\tb\nno tab\n")
+    code, _, sentence = vaswani("translate", copier_checkpoint, "--text", "eins", "--glossary", path)
+    assert code == 2 and "Line 2 of the glossary" in sentence
+
+
+def test_translations_contain_the_terms(glossary, copier, caplog):
+    path = glossary("hund\tÖl\nhund\tja?\neins\tnein nein\nzwei,\t\n")
+    options = {"glossary": path, "num_beams": 3, "no_repeat_ngram_size": 1}
+    first, second, third = copier.translate(["der Hund läuft", "eins", "zwei,"], **options)
+    assert "Öl" in first and "nein nein" not in second and "zwei," in third
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("Lines 1 and 2" in message for message in messages)
+    assert any("asks for 'nein nein'" in message for message in messages)

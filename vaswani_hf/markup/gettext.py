@@ -1,0 +1,41 @@
+"""Translates gettext catalogues (.po). Message ids, comments and existing translations stay as they are."""
+
+from .passages import TranslateSentences, translate_passages
+from .tagged_text import tagged_passage
+
+
+def translate_catalogue(text: str, translate: TranslateSentences) -> str:
+    """Return a catalogue in which the messages without a translation are translated.
+
+    Raises:
+        ValueError: If the text is not a gettext catalogue.
+    """
+    import polib
+
+    if not text.strip():
+        return text
+    try:
+        catalogue = polib.pofile(f"{text}\n")
+    except (OSError, UnicodeError) as error:
+        reason = str(error).removeprefix("Syntax error in po file ").rstrip(".")
+        raise ValueError(f"The text must be a gettext catalogue, but has a syntax error {reason}.") from None
+    entries = [entry for entry in catalogue if not entry.obsolete and not _is_translated(entry)]
+    messages = []
+    for entry in entries:
+        messages += [entry.msgid, entry.msgid_plural] if entry.msgid_plural else [entry.msgid]
+    translations = iter(translate_passages([tagged_passage(message) for message in messages], translate))
+    for entry in entries:
+        first = next(translations)
+        if not entry.msgid_plural:
+            entry.msgstr = first
+            continue
+        plural = next(translations)
+        forms = sorted(entry.msgstr_plural) or [0, 1]
+        # The form 0 is the singular, unless the language has only one form.
+        entry.msgstr_plural = {form: first if form == 0 and len(forms) > 1 else plural for form in forms}
+    return str(catalogue)
+
+
+def _is_translated(entry: "object") -> bool:
+    """Return True if a person has translated the entry. The translation may be marked as fuzzy."""
+    return bool(entry.msgstr) or any(entry.msgstr_plural.values())  # type: ignore[attr-defined]

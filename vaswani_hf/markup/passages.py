@@ -1,0 +1,351 @@
+"""Translates passages: texts with tags and with parts that must not change.
+
+A passage is a list of pieces. The text of a passage is translated sentence by sentence, without the tags. The
+word alignment of each sentence decides where the tags are put into the translation (see projection.py).
+
+A part that must not change, such as `{name}`, is an atom. The first translation of a sentence contains the
+texts of the atoms. If the translation does not contain each atom as often as the source, the sentence is
+translated again without its atoms, and the word alignment decides where the atoms are put.
+"""
+
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Literal
+
+from ..model.text_rules_vaswani import split_sentences
+from ..model.translator_vaswani import Translation
+from .placeholders import PLACEHOLDER
+from .projection import Bounds, Node, Unit, project, render
+
+# Translates sentences with the option `return_alignments`, and returns one `Translation` for each sentence.
+TranslateSentences = Callable[[Sequence[str]], Iterable[Translation]]
+
+# The punctuation before a word, the word, and the punctuation after the word.
+_WORD = re.compile(r"([^\w\s]*)(\S*?)([^\w\s]*)")
+_SPACE_OR_WORD = re.compile(r"\s+|\S+")
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of a passage.
+
+    Attributes:
+        kind (str): A "text" is translated. An "atom" is copied. "open" and "close" are tags. A "break" is a
+            line break.
+        raw (str): The source code of the piece.
+        text (str): The text for the model. The text of an atom may be empty. Tags and breaks have no text.
+        name (str): The name of a tag. The partner of a closing tag is the nearest opening tag with the same
+            name.
+    """
+
+    kind: Literal["text", "atom", "open", "close", "break"]
+    raw: str = ""
+    text: str = ""
+    name: str = ""
+
+
+@dataclass(slots=True)
+class Passage:
+    """Pieces that are translated together, and the function that converts a translated text to source
+    code.
+    """
+
+    pieces: list[Piece]
+    escape: Callable[[str], str] = str
+
+
+@dataclass(slots=True)
+class _Sentence:
+    """A sentence of a passage: its texts, atoms and tags, in their order."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    # The white space between the sentence before and this sentence.
+    separator: str = ""
+    has_atoms: bool = True
+    translation: Translation | None = None
+
+    @property
+    def atoms(self) -> list[str]:
+        """The texts of the atoms that have a text."""
+        return [piece.text for piece in self.pieces if piece.kind == "atom" and piece.text]
+
+    @property
+    def needs_translation(self) -> bool:
+        """True if a text of the sentence has letters."""
+        return any(piece.kind == "text" and any(map(str.isalpha, piece.text)) for piece in self.pieces)
+
+    def texts(self) -> list[str]:
+        """Return for each piece the text for the model. Atoms have a text only if `has_atoms` is True."""
+        texts: list[str] = []
+        for piece in self.pieces:
+            is_removed = piece.kind == "atom" and not self.has_atoms
+            texts.append("" if is_removed else piece.text)
+            if piece.kind == "text" and not self.has_atoms and not piece.text[:1].isalnum():
+                # Remove the space before a removed atom, because punctuation or another space follows.
+                before = next((i for i in range(len(texts) - 2, -1, -1) if texts[i]), None)
+                if before is not None:
+                    texts[before] = texts[before].rstrip()
+                    # Remove a second comma, as in "a, {x}, b".
+                    is_repeated = piece.text[:1] == texts[before][-1:] == ","
+                    texts[-1] = piece.text[1:] if is_repeated else piece.text
+        return texts
+
+    def source(self) -> str:
+        """Return the text for the model."""
+        return "".join(self.texts()).strip()
+
+    def may_keep_atoms(self) -> bool:
+        """Return True if the atoms can be found in a translation, because the texts of the atoms are not words
+        and occur nowhere else.
+        """
+        source = self.source()
+        return all(
+            not text.isalpha() and source.count(text) == number
+            for text, number in Counter(self.atoms).items()
+        )
+
+    def is_faithful(self) -> bool:
+        """Return True if the translation contains each atom as often as the source."""
+        assert self.translation is not None
+        counts = Counter(self.atoms).items()
+        return all(self.translation.text.count(text) == number for text, number in counts)
+
+
+def translate_passages(passages: Sequence[Passage], translate: TranslateSentences) -> list[str]:
+    """Return the source code of the translation of each passage."""
+    of_passages = [_sentences_of(passage) for passage in passages]
+    sentences = [one for of_passage in of_passages for one in of_passage if one.needs_translation]
+    for sentence in sentences:
+        sentence.has_atoms = sentence.may_keep_atoms()
+    _translate(sentences, translate)
+    unfaithful = [one for one in sentences if one.has_atoms and one.translation and not one.is_faithful()]
+    for sentence in unfaithful:
+        sentence.has_atoms = False
+    _translate(unfaithful, translate)
+    found = []
+    for passage, of_passage in zip(passages, of_passages, strict=True):
+        if any(sentence.translation for sentence in of_passage):
+            found.append(_assemble(passage, of_passage))
+        else:
+            found.append("".join(piece.raw or passage.escape(piece.text) for piece in passage.pieces))
+    return found
+
+
+def join_parts(parts: Sequence[str | Passage], translate: TranslateSentences) -> str:
+    """Translate the passages of a document, and join all parts."""
+    passages = [part for part in parts if isinstance(part, Passage)]
+    translations = iter(translate_passages(passages, translate))
+    return "".join(part if isinstance(part, str) else next(translations) for part in parts)
+
+
+def _translate(sentences: Sequence[_Sentence], translate: TranslateSentences) -> None:
+    sentences = [sentence for sentence in sentences if any(map(str.isalpha, sentence.source()))]
+    if not sentences:
+        return
+    translations = translate([sentence.source() for sentence in sentences])
+    for sentence, translation in zip(sentences, translations, strict=True):
+        # A sentence that cannot be translated stays as it is.
+        sentence.translation = None if translation.error else translation
+
+
+def _sentences_of(passage: Passage) -> list[_Sentence]:
+    sentences = [_Sentence()]
+    for is_break, group in groupby(_with_whole_words(passage.pieces), lambda piece: piece.kind == "break"):
+        run = list(group)
+        if is_break:
+            sentences += [_Sentence(run), _Sentence()]
+            continue
+        # Replace the texts of atoms, because a full stop in an atom does not end a sentence.
+        text = "".join("X" * len(piece.text) if piece.kind == "atom" else piece.text for piece in run)
+        parts, separators = split_sentences(text)
+        cuts: deque[tuple[int, int]] = deque()
+        end = len(separators[0])
+        for part, separator in zip(parts[:-1], separators[1:], strict=False):
+            end += len(part)
+            cuts.append((end, end + len(separator)))
+            end += len(separator)
+        offset = 0
+        for piece in run:
+            start = offset
+            offset += len(piece.text)
+            while piece.kind == "text" and cuts and cuts[0][1] <= offset:
+                end, begin = cuts.popleft()
+                sentences[-1].pieces.append(Piece("text", text=text[start : max(start, end)]))
+                sentences.append(_Sentence(separator=text[end:begin] or " "))
+                start = begin
+            own = piece if piece.kind != "text" else Piece("text", raw=piece.raw, text=text[start:offset])
+            sentences[-1].pieces.append(own)
+    return sentences
+
+
+def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
+    """Extend each atom inside a word, such as the atom "&" of "R&D", to the whole word."""
+    found: list[Piece] = []
+    following = deque(pieces)
+    while following:
+        piece = following.popleft()
+        if piece.kind == "atom" and piece.text and found and following:
+            last, after = found[-1], following[0]
+            are_texts = last.kind == after.kind == "text"
+            if are_texts and last.text[-1:].isalnum() and after.text[:1].isalnum():
+                text, raw = re.split(r"\s", last.text)[-1], re.split(r"\s", last.raw)[-1]
+                end, end_raw = re.split(r"\s", after.text)[0], re.split(r"\s", after.raw)[0]
+                found[-1] = Piece("text", last.raw.removesuffix(raw), last.text.removesuffix(text))
+                piece = Piece("atom", raw + piece.raw + end_raw, text + piece.text + end)
+                following[0] = Piece("text", after.raw.removeprefix(end_raw), after.text.removeprefix(end))
+        found.append(piece)
+    return found
+
+
+def _pairs_of(pieces: Sequence[Piece]) -> set[int]:
+    """Return the ids of the tags that have a partner. The pairs are nested."""
+    paired: set[int] = set()
+    waiting: list[Piece] = []
+    for piece in pieces:
+        if piece.kind == "open":
+            waiting.append(piece)
+        elif piece.kind == "close":
+            numbers = [i for i, opened in enumerate(waiting) if opened.name == piece.name]
+            if numbers:
+                paired |= {id(waiting[numbers[-1]]), id(piece)}
+                del waiting[numbers[-1] :]
+    return paired
+
+
+def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
+    """Put the tags and the atoms of a passage into the translations of its sentences."""
+    paired = _pairs_of([piece for sentence in sentences for piece in sentence.pieces])
+    root = Node()
+    open_nodes = [root]
+    source: list[Unit] = []
+    target: list[Unit] = []
+    bounds: list[Bounds] = []
+    for sentence in sentences:
+        first_source = len(source)
+        first_target = len(target)
+        word = -1
+        is_new_word = True
+        before = ""
+        nodes: list[Node] = []
+        for piece, text in zip(sentence.pieces, sentence.texts(), strict=True):
+            if piece.kind in {"text", "atom"}:
+                for node in nodes:
+                    node.after = node.after or (piece.text[:1] if piece.kind == "text" else "X")
+                nodes = []
+            if piece.kind == "close" and id(piece) in paired:
+                node = open_nodes.pop()
+                node.closing = piece.raw
+                node.source_end = len(source)
+                node.after = ""
+                nodes.append(node)
+            elif piece.kind in {"open", "close"} or (piece.kind == "atom" and not text):
+                kind = "pair" if id(piece) in paired else piece.kind
+                node = Node(piece.raw, kind=kind, before=before)
+                node.source_start = node.source_end = len(source)
+                open_nodes[-1].children.append(node)
+                nodes.append(node)
+                if kind == "pair":
+                    open_nodes.append(node)
+            elif piece.kind == "text":
+                for match in _SPACE_OR_WORD.finditer(text):
+                    if match[0].isspace():
+                        is_new_word = True
+                        continue
+                    word += is_new_word
+                    for part in filter(None, _WORD.fullmatch(match[0]).groups()):  # type: ignore[union-attr]
+                        source.append(Unit(part, word=word, space=" " if is_new_word else ""))
+                        is_new_word = False
+            else:
+                word += len(text.split()) - (not is_new_word) if text.strip() else 0
+                source.append(Unit(text, raw=piece.raw, word=word, space=" " if is_new_word else ""))
+                is_new_word = text[-1:].isspace()
+            if piece.kind in {"text", "atom"}:
+                before = piece.text[-1:] if piece.kind == "text" else "X"
+        own = source[first_source:]
+        if own:
+            own[0].space = sentence.separator
+        if sentence.translation is None:
+            target += [replace(unit, source=first_source + i) for i, unit in enumerate(own)]
+        else:
+            target += _target_units(sentence.translation, own, first_source, sentence.separator)
+        bounds.append(Bounds(first_source, len(source), first_target, len(target)))
+    root.source_end = len(source)
+    project(root, source, target, bounds)
+    return render(root, target, passage.escape)
+
+
+def _target_units(
+    translation: Translation, source: Sequence[Unit], first_source: int, separator: str
+) -> list[Unit]:
+    """Return the units of a translation. The field `source` of a unit is the index of the aligned source
+    unit.
+    """
+    text = translation.text
+    source_word_of = {}
+    for pair in (translation.alignment or "").split():
+        source_word, target_word = pair.split("-")
+        source_word_of[int(target_word)] = int(source_word)
+    units_of_word: dict[int, list[int]] = {}
+    atoms: dict[str, deque[int]] = {}
+    for i, unit in enumerate(source):
+        if unit.raw:
+            atoms.setdefault(unit.text, deque()).append(i)
+        else:
+            units_of_word.setdefault(unit.word, []).append(i)
+    # A placeholder that is not in the source is an error of the model and is removed.
+    literals = sorted(map(re.escape, atoms), key=len, reverse=True)
+    pattern = re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)
+    found = deque(pattern.finditer(text))
+    units: list[Unit] = []
+    space = separator
+    for number, match in enumerate(re.finditer(r"\S+", text)):
+        start = match.start()
+        aligned = units_of_word.get(source_word_of.get(number, -1), [])
+        while start < match.end():
+            if found and found[0].start() <= start:
+                atom = found[0]
+                if atom.start() == start and atoms.get(atom[0]):
+                    of_source = atoms[atom[0]].popleft()
+                    units.append(replace(source[of_source], source=first_source + of_source, space=space))
+                    space = ""
+                start = min(atom.end(), match.end())
+                if atom.end() <= match.end():
+                    found.popleft()
+                continue
+            end = min(found[0].start(), match.end()) if found else match.end()
+            of_chunk = _units_of_chunk(text[start:end], source, aligned)
+            for unit in of_chunk:
+                unit.source = None if unit.source is None else first_source + unit.source
+                unit.space = space
+                space = ""
+                units.append(unit)
+            start = end
+        space = " " if units else separator
+    if units and source and not units[-1].is_word and not source[-1].is_word:
+        # The punctuation at the end of a sentence corresponds to the punctuation at the end of its translation.
+        units[-1].source = first_source + len(source) - 1
+    return units
+
+
+def _units_of_chunk(chunk: str, source: Sequence[Unit], aligned: Sequence[int]) -> list[Unit]:
+    """Return the units of a word of a translation. `aligned` has the indices of the units of the source word."""
+    if "".join(source[i].text for i in aligned) == chunk:
+        return [Unit(source[i].text, source=i) for i in aligned]
+    before, word, after = _WORD.fullmatch(chunk).groups()  # type: ignore[union-attr]
+    words = [i for i in aligned if source[i].is_word]
+    units = []
+    if before:
+        units.append(Unit(before, source=_punctuation(source, aligned[:1])))
+    if word:
+        longest = max(words, key=lambda i: len(source[i].text), default=None)
+        units.append(Unit(word, source=longest))
+    if after:
+        units.append(Unit(after, source=_punctuation(source, aligned[-1:])))
+    return units
+
+
+def _punctuation(source: Sequence[Unit], index: Sequence[int]) -> int | None:
+    return index[0] if index and not source[index[0]].is_word else None

@@ -1,0 +1,311 @@
+"""Puts the tags and the atoms of a source text into its translation, by the word alignment.
+
+A `Unit` is a word, the punctuation before or after a word, or an atom. A `Node` is a pair of tags, a single
+tag or an atom. The nodes form a tree. The range of a pair in the translation is contiguous, lies inside the
+range of its parent and does not overlap other pairs of the parent. Therefore each tag occurs exactly once, and
+the tags of the translation are nested.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Unit:
+    """A word, punctuation, or an atom.
+
+    Attributes:
+        text (str): The text.
+        raw (str): The source code of an atom; empty for a text.
+        word (int): For a source unit, the index of the word that contains the unit. White space separates
+            words.
+        space (str): The white space before the unit.
+        source (int, optional): For a target unit, the index of the aligned source unit.
+    """
+
+    text: str
+    raw: str = ""
+    word: int = -1
+    space: str = ""
+    source: int | None = None
+
+    @property
+    def is_word(self) -> bool:
+        """True for a word and for an atom, False for punctuation."""
+        return bool(self.raw) or any(map(str.isalnum, self.text))
+
+
+@dataclass(slots=True)
+class Node:
+    """A pair of tags, a single tag or an atom. The root of a tree is a pair without source code.
+
+    Attributes:
+        raw (str): The source code of the opening tag, of the single tag or of the atom.
+        closing (str): The source code of the closing tag of a pair.
+        kind (str): "pair", "open" or "close" (a tag without a partner) or "atom".
+        before (str): The character of the source before the node; "X" for an atom, empty at the beginning.
+        after (str): The character of the source after the node; "X" for an atom, empty at the end.
+        source_start (int): The index of the first source unit of a pair. For other nodes, the index of the
+            source unit after the node.
+        source_end (int): The index of the source unit after a pair.
+        start (int): As `source_start`, in the translation.
+        end (int): As `source_end`, in the translation.
+        children (list): The nodes between the tags of a pair, in the order of the source.
+    """
+
+    raw: str = ""
+    closing: str = ""
+    kind: str = "pair"
+    before: str = ""
+    after: str = ""
+    source_start: int = 0
+    source_end: int = 0
+    start: int = 0
+    end: int = 0
+    children: "list[Node]" = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The units of a sentence in the source and in the translation."""
+
+    source_start: int
+    source_end: int
+    start: int
+    end: int
+
+
+def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentences: Sequence[Bounds]) -> None:
+    """Set the ranges of all nodes in the translation."""
+    root.end = len(target)
+    parents = [root]
+    while parents:
+        parent = parents.pop()
+        pairs = [child for child in parent.children if child.kind == "pair"]
+        _place_pairs(parent, pairs, source, target, sentences)
+        last_tag = parent.start
+        for child in parent.children:
+            if child.kind == "pair":
+                continue
+            child.start = child.end = _position(child, parent, target, sentences)
+            _move_out_of_pairs(child, pairs)
+            if child.kind != "atom":
+                # Tags without a partner keep their order, because their partners are in other passages.
+                last_tag = child.start = child.end = max(child.start, last_tag)
+        parents += pairs
+
+
+def _place_pairs(
+    parent: Node,
+    pairs: Sequence[Node],
+    source: Sequence[Unit],
+    target: Sequence[Unit],
+    sentences: Sequence[Bounds],
+) -> None:
+    """Set the ranges of the pairs of a parent. Place the pairs with a sure alignment first."""
+    free = [True] * len(target)
+    unsure = []
+    for pair in pairs:
+        ranges = []
+        is_sure = True
+        for sentence in _inside(sentences, pair):
+            found = _aligned_range(pair, parent, sentence, source, target, free)
+            is_sure = is_sure and found is not None
+            ranges.append(found or _region(parent, sentence))
+        if is_sure and ranges:
+            _set_range(pair, ranges[0][0], ranges[-1][1], free)
+        else:
+            unsure.append((pair, ranges))
+    for pair, ranges in unsure:
+        if len(pairs) == 1 and ranges:
+            _set_range(pair, ranges[0][0], ranges[-1][1], free)
+        else:
+            start = _position(pair, parent, target, sentences)
+            nearest = [i for i in range(parent.start, parent.end) if free[i] and target[i].is_word]
+            begin = min(nearest, key=lambda i: abs(i - start), default=None)
+            if begin is None or pair.source_start == pair.source_end:
+                pair.start = pair.end = start
+                _move_out_of_pairs(pair, [other for other in pairs if other.start < other.end])
+            else:
+                _set_range(pair, begin, begin + 1, free)
+
+
+def _inside(sentences: Sequence[Bounds], pair: Node) -> Iterable[Bounds]:
+    """Yield the sentences that have a unit of the pair."""
+    for sentence in sentences:
+        start = max(pair.source_start, sentence.source_start)
+        if start < min(pair.source_end, sentence.source_end):
+            yield sentence
+
+
+def _region(parent: Node, sentence: Bounds) -> tuple[int, int]:
+    """Return the units of the translation of a sentence that are inside the parent."""
+    start = min(max(parent.start, sentence.start), parent.end)
+    return start, max(start, min(parent.end, sentence.end))
+
+
+def _aligned_range(
+    pair: Node,
+    parent: Node,
+    sentence: Bounds,
+    source: Sequence[Unit],
+    target: Sequence[Unit],
+    free: Sequence[bool],
+) -> tuple[int, int] | None:
+    """Return the units of the translation of a sentence that correspond to the units of a pair; None if the
+    alignment is unsure.
+    """
+    region = _region(parent, sentence)
+    words = [
+        i
+        for i in range(
+            max(parent.source_start, sentence.source_start), min(parent.source_end, sentence.source_end)
+        )
+        if source[i].is_word
+    ]
+    if all(pair.source_start <= i < pair.source_end for i in words) and all(free[slice(*region)]):
+        # The pair contains all words of the sentence that the parent contains. Leave only the punctuation at
+        # the ends outside the pair that is outside the pair in the source.
+        start, end = region
+        while start < end and _is_outside(target[start], pair):
+            start += 1
+        while start < end and _is_outside(target[end - 1], pair):
+            end -= 1
+        return start, end
+    # Find the range with the largest sum: a unit that is aligned with the pair counts 1, a unit that is
+    # aligned with another word counts -1 and a unit without an alignment counts 0.
+    best = None
+    best_sum = 0
+    start = region[0]
+    total = 0
+    for i in range(*region):
+        if total <= 0 or not free[i]:
+            total = 0
+            start = i if free[i] else i + 1
+        aligned = target[i].source
+        if not free[i] or aligned is None:
+            continue
+        total += 1 if pair.source_start <= aligned < pair.source_end else -1
+        if total > best_sum and target[i].is_word | (best is not None):
+            best_sum = total
+            best = (start, i + 1)
+    if best is None:
+        return None
+    start, end = best
+    while target[start].source is None:
+        start += 1
+    return start, end
+
+
+def _is_outside(unit: Unit, pair: Node) -> bool:
+    """Return True for punctuation that is outside the pair in the source."""
+    return (
+        not unit.is_word
+        and unit.source is not None
+        and not pair.source_start <= unit.source < pair.source_end
+    )
+
+
+def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
+    """Set the range of a pair to the longest free part of a range."""
+    best = (start, start)
+    run_start = start
+    for i in range(start, end + 1):
+        if i == end or not free[i]:
+            if i - run_start > best[1] - best[0]:
+                best = (run_start, i)
+            run_start = i + 1
+    pair.start, pair.end = best
+    free[pair.start : pair.end] = [False] * (pair.end - pair.start)
+
+
+def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
+    """Return the position of a node in the translation: after the word before the node or before the word
+    after the node.
+    """
+    index = node.source_start
+    sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
+    if node.kind == "close" or index == parent.source_end:
+        sentence = next((one for one in sentences if index <= one.source_end), sentences[-1])
+    start, end = _region(parent, sentence)
+    source_start = max(parent.source_start, sentence.source_start)
+    source_end = min(parent.source_end, sentence.source_end)
+    if index <= source_start:
+        return start
+    if index >= source_end:
+        return end
+    before = [i + 1 for i in range(start, end) if target[i].source == index - 1]
+    after = [i for i in range(start, end) if target[i].source == index]
+    if node.kind == "open" and after:
+        return after[0]
+    if before:
+        return before[-1]
+    if after:
+        return after[0]
+    share = (index - source_start) / (source_end - source_start)
+    return start + round(share * (end - start))
+
+
+def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
+    """Move a node without units to the end of the pair that contains the node."""
+    for pair in pairs:
+        if pair is not node and pair.start < node.start < pair.end:
+            is_before = node.source_start <= pair.source_start
+            node.start = node.end = pair.start if is_before else pair.end
+
+
+def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> str:
+    """Return the source code of the translation."""
+    parts: list[str] = []
+    # The number of units whose space has been written.
+    num_spaced = 0
+
+    def write_space(i: int) -> None:
+        nonlocal num_spaced
+        if i == num_spaced and i < len(target):
+            num_spaced += 1
+            parts.append(target[i].space)
+
+    def write_units(start: int, end: int) -> None:
+        for i in range(start, end):
+            write_space(i)
+            parts.append(target[i].raw or escape(target[i].text))
+
+    def write(node: Node, parent: Node) -> None:
+        has_units = node.start < node.end
+        needs_space = node.kind == "atom" or (node.kind == "pair" and not has_units and node.children)
+        if needs_space and parent.start == parent.end and parent is not root:
+            # The parent contains only atoms and has written the space around the atoms.
+            needs_space = False
+            parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")
+        is_glued_left = node.before.isalnum() and is_aligned(node.start - 1, node.source_start - 1)
+        is_glued_right = node.after.isalnum() and is_aligned(node.start, node.source_start)
+        if has_units or node.kind == "open" or (needs_space and not is_glued_left):
+            write_space(node.start)
+        if needs_space and not is_glued_left and node.before and not is_after_space():
+            parts.append(" " if node.before.isspace() or node.before.isalnum() else "")
+        parts.append(node.raw)
+        position = node.start
+        for child in sorted(node.children, key=lambda child: (child.start, child.end)):
+            write_units(position, child.start)
+            write(child, node)
+            position = child.end
+        write_units(position, node.end)
+        parts.append(node.closing)
+        if needs_space and not is_glued_left and not is_glued_right and node.after:
+            # The space before the next unit has been written before the atom.
+            parts.append(" " if node.start < len(target) and target[node.start].is_word else "")
+
+    def is_aligned(i: int, source: int) -> bool:
+        return 0 <= i < len(target) and target[i].source == source
+
+    def is_after_space() -> bool:
+        last = next(filter(None, reversed(parts)), " ")
+        return last[-1].isspace()
+
+    for child in sorted(root.children, key=lambda child: (child.start, child.end)):
+        write_units(root.start, child.start)
+        write(child, root)
+        root.start = child.end
+    write_units(root.start, root.end)
+    return "".join(parts)

@@ -1,0 +1,48 @@
+"""Translates SubRip subtitles. The numbers, the time stamps and the tags stay as they are."""
+
+import re
+
+from .passages import TranslateSentences, translate_passages
+from .tagged_text import tagged_passage
+
+# A line that begins with a dash or a note is spoken by another person, or is a line of a song.
+_NEW_SENTENCE = re.compile(r"\n(?!\s*[-–—♪♫])")
+_SPACE_OUTSIDE_TAGS = re.compile(r" (?![^<>]*>)")
+
+
+def translate_subtitles(text: str, translate: TranslateSentences) -> str:
+    """Return the translation of a file in the format of SubRip.
+
+    Raises:
+        ValueError: If the text is not in the format of SubRip.
+    """
+    import srt
+
+    if not text.strip():
+        return text
+    try:
+        subtitles = list(srt.parse(text))
+    except (srt.SRTParseError, ValueError) as error:
+        raise ValueError(
+            f"The text must be in the format of SubRip, but is not: {_first_line(error)}."
+        ) from None
+    passages = [tagged_passage(_NEW_SENTENCE.sub(" ", subtitle.content.strip())) for subtitle in subtitles]
+    for subtitle, content in zip(subtitles, translate_passages(passages, translate), strict=True):
+        num_lines = subtitle.content.strip().count("\n") - content.count("\n")
+        subtitle.content = _in_lines(content, num_lines + 1)
+    return srt.compose(subtitles, reindex=False, strict=False)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")
+
+
+def _in_lines(text: str, number: int) -> str:
+    """Replace spaces by line breaks, so that a text has the given number of lines of similar lengths."""
+    for line in range(1, number):
+        spaces = [match.start() for match in _SPACE_OUTSIDE_TAGS.finditer(text)]
+        if not spaces:
+            break
+        nearest = min(spaces, key=lambda i: abs(i - len(text) * line / number))
+        text = f"{text[:nearest]}\n{text[nearest + 1 :]}"
+    return text
