@@ -6,7 +6,14 @@ import pytest
 from datasets import Dataset
 from factories import tiny_tokenizer
 from torch.utils.data import DataLoader
-from vaswani_hf.data.batching import EndlessSampler, EpochPairs, PairCollator, TokenBudgetSampler, TokenizerEncoder
+
+from vaswani_hf.data.batching import (
+    EndlessSampler,
+    EpochPairs,
+    PairCollator,
+    TokenBudgetSampler,
+    TokenizerEncoder,
+)
 from vaswani_hf.data.columns import pair_lengths
 from vaswani_hf.data.corpus import prepare_pairs
 from vaswani_hf.data.perturbations import PERTURBATIONS, PLACEHOLDER, Augmenter

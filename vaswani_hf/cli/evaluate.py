@@ -42,6 +42,8 @@ _WITH_TREES = (
 )
 # The options that have no effect if a file of translations or trees is scored, because no model runs.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
+# The options that cannot be given with `--robustness`.
+_NOT_WITH_ROBUSTNESS = ("output", "picture", "comet")
 # The options whose default values come from the section `evaluation` of the checkpoint's recipe.
 _SCORING = ("tokenize", "lowercase")
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
@@ -86,6 +88,10 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     comet: str | None = on_command_line(None, metavar="MODEL")
     """also compute COMET with the command comet-score; the value is the COMET model, such as
     Unbabel/wmt22-comet-da"""
+    robustness: bool = False
+    """also translate the test set in upper case, in title case, with typos, without final punctuation, with
+    wrong spaces and with placeholders; prints BLEU and chrF of MODEL and of the systems of `--compare` for each
+    change"""
     output: str | None = None
     """a new file for the translations or trees that the model writes"""
     as_json: bool = on_command_line(False, option="json")
@@ -118,6 +124,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             self._check_trees(self.trees)
         else:
             self._check_systems()
+            self._check_robustness()
             self._check_outputs()
         return self
 
@@ -189,6 +196,19 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
                 f"`--{unused[0]}` is for a model, but only files of translations are given "
                 f"({', '.join(systems)}); leave `--{unused[0]}` out."
             )
+
+    def _check_robustness(self) -> None:
+        if not self.robustness:
+            return
+        for name in _NOT_WITH_ROBUSTNESS:
+            if name in self.model_fields_set:
+                raise ValueError(f"`--{name}` must come without `--robustness`; leave one of them out.")
+        for name in self.systems:
+            if _is_file(name):
+                raise ValueError(
+                    f"`--robustness` needs models, because the changed sources must be translated, but {name} is "
+                    "a file of translations; name the model."
+                )
 
     def _check_outputs(self) -> None:
         systems = self.systems
@@ -331,9 +351,14 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
         if options.picture:
             picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
         failure: CometError | None = None
-        if options.compare:
+        if options.robustness:
+            from ..evaluation.robustness import robustness_as_text
+
+            scores = _robustness(options, sources, references, scoring)
+            as_text: AsText = robustness_as_text
+        elif options.compare:
             scores, failure = _compare(options, sources, references, finished, scoring)
-            as_text: AsText = comparison_as_text
+            as_text = comparison_as_text
         else:
             record = records.get(options.systems[0])
             scores, translations, as_text = _score_one(
@@ -389,6 +414,30 @@ def _compare(
     if comet is not None:
         scores["comet_model"] = options.comet
     return scores, failure
+
+
+def _robustness(
+    options: EvaluateOptions, sources: list[str], references: list[str], scoring: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the scores of all systems on the test set and on its changed copies."""
+    from ..evaluation.bleu import score_translations
+    from ..evaluation.robustness import SEED, perturbed_test_sets, score_robustness
+    from ..translation.translator import Translator
+
+    scoring = {**scoring, "split_compounds": options.split_compounds}
+    test_sets = perturbed_test_sets(sources, references)
+    systems = []
+    for name in options.systems:
+        # `del translator` frees each model before the next model is loaded, to save memory.
+        translator = Translator.from_pretrained(name, options.device, **options.precision)
+        settings = options.translation_settings()
+        scores = score_robustness(translator, name, test_sets, scoring, settings)
+        systems.append({"system": name, "scores": scores})
+        del translator
+    # All scores have the same signatures, so take the signatures from any score.
+    any_scores = score_translations(references, references, **scoring)
+    signatures = {name: any_scores[name] for name in ("bleu_signature", "chrf_signature")}
+    return {"sentences": len(sources), "seed": SEED, **signatures, "systems": systems}
 
 
 def _score_one(
