@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -92,6 +92,10 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     """also translate the test set in upper case, in title case, with typos, without final punctuation, with
     wrong spaces and with placeholders; prints BLEU and chrF of MODEL and of the systems of `--compare` for each
     change"""
+    calibration: Literal["fit", "check"] | None = None
+    """fit writes calibration.json and calibration.png into the checkpoint folder, from a validation set; check
+    measures an existing calibration on another test set; both print the expected and the found share of good
+    translations (chrF of 60 or more)"""
     output: str | None = None
     """a new file for the translations or trees that the model writes"""
     as_json: bool = on_command_line(False, option="json")
@@ -125,6 +129,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
         else:
             self._check_systems()
             self._check_robustness()
+            self._check_calibration()
             self._check_outputs()
         return self
 
@@ -209,6 +214,22 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
                     f"`--robustness` needs models, because the changed sources must be translated, but {name} is "
                     "a file of translations; name the model."
                 )
+
+    def _check_calibration(self) -> None:
+        if self.calibration is None:
+            return
+        for name in ("compare", "robustness", *_NOT_WITH_ROBUSTNESS):
+            if name in self.model_fields_set:
+                raise ValueError(f"`--{name}` must come without `--calibration`; leave one of them out.")
+        if _is_file(self.systems[0]):
+            raise ValueError(
+                f"`--calibration` needs a model, but {self.systems[0]} is a file of translations; name the model."
+            )
+        if self.calibration == "fit" and not Path(self.systems[0]).is_dir():
+            raise ValueError(
+                f"`--calibration fit` writes into the folder of the checkpoint, but {self.systems[0]} is not a "
+                "folder; download the checkpoint, and name its folder."
+            )
 
     def _check_outputs(self) -> None:
         systems = self.systems
@@ -351,11 +372,16 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
         if options.picture:
             picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
         failure: CometError | None = None
-        if options.robustness:
+        if options.calibration is not None:
+            from ..evaluation.calibration import reliability_as_text
+
+            scores = _calibration(options, sources, references)
+            as_text: AsText = reliability_as_text
+        elif options.robustness:
             from ..evaluation.robustness import robustness_as_text
 
             scores = _robustness(options, sources, references, scoring)
-            as_text: AsText = robustness_as_text
+            as_text = robustness_as_text
         elif options.compare:
             scores, failure = _compare(options, sources, references, finished, scoring)
             as_text = comparison_as_text
@@ -414,6 +440,45 @@ def _compare(
     if comet is not None:
         scores["comet_model"] = options.comet
     return scores, failure
+
+
+def _calibration(options: EvaluateOptions, sources: list[str], references: list[str]) -> dict[str, Any]:
+    """Fit or check the calibration of a checkpoint, and return the reliability curve. A fitted calibration is
+    written into the folder of the checkpoint.
+    """
+    from ..checkpoint.files import CALIBRATION_FILE, write_whole
+    from ..evaluation.calibration import (
+        FEWEST_SENTENCES,
+        fit_calibration,
+        reliability,
+        reliability_picture,
+        scored_translations,
+    )
+    from ..translation.translator import Translator
+
+    if options.calibration == "fit" and len(sources) < FEWEST_SENTENCES:
+        raise ValueError(
+            f"`--calibration fit` needs at least {FEWEST_SENTENCES} sentences, but `--source` has "
+            f"{len(sources)}; give a larger validation set."
+        )
+    translator = Translator.from_pretrained(options.model_name, options.device, **options.precision)
+    calibration: Any = translator.calibration
+    if options.calibration == "check" and calibration is None:
+        raise ValueError(
+            f"`--calibration check` needs the {CALIBRATION_FILE} of the checkpoint, but '{options.model_name}' has "
+            "none; write the file with `--calibration fit`."
+        )
+    settings = options.translation_settings()
+    translations, good = scored_translations(translator, sources, references, settings)
+    if options.calibration == "check":
+        return reliability(calibration, translations, good)
+    calibration = fit_calibration(translations, good)
+    results = reliability(calibration, translations, good)
+    path = Path(options.model_name) / CALIBRATION_FILE
+    picture = path.with_suffix(".png")
+    picture.write_bytes(reliability_picture(results))
+    write_whole(path, json.dumps({"weights": calibration.weights, **results}, indent=2) + "\n")
+    return {**results, "written": str(path)}
 
 
 def _robustness(

@@ -297,6 +297,13 @@ class TranslationOptions:
         False,
         "translate a text again, without repetition, if its translation repeats itself in a loop (false)",
     )
+    min_confidence: float | None = option(
+        None,
+        "write an empty translation (or the `error`, in JSON) instead of a translation whose calibrated confidence "
+        "is below this probability; needs the calibration.json of `vaswani evaluate --calibration fit`",
+        least=0,
+        most=1,
+    )
     on_error: str = option(
         "fail",
         "skip: report a bad line, write an empty translation (or the `error`, in JSON) and continue; exit code 1 if "
@@ -345,7 +352,7 @@ class TranslationOptions:
     @property
     def is_scored(self) -> bool:
         """True if translations contain scores."""
-        return self.return_scores or self.return_alignments
+        return self.return_scores or self.return_alignments or self.min_confidence is not None
 
 
 @dataclass(frozen=True)
