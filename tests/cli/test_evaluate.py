@@ -13,7 +13,9 @@ from factories import tiny_tokenizer, write_recipe
 import vaswani_hf.evaluation.comparison as comparison
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
 from vaswani_hf.cli import main
+from vaswani_hf.data.perturbations import PERTURBATIONS
 from vaswani_hf.evaluation.bleu import SHORT_TEXTS_NOTE, SPLIT_COMPOUNDS_NOTE, score_translations
+from vaswani_hf.evaluation.robustness import perturbed_test_sets
 from vaswani_hf.translation.translator import Translator
 
 SOURCES = [f"one two {word}" for word in ("three", "four", "five")] * 4
@@ -116,6 +118,43 @@ def test_checkpoints_and_files_are_compared_with_the_same_options(evaluate, chec
         assert direct["chrf"] > 0
     assert rows[first]["chrf"] != rows[second]["chrf"]
     assert (folder / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_robustness_of_two_systems_is_a_table_or_json(evaluate, checkpoints):
+    words = ["--compare", *checkpoints, "--robustness", "--max_new_tokens=6", "--num_beams=1", "--lowercase"]
+    code, out, _ = evaluate(*words, "--json")
+    assert code == 0
+    results = json.loads(out)
+    assert "case:lc" in results["bleu_signature"]
+    assert [row["system"] for row in results["systems"]] == checkpoints
+    translator = Translator.from_pretrained(checkpoints[1], "cpu")
+    test_sets = perturbed_test_sets(SOURCES, REFERENCES)
+    assert list(test_sets) == ["clean", *PERTURBATIONS]
+    for name, (sources, references) in test_sets.items():
+        found = results["systems"][1]["scores"][name]
+        translations = list(translator.translate(sources, max_new_tokens=6, num_beams=1))
+        expected = score_translations(translations, references, lowercase=True)
+        assert found["bleu"] == pytest.approx(expected["bleu"])
+        assert found["chrf"] == pytest.approx(expected["chrf"])
+    assert test_sets["upper_case"] == (
+        [line.upper() for line in SOURCES],
+        [line.upper() for line in REFERENCES],
+    )
+    of_system = results["systems"][0]["scores"]
+    assert (of_system["clean"]["changed_sentences"], of_system["placeholders"]["changed_sentences"]) == (
+        0,
+        12,
+    )
+    # The tiny model is not trained and copies no placeholder.
+    assert of_system["placeholders"]["placeholders_kept"] == 0
+    code, table, _ = evaluate(*words)
+    assert code == 0
+    rows = [line.split() for line in table.split("\n")]
+    assert [row[0] for row in rows[2:9]] == list(test_sets)
+    assert rows[2][1:] == [
+        "0",
+        *(f"{of['scores']['clean'][key]:.2f}" for of in results["systems"] for key in ("bleu", "chrf")),
+    ]
 
 
 def test_a_file_of_translations_is_scored_alone(evaluate):
@@ -241,6 +280,8 @@ BAD_INPUT = {
     "a --compare b --picture new.pdf": "`--picture` must end in .png, but is new.pdf.",
     "a --compare b --picture old.png": "`--picture` must be a new file, but old.png exists; give another name.",
     "a --compare b --picture no/new.png": "`--picture` must be in an existing folder, but is no/new.png.",
+    "a --robustness": "`--robustness` needs models, because the changed sources must be translated, but a is a file of",
+    "no/model --robustness --output new": "`--output` must come without `--robustness`; leave one of them out.",
     "a --compare 1 2 3 4 5 6 7 8 --picture new.png": "`--picture` shows at most 8 systems, but there are 9; compare",
 }
 

@@ -211,7 +211,7 @@ def prepared():
 def dropout_collator(tokenizer, rates, *, seed: int = 1) -> PairCollator:
     source_rate, target_rate = rates
     dropouts = (BpeDropout(tokenizer, source_rate), BpeDropout(tokenizer, target_rate))
-    return PairCollator(tokenizer.pad_token_id, bpe_dropout=dropouts, seed=seed)
+    return PairCollator(tokenizer.pad_token_id, encoders=dropouts, seed=seed)
 
 
 def ids_of(batch: dict[str, torch.Tensor], row: int) -> tuple[list[int], list[int]]:

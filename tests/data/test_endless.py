@@ -298,7 +298,7 @@ def test_dropout_follows_the_epoch_of_each_pair():
     raw = Dataset.from_dict(dict(zip(("source", "target"), sides, strict=True)))
     pairs, _ = prepare_pairs(raw, tokenizer, tokenizer, max_length=50, max_length_ratio=None, keep_text=True)
     dropout = (BpeDropout(tokenizer, 0.3), BpeDropout(tokenizer, 0.3))
-    collator = PairCollator(tokenizer.pad_token_id, bpe_dropout=dropout, seed=1)
+    collator = PairCollator(tokenizer.pad_token_id, encoders=dropout, seed=1)
 
     def lists(batches):
         return [{name: tensor.tolist() for name, tensor in batch.items()} for batch in batches]

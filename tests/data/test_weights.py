@@ -159,7 +159,7 @@ def test_the_division_into_corpora_is_part_of_the_digest(load, tmp_path):
 def test_a_pair_that_is_seen_again_in_an_epoch_has_other_splits(load):
     corpus = load(dropout=0.6)
     dropout = BpeDropout(corpus.source_tokenizer, 0.6)
-    collator = PairCollator(1, bpe_dropout=(dropout, dropout), seed=1, max_length=40)
+    collator = PairCollator(1, encoders=(dropout, dropout), seed=1, max_length=40)
     pairs, weighted = EpochPairs(corpus.train), corpus.weighted
     # The last three places of an epoch hold three copies of one pair, because the last corpus has the weight
     # 3.

@@ -269,6 +269,9 @@ TWO --validation_source=a | `data.validation_source` and `data.validation_target
 --both_directions=true --vocab_size=260 | `tokenizer.vocab_size` must be at least 261 ... 260
 --train_weights=1,{2 | `--train_weights` ... YAML ... '{2'
 --train_weights=1,2 | `data.train_weights: [1, 2]` needs files
+--augment={"typo":0.1} | `data.augment.typo` is not a key ... nearest key is `data.augment.typos`
+--augment={"typos":1.5} | `data.augment.typos` must be 1 or less, but is 1.5
+--augment=0.1 | `data.augment` must be a mapping of keys to values, but is 0.1
 TWO --train_weights=1,2,3 | `data.train_weights` must have a number for each entry of `data.train_pairs` ... 2 ... [1, 2, 3]
 TWO --train_weights=0,-1 | `data.train_weights[1]` must be 0 or more, but is -1
 TWO --train_weights=1,1001 | `data.train_weights[1]` must be 1000 or less

@@ -13,6 +13,8 @@ from vaswani_hf.checkpoint.files import checkpoints_in
 from vaswani_hf.training.averaging import average_checkpoints
 from vaswani_hf.translation.translator import Translator
 
+AUGMENT = '--augment={"typos":0.5,"placeholders":0.3}'
+
 
 def test_a_run_leaves_a_checkpoint_that_anyone_loads_and_says_what_happened(finished):
     model = AutoModelForSeq2SeqLM.from_pretrained(finished)
@@ -58,7 +60,9 @@ def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(run, fin
     assert not same(weights(finished / "checkpoint-4"), weights(other))
 
 
-@pytest.mark.parametrize("extra", ["", "--bpe_dropout=0.2", "--streaming=true"])
+@pytest.mark.parametrize(
+    "extra", ["", f"--bpe_dropout=0.2 {AUGMENT}", "--streaming=true", f"--streaming=true {AUGMENT}"]
+)
 def test_a_resumed_run_ends_with_exactly_the_weights_of_an_uninterrupted_one(run, whole, extra):
     expected = whole(extra)
     # 3 steps of 2 batches: in the middle of an epoch, and between the checkpoints of the whole run.

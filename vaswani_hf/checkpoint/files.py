@@ -35,9 +35,11 @@ CARD_FILE = "README.md"
 RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
 CURVE_FILE = "training_curve.png"
-RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE)
 # The file that `vaswani certify` writes into a checkpoint.
 CERTIFICATE_FILE = "certificate.json"
+# The reliability curve of the model, and the weights that convert token probabilities to a confidence.
+CALIBRATION_FILE = "calibration.json"
+RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE, CALIBRATION_FILE)
 METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 TREES_FILE = "test_trees.txt"

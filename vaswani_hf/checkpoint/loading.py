@@ -17,6 +17,7 @@ from ..model.language_models_vaswani import VaswaniForCausalLM, VaswaniForMasked
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .files import (
     ADAPTER_FILE,
+    CALIBRATION_FILE,
     CHECKPOINT_FILES,
     CONFIG_FILE,
     GENERATION_FILE,
@@ -62,7 +63,7 @@ def checkpoint_folder(
     *,
     option: str = "model",
     revision: str | None = None,
-    files: Iterable[str] = (*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE),
+    files: Iterable[str] = (*CHECKPOINT_FILES, ADAPTER_FILE, RECIPE_FILE, CALIBRATION_FILE),
     **hub_kwargs: Any,
 ) -> Path:
     """Return the folder of a checkpoint. If `name` is user/name or user/name@revision, download the

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -42,6 +42,8 @@ _WITH_TREES = (
 )
 # The options that have no effect if a file of translations or trees is scored, because no model runs.
 _OF_MODELS = ("dtype", "quantization", *SEARCH[1:], "repetition_guard", "device")
+# The options that cannot be given with `--robustness`.
+_NOT_WITH_ROBUSTNESS = ("output", "picture", "comet")
 # The options whose default values come from the section `evaluation` of the checkpoint's recipe.
 _SCORING = ("tokenize", "lowercase")
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
@@ -86,6 +88,14 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     comet: str | None = on_command_line(None, metavar="MODEL")
     """also compute COMET with the command comet-score; the value is the COMET model, such as
     Unbabel/wmt22-comet-da"""
+    robustness: bool = False
+    """also translate the test set in upper case, in title case, with typos, without final punctuation, with
+    wrong spaces and with placeholders; prints BLEU and chrF of MODEL and of the systems of `--compare` for each
+    change"""
+    calibration: Literal["fit", "check"] | None = None
+    """fit writes calibration.json and calibration.png into the checkpoint folder, from a validation set; check
+    measures an existing calibration on another test set; both print the expected and the found share of good
+    translations (chrF of 60 or more)"""
     output: str | None = None
     """a new file for the translations or trees that the model writes"""
     as_json: bool = on_command_line(False, option="json")
@@ -118,6 +128,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             self._check_trees(self.trees)
         else:
             self._check_systems()
+            self._check_robustness()
+            self._check_calibration()
             self._check_outputs()
         return self
 
@@ -188,6 +200,35 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             raise ValueError(
                 f"`--{unused[0]}` is for a model, but only files of translations are given "
                 f"({', '.join(systems)}); leave `--{unused[0]}` out."
+            )
+
+    def _check_robustness(self) -> None:
+        if not self.robustness:
+            return
+        for name in _NOT_WITH_ROBUSTNESS:
+            if name in self.model_fields_set:
+                raise ValueError(f"`--{name}` must come without `--robustness`; leave one of them out.")
+        for name in self.systems:
+            if _is_file(name):
+                raise ValueError(
+                    f"`--robustness` needs models, because the changed sources must be translated, but {name} is "
+                    "a file of translations; name the model."
+                )
+
+    def _check_calibration(self) -> None:
+        if self.calibration is None:
+            return
+        for name in ("compare", "robustness", *_NOT_WITH_ROBUSTNESS):
+            if name in self.model_fields_set:
+                raise ValueError(f"`--{name}` must come without `--calibration`; leave one of them out.")
+        if _is_file(self.systems[0]):
+            raise ValueError(
+                f"`--calibration` needs a model, but {self.systems[0]} is a file of translations; name the model."
+            )
+        if self.calibration == "fit" and not Path(self.systems[0]).is_dir():
+            raise ValueError(
+                f"`--calibration fit` writes into the folder of the checkpoint, but {self.systems[0]} is not a "
+                "folder; download the checkpoint, and name its folder."
             )
 
     def _check_outputs(self) -> None:
@@ -331,9 +372,19 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
         if options.picture:
             picture = files.enter_context(output_file(options.picture, _REMEDY, "--picture"))
         failure: CometError | None = None
-        if options.compare:
+        if options.calibration is not None:
+            from ..evaluation.calibration import reliability_as_text
+
+            scores = _calibration(options, sources, references)
+            as_text: AsText = reliability_as_text
+        elif options.robustness:
+            from ..evaluation.robustness import robustness_as_text
+
+            scores = _robustness(options, sources, references, scoring)
+            as_text = robustness_as_text
+        elif options.compare:
             scores, failure = _compare(options, sources, references, finished, scoring)
-            as_text: AsText = comparison_as_text
+            as_text = comparison_as_text
         else:
             record = records.get(options.systems[0])
             scores, translations, as_text = _score_one(
@@ -389,6 +440,69 @@ def _compare(
     if comet is not None:
         scores["comet_model"] = options.comet
     return scores, failure
+
+
+def _calibration(options: EvaluateOptions, sources: list[str], references: list[str]) -> dict[str, Any]:
+    """Fit or check the calibration of a checkpoint, and return the reliability curve. A fitted calibration is
+    written into the folder of the checkpoint.
+    """
+    from ..checkpoint.files import CALIBRATION_FILE, write_whole
+    from ..evaluation.calibration import (
+        FEWEST_SENTENCES,
+        fit_calibration,
+        reliability,
+        reliability_picture,
+        scored_translations,
+    )
+    from ..translation.translator import Translator
+
+    if options.calibration == "fit" and len(sources) < FEWEST_SENTENCES:
+        raise ValueError(
+            f"`--calibration fit` needs at least {FEWEST_SENTENCES} sentences, but `--source` has "
+            f"{len(sources)}; give a larger validation set."
+        )
+    translator = Translator.from_pretrained(options.model_name, options.device, **options.precision)
+    calibration: Any = translator.calibration
+    if options.calibration == "check" and calibration is None:
+        raise ValueError(
+            f"`--calibration check` needs the {CALIBRATION_FILE} of the checkpoint, but '{options.model_name}' has "
+            "none; write the file with `--calibration fit`."
+        )
+    settings = options.translation_settings()
+    translations, good = scored_translations(translator, sources, references, settings)
+    if options.calibration == "check":
+        return reliability(calibration, translations, good)
+    calibration = fit_calibration(translations, good)
+    results = reliability(calibration, translations, good)
+    path = Path(options.model_name) / CALIBRATION_FILE
+    picture = path.with_suffix(".png")
+    picture.write_bytes(reliability_picture(results))
+    write_whole(path, json.dumps({"weights": calibration.weights, **results}, indent=2) + "\n")
+    return {**results, "written": str(path)}
+
+
+def _robustness(
+    options: EvaluateOptions, sources: list[str], references: list[str], scoring: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the scores of all systems on the test set and on its changed copies."""
+    from ..evaluation.bleu import score_translations
+    from ..evaluation.robustness import SEED, perturbed_test_sets, score_robustness
+    from ..translation.translator import Translator
+
+    scoring = {**scoring, "split_compounds": options.split_compounds}
+    test_sets = perturbed_test_sets(sources, references)
+    systems = []
+    for name in options.systems:
+        # `del translator` frees each model before the next model is loaded, to save memory.
+        translator = Translator.from_pretrained(name, options.device, **options.precision)
+        settings = options.translation_settings()
+        scores = score_robustness(translator, name, test_sets, scoring, settings)
+        systems.append({"system": name, "scores": scores})
+        del translator
+    # All scores have the same signatures, so take the signatures from any score.
+    any_scores = score_translations(references, references, **scoring)
+    signatures = {name: any_scores[name] for name in ("bleu_signature", "chrf_signature")}
+    return {"sentences": len(sources), "seed": SEED, **signatures, "systems": systems}
 
 
 def _score_one(

@@ -21,17 +21,18 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch.utils.data
 from datasets import Dataset
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from ..model.loss_vaswani import IGNORED_LABEL
-from .bpe_dropout import BpeDropout
 from .columns import CORPUS_COLUMN, Column, kept_rows
 from .memory import mapped_files
+from .text_encoder import serialize_tokenizer, text_encoder
 
 # 1. Cut the pairs into batches
 
@@ -335,38 +336,59 @@ class EpochPairs(PairRows):
         return pairs
 
 
+class SentenceEncoder(Protocol):
+    """Encodes a sentence into token ids [L], with `</s>` at the end. The ids may depend on random numbers."""
+
+    def encode(self, text: str, rng: Random) -> list[int]:
+        """Return the token ids of a sentence."""
+        ...
+
+
+class TokenizerEncoder:
+    """Encodes a sentence into the token ids of a tokenizer, without random numbers."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast):
+        self._tokenizer = serialize_tokenizer(tokenizer)
+
+    def encode(self, text: str, rng: Random) -> list[int]:
+        """Return the token ids of a sentence."""
+        return text_encoder(self._tokenizer)([text.strip()])[0].as_py()
+
+
 class PairCollator:
     """Pads the pairs of a batch into tensors.
 
-    With BPE-dropout, the collator encodes the text of each pair again in each epoch. The random generator is
-    seeded with `seed` and with the epoch, the index and the copy of the pair. Therefore the encoding of the
-    pair does not depend on an interruption or on the number of data workers. BPE-dropout increases the number
-    of tokens, but the budgets count the tokens without BPE-dropout.
+    With encoders, the collator encodes the text of each pair again in each epoch, for BPE-dropout or for
+    augmentation. The random generator is seeded with `seed` and with the epoch, the index and the copy of the
+    pair. Therefore the encoding of the pair does not depend on an interruption or on the number of data
+    workers. The new encoding may have more tokens, but the budgets count the tokens of the unchanged pair.
     """
 
     def __init__(
         self,
         pad_token_id: int,
         *,
-        bpe_dropout: tuple[BpeDropout, BpeDropout] | None = None,
+        encoders: tuple[SentenceEncoder, SentenceEncoder] | None = None,
+        augment: Callable[[str, str, Random], tuple[str, str]] | None = None,
         seed: int = 0,
         max_length: int | None = None,
     ):
-        """`pad_token_id` pads `input_ids`. `bpe_dropout` is a tuple: the `BpeDropout` of the source and the
-        `BpeDropout` of the target.
+        """`pad_token_id` pads `input_ids`. `encoders` is a tuple: the encoder of the source and the encoder
+        of the target. `augment` changes the text of a pair before the encoding, and needs `encoders`.
 
-        If BPE-dropout would make a pair longer than `max_length` tokens, the pair keeps its encoding without
-        BPE-dropout.
+        If the new encoding of a pair is longer than `max_length` tokens, the pair keeps the token ids of the
+        corpus.
         """
         self._pad_token_id = pad_token_id
-        self._bpe_dropout = bpe_dropout
+        self._encoders = encoders
+        self._augment = augment
         self._seed = seed
         self._max_length = max_length
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Pad B encoded pairs into the tensors `input_ids`, `attention_mask` and `labels` (-100 for padding).
 
-        BPE-dropout needs the text, the `index` and the `epoch` of each pair.
+        Encoders need the text, the `index` and the `epoch` of each pair.
         """
         encoded = [self._encode(example) for example in examples]
         input_ids, attention_mask = _pad([source for source, _ in encoded], self._pad_token_id)  # [B, S]
@@ -374,15 +396,18 @@ class PairCollator:
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
     def _encode(self, example: dict[str, Any]) -> tuple[Sequence[int], Sequence[int]]:
-        if self._bpe_dropout is None:
+        if self._encoders is None:
             return example["input_ids"], example["labels"]
         copy = f" {example['copy']}" if example.get("copy") else ""
         # Read the epoch from the pair, because a `DataLoader` that reads ahead may already be in the next
         # epoch.
         rng = Random(f"{self._seed} {example['epoch']} {example['index']}{copy}")
-        source_dropout, target_dropout = self._bpe_dropout
-        source_ids = source_dropout.encode(example["source"], rng)
-        target_ids = target_dropout.encode(example["target"], rng)
+        source, target = example["source"], example["target"]
+        if self._augment is not None:
+            source, target = self._augment(source, target, rng)
+        source_encoder, target_encoder = self._encoders
+        source_ids = source_encoder.encode(source, rng)
+        target_ids = target_encoder.encode(target, rng)
         if self._max_length is not None and max(len(source_ids), len(target_ids)) > self._max_length:
             return example["input_ids"], example["labels"]
         return source_ids, target_ids

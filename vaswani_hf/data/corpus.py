@@ -478,8 +478,8 @@ class Corpus:
     source_tokenizer: PreTrainedTokenizerFast
     # If the vocabulary is shared, `target_tokenizer` is the same object as `source_tokenizer`.
     target_tokenizer: PreTrainedTokenizerFast
-    # The collators pad batches. If BPE-dropout is on, `train_collator` also applies BPE-dropout. In masked
-    # language modelling both collators also choose the masked tokens.
+    # The collators pad batches. `train_collator` also applies BPE-dropout and augmentation, if they are on. In
+    # masked language modelling both collators also choose the masked tokens.
     train_collator: PairCollator
     validation_collator: PairCollator
     # The largest allowed length of training and validation sentences (tokens).
@@ -493,8 +493,8 @@ class Corpus:
     # Drop a training pair if one side has more than `max_length_ratio` times as many tokens as the other
     # side.
     max_length_ratio: float | None = None
-    # If true, keep the text of the training pairs. BPE-dropout needs the text, because BPE-dropout encodes
-    # the text again in each epoch.
+    # If true, keep the text of the training pairs. BPE-dropout and augmentation need the text, because each
+    # epoch encodes the text again.
     keep_text: bool = False
     # If true, the training split also contains each pair with source and target exchanged.
     both_directions: bool = False

@@ -169,14 +169,19 @@ def _end_of_link(content: str, position: int, parser: Any) -> int:
     if following != "(":
         return label_end + 1
     start = label_end + 2
-    start += len(re.match(r"\s*", content[start:])[0])  # type: ignore[index]
+    start += _leading_spaces(content[start:])
     destination = parser.helpers.parseLinkDestination(content, start, len(content))
     end = destination.pos if destination.ok else start
-    end += len(re.match(r"\s*", content[end:])[0])  # type: ignore[index]
+    end += _leading_spaces(content[end:])
     title = parser.helpers.parseLinkTitle(content, end, len(content))
     if title.ok:
         end = title.pos
     return content.find(")", end) + 1
+
+
+def _leading_spaces(text: str) -> int:
+    """Return the number of white space characters at the beginning of a text."""
+    return len(text) - len(text.lstrip())
 
 
 def _structure(parser: Any, content: str) -> list[tuple[str, str]]:

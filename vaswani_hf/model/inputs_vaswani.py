@@ -304,6 +304,13 @@ class TranslationOptions:
         "file with a source term, a tab and a target term in each line; the translation of a text with the source "
         "term must contain the target term; an empty target term means that the source term is copied",
     )
+    min_confidence: float | None = option(
+        None,
+        "write an empty translation (or the `error`, in JSON) instead of a translation whose calibrated confidence "
+        "is below this probability; needs the calibration.json of `vaswani evaluate --calibration fit`",
+        least=0,
+        most=1,
+    )
     on_error: str = option(
         "fail",
         "skip: report a bad line, write an empty translation (or the `error`, in JSON) and continue; exit code 1 if "
@@ -361,7 +368,7 @@ class TranslationOptions:
     @property
     def is_scored(self) -> bool:
         """True if translations contain scores."""
-        return self.return_scores or self.return_alignments
+        return self.return_scores or self.return_alignments or self.min_confidence is not None
 
 
 @dataclass(frozen=True)

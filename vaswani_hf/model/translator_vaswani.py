@@ -182,11 +182,14 @@ class Translation:
             For the entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
+        calibrated_confidence (float): The probability that the translation is good, by the calibration of the
+            checkpoint; None if the checkpoint has no calibration.
         alignment (str): For each word the source word with the highest attention, in Pharaoh format,
             such as "0-0 1-2". Each pair "i-j" aligns source word i with target word j, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
         token_ids (list): The ids of all tokens, including forced tokens and `</s>`.
-        error (str): The reason why the text was skipped. If the text was skipped, `text` is empty.
+        error (str): The reason why the text was skipped, or why the translation is withheld
+            (`min_confidence`). `text` is then empty.
         unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because the
             search found no translation with all phrases. The value is None if the translation contains all
             phrases.
@@ -199,6 +202,7 @@ class Translation:
     tokens: list[str] | None = None
     token_log_probs: list[float] | None = None
     words: list[Word] | None = None
+    calibrated_confidence: float | None = None
     alignment: str | None = None
     alternatives: list["Translation"] | None = None
     token_ids: list[int] | None = None
@@ -263,6 +267,8 @@ class BaseTranslator:
         self.prefix = prefix
         self.task_settings = dict(task_settings or {})
         is_model = isinstance(model, torch.nn.Module)
+        # Returns the probability that a translation with scores is good; None without a calibration.
+        self.calibration: Callable[[Translation], float] | None = None
         self.backend: Backend = self.make_backend(model, ensemble) if is_model else model
 
     def make_backend(self, model: PreTrainedModel, ensemble: Sequence[PreTrainedModel]) -> "Backend":
@@ -370,8 +376,14 @@ class BaseTranslator:
         `join` need complete options.
 
         Raises:
-            ValueError: If the search cannot give `num_return_sequences` translations.
+            ValueError: If the search cannot give `num_return_sequences` translations, or if `min_confidence` is
+                given and the checkpoint has no calibration.
         """
+        if options.min_confidence is not None and self.calibration is None:
+            raise ValueError(
+                "`min_confidence` needs the calibration of the checkpoint, but there is no calibration.json; write "
+                "the file with `vaswani evaluate --calibration fit` on a validation set."
+            )
         completed = replace(options, generate=self._with_defaults(options.generate))
         self._check_number_of_translations(completed.generate)
         return completed
@@ -716,7 +728,23 @@ class BaseTranslator:
         """
         if not of_segments:
             return self._translate_blank_text(request, separators, options)
-        return _joined(of_segments, separators)
+        return self._calibrated(_joined(of_segments, separators), options)
+
+    def _calibrated(self, translations: list[Translation], options: TranslationOptions) -> list[Translation]:
+        """Add the calibrated confidence to the translations of a text. If the confidence of the best
+        translation is below `min_confidence`, return a translation without text.
+        """
+        if self.calibration is None or not options.is_scored:
+            return translations
+        translations = [
+            replace(translation, calibrated_confidence=self.calibration(translation))
+            for translation in translations
+        ]
+        confidence = translations[0].calibrated_confidence or 0.0
+        if options.min_confidence is None or confidence >= options.min_confidence:
+            return translations
+        reason = f"the confidence of the translation, {confidence:.3f}, is below {options.min_confidence}"
+        return [Translation("", calibrated_confidence=confidence, error=reason)]
 
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions

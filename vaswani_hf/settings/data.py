@@ -175,6 +175,23 @@ class DataSettings(Settings):
         return f"{', '.join(names)} and {last}"
 
 
+class Augmentation(Settings):
+    """The rates of `data.augment`. A rate is the share of the training pairs that an epoch changes."""
+
+    upper_case: float = Field(0.0, ge=0, le=1)
+    """Write source and target in upper case."""
+    title_case: float = Field(0.0, ge=0, le=1)
+    """Write the first letter of each word of source and target in upper case."""
+    typos: float = Field(0.0, ge=0, le=1)
+    """Change letters in the source: one typo for each 10 words, and at least one."""
+    final_punctuation: float = Field(0.0, ge=0, le=1)
+    """Remove the punctuation at the end of source and target."""
+    spaces: float = Field(0.0, ge=0, le=1)
+    """Add or remove spaces in the source: one space for each 10 words, and at least one."""
+    placeholders: float = Field(0.0, ge=0, le=1)
+    """Put the same placeholder, such as `{name}`, into source and target."""
+
+
 class CorpusData(DataSettings):
     """The section `data` for data from text files or from the splits of a dataset."""
 

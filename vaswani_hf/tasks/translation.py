@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..checkpoint.files import TRANSLATIONS_FILE, naming_the_folder
 from ..checkpoint.tokenizers import direction_tag, is_tree_tokenizer, load_tokenizers
-from ..data.batching import PairCollator
+from ..data.batching import PairCollator, SentenceEncoder, TokenizerEncoder
 from ..data.bpe_dropout import BpeDropout
 from ..data.corpus import (
     Corpus,
@@ -32,12 +32,13 @@ from ..data.corpus_cache import CACHE_REMEDY
 from ..data.dataset_hub import pin_dataset
 from ..data.lines import refuse_blank
 from ..data.pair_files import distillation_records
+from ..data.perturbations import Augmenter
 from ..data.tokenizer_training import SENTENCE, train_on_sides, with_form, write_tokenizers
 from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, num_digits, number_split
 from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
 from ..evaluation.evaluate import translate_and_measure
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
-from ..settings.data import SPLITS, CorpusData, Files
+from ..settings.data import SPLITS, Augmentation, CorpusData, Files
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
 from ..translation.translator import Translator
 from .base import CardWords, Scores, Task, Tokenizers
@@ -90,6 +91,10 @@ class TranslationData(CorpusData):
     vocabulary. Pairs in the direction of the recipe have no tag; therefore validation, test and exports use
     plain text.
     """
+    augment: Augmentation | None = None
+    """The rates with which each epoch changes training pairs as people write text: `upper_case`,
+    `title_case`, `typos`, `final_punctuation` (removed), `spaces` (added or removed) and `placeholders`. Each
+    rate is a number from 0 to 1, the share of the pairs that are changed. A rate that is not given is 0."""
     max_length_ratio: float | None = Field(None, ge=1)
     """The largest ratio of the token counts of a training pair, longer side to shorter side. Training
     pairs above this ratio are dropped.
@@ -285,24 +290,25 @@ class Translation(Task):
         # 3. Convert the text to token ids.
         for tag in tags:
             texts["train"] = in_both_directions(texts["train"], tag, data.num_proc)
-        rate = tokenizer.bpe_dropout
-        bpe_dropout = None
-        if rate > 0:
-            bpe_dropout = (BpeDropout(source_tokenizer, rate), BpeDropout(target_tokenizer, rate))
+        encoders = _encoders(source_tokenizer, target_tokenizer, tokenizer.bpe_dropout, data.augment)
         pad_token_id = source_tokenizer.pad_token_id
         return Corpus(
             texts=texts,
             source_tokenizer=source_tokenizer,
             target_tokenizer=target_tokenizer,
             train_collator=PairCollator(
-                pad_token_id, bpe_dropout=bpe_dropout, seed=seed, max_length=data.max_length
+                pad_token_id,
+                encoders=encoders,
+                augment=None if data.augment is None else Augmenter(data.augment, tags),
+                seed=seed,
+                max_length=data.max_length,
             ),
             validation_collator=PairCollator(pad_token_id),
             max_length=data.max_length,
             num_proc=data.num_proc,
             seed=seed,
             max_length_ratio=data.max_length_ratio,
-            keep_text=rate > 0,
+            keep_text=encoders is not None,
             both_directions=data.both_directions,
             corpora=_weights_of_corpora(data),
         )
@@ -395,6 +401,22 @@ class Translation(Task):
             scores=_score_lines(test),
             examples="sentence pairs",
         )
+
+
+def _encoders(
+    source: PreTrainedTokenizerFast,
+    target: PreTrainedTokenizerFast,
+    bpe_dropout: float,
+    augment: Augmentation | None,
+) -> tuple[SentenceEncoder, SentenceEncoder] | None:
+    """Return the encoders that encode the text of each pair again in each epoch; None if each epoch has the
+    same token ids.
+    """
+    if bpe_dropout > 0:
+        return BpeDropout(source, bpe_dropout), BpeDropout(target, bpe_dropout)
+    if augment is not None:
+        return TokenizerEncoder(source), TokenizerEncoder(target)
+    return None
 
 
 def _with_credit_for_teachers(data: TranslationData) -> TranslationData:

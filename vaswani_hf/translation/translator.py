@@ -11,6 +11,7 @@ from ..checkpoint.tokenizers import is_tree_tokenizer, load_tokenizers
 from ..model.inputs_vaswani import InvalidInput, Request, TranslationOptions
 from ..model.translator_vaswani import BaseTranslator, check_tokenizers
 from ..processor import has_bfloat16
+from .calibration import load_calibration
 from .ctranslate2_files import VOCABULARIES
 from .precision import checked_dtype, choose_dtype
 from .quantization import check_quantization, quantize
@@ -103,6 +104,7 @@ class Translator(BaseTranslator):
             check_tokenizers(model, *of_model, str(name))
             models.append(model if quantization is None else quantize(model))
         translator = cls(models[0], *tokenizers[0], ensemble=models[1:])
+        translator.calibration = None if ensemble else load_calibration(folders[0])
         translator.is_undecided = dtype == "auto" and has_bfloat16(place)
         return translator
 

@@ -1,0 +1,117 @@
+"""Fits and measures the calibration of a checkpoint: how often a translation with the confidence p is good.
+
+A translation is good if its chrF is at least `GOOD_CHRF`. The calibration error is the expected calibration
+error of Guo et al. 2017 (arXiv 1706.04599, Equation 3) with 10 bins, in percentage points.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from sacrebleu.metrics.chrf import CHRF
+
+from ..model.translator_vaswani import Translation
+from ..translation.calibration import Calibration, features_of
+from ..translation.translator import Translator
+from .evaluate import translate_test_set
+
+GOOD_CHRF = 60
+_NUM_BINS = 10
+# A small test set with only good or only bad translations would give infinite weights without this penalty.
+_WEIGHT_DECAY = 1e-3
+FEWEST_SENTENCES = 100
+
+
+def scored_translations(
+    translator: Translator, sources: list[str], references: Sequence[str], options: Mapping[str, Any]
+) -> tuple[list[Translation], list[bool]]:
+    """Translate a test set, and return the translations and whether each translation is good."""
+    translations: Any = translate_test_set(translator, sources, return_scores=True, **options)
+    chrf = CHRF()
+    good = []
+    for translation, reference in zip(translations, references, strict=True):
+        good.append(chrf.sentence_score(translation.text, [reference.strip()]).score >= GOOD_CHRF)
+    return translations, good
+
+
+def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -> Calibration:
+    """Fit a logistic regression that estimates `good` from the token probabilities."""
+    features = torch.tensor([features_of(translation) for translation in translations], dtype=torch.float64)
+    labels = torch.tensor(good, dtype=torch.float64)
+    weights = torch.zeros(features.size(1), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=500, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        likelihood = torch.nn.functional.binary_cross_entropy_with_logits(features @ weights, labels)
+        value = likelihood + _WEIGHT_DECAY * weights.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return Calibration(weights.tolist())
+
+
+def reliability(calibration: Calibration, translations: Sequence[Translation], good: Sequence[bool]) -> dict:
+    """Return the reliability curve and the calibration error of a calibration on a test set.
+
+    Each point of the curve has the expected and the found share of good translations (0 to 1) in a bin of
+    confidences, and the number of sentences of the bin.
+    """
+    confidences = list(map(calibration, translations))
+    bins: list[list[int]] = [[] for _ in range(_NUM_BINS)]
+    for row, confidence in enumerate(confidences):
+        bins[min(int(confidence * _NUM_BINS), _NUM_BINS - 1)].append(row)
+    curve = []
+    for rows in filter(None, bins):
+        expected = sum(confidences[row] for row in rows) / len(rows)
+        found = sum(good[row] for row in rows) / len(rows)
+        curve.append({"expected": expected, "found": found, "sentences": len(rows)})
+    gaps = [abs(point["expected"] - point["found"]) * point["sentences"] for point in curve]
+    return {
+        "good_chrf": GOOD_CHRF,
+        "sentences": len(good),
+        "good_share": sum(good) / len(good),
+        "calibration_error": 100 * sum(gaps) / len(good),
+        "curve": curve,
+    }
+
+
+def reliability_as_text(results: Mapping[str, Any]) -> str:
+    """Format a reliability curve as a table."""
+    lines = ["expected  found  sentences"]
+    for point in results["curve"]:
+        lines.append(f"{point['expected']:8.2f}  {point['found']:5.2f}  {point['sentences']:9,}")
+    lines.append(
+        f"{100 * results['good_share']:.1f} % of {results['sentences']:,} translations are good (chrF of "
+        f"{GOOD_CHRF} or more); calibration error {results['calibration_error']:.1f} points"
+    )
+    if "written" in results:
+        lines.append(f"written to {results['written']}")
+    return "\n".join(lines)
+
+
+def reliability_picture(results: Mapping[str, Any]) -> bytes:
+    """Draw the reliability curve as PNG. The size of a point shows the number of sentences."""
+    # Import matplotlib here, because the import is slow and only pictures need matplotlib.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5, 4.5), layout="constrained")
+    axes = figure.add_subplot(
+        xlabel="expected share of good translations", ylabel="found share of good translations"
+    )
+    axes.plot([0, 1], [0, 1], color="#999999", linestyle=":")
+    expected = [point["expected"] for point in results["curve"]]
+    found = [point["found"] for point in results["curve"]]
+    axes.plot(expected, found, color="#0072B2")
+    sizes = [400 * point["sentences"] / results["sentences"] + 5 for point in results["curve"]]
+    axes.scatter(expected, found, sizes, color="#0072B2")
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set_title(
+        f"calibration error {results['calibration_error']:.1f} points, {results['sentences']:,} sentences",
+        fontsize=10,
+    )
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
+    return content.getvalue()

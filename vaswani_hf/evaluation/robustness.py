@@ -1,0 +1,107 @@
+"""Scores systems on a test set as people write it: with typos, in upper case, without final punctuation.
+
+The changes are the perturbations of `data.augment` (perturbations.py). Each change is applied to all pairs of
+the test set. The reference changes where the training also changes the target, for example in upper case.
+"""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from ..data.perturbations import PERTURBATIONS, PLACEHOLDER, Perturbation
+from ..translation.translator import Translator
+from .bleu import score_translations
+from .evaluate import translate_test_set
+
+# Use a fixed seed, so that all systems and all runs of the command have the same test sets.
+SEED = 1
+CLEAN = "clean"
+
+
+class TestSet(NamedTuple):
+    """The sources and the references of one perturbation."""
+
+    sources: list[str]
+    references: list[str]
+
+
+def perturbed_test_sets(sources: Sequence[str], references: Sequence[str]) -> dict[str, TestSet]:
+    """Return the unchanged test set as "clean", and one test set for each perturbation."""
+    pairs = [
+        (source.strip(), reference.strip()) for source, reference in zip(sources, references, strict=True)
+    ]
+    test_sets = {CLEAN: _test_set(pairs)}
+    for name, perturb in PERTURBATIONS.items():
+        test_sets[name] = _test_set([_perturbed(perturb, pair, row) for row, pair in enumerate(pairs)])
+    return test_sets
+
+
+def _test_set(pairs: list[tuple[str, str]]) -> TestSet:
+    return TestSet([source for source, _ in pairs], [reference for _, reference in pairs])
+
+
+def _perturbed(perturb: Perturbation, pair: tuple[str, str], row: int) -> tuple[str, str]:
+    # An empty side has nothing to change.
+    return perturb(*pair, Random(f"{SEED} {row}")) if all(pair) else pair
+
+
+def score_robustness(
+    translator: Translator,
+    name: str,
+    test_sets: Mapping[str, TestSet],
+    scoring: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> dict[str, dict[str, Any]]:
+    """Translate all test sets with the system `name`, and return the scores by perturbation.
+
+    `scoring` has arguments of `score_translations`, and `options` has arguments of `Translator.translate`.
+    `placeholders_kept` is the percentage of the sources with a placeholder whose translation has the same
+    placeholder.
+    """
+    results = {}
+    clean = test_sets[CLEAN]
+    for perturbation, test_set in test_sets.items():
+        translations = translate_test_set(translator, test_set.sources, f"{name} ({perturbation})", **options)
+        scores = score_translations(translations, test_set.references, **scoring)
+        row: dict[str, Any] = {
+            "bleu": scores["bleu"],
+            "chrf": scores["chrf"],
+            "changed_sentences": sum(map(str.__ne__, test_set.sources, clean.sources)),
+        }
+        if perturbation == "placeholders":
+            row["placeholders_kept"] = _share_of_kept_placeholders(test_set, clean, translations)
+        results[perturbation] = row
+    return results
+
+
+def _share_of_kept_placeholders(test_set: TestSet, clean: TestSet, translations: list[str]) -> float:
+    kept = []
+    for source, original, translation in zip(test_set.sources, clean.sources, translations, strict=True):
+        if source != original:
+            kept.append(all(placeholder in translation for placeholder in PLACEHOLDER.findall(source)))
+    return 100 * sum(kept) / max(1, len(kept))
+
+
+def robustness_as_text(results: Mapping[str, Any]) -> str:
+    """Format the results as one table: a line for each perturbation, BLEU and chrF for each system."""
+    systems = results["systems"]
+    width = max(map(len, PERTURBATIONS))
+    names = [row["system"] for row in systems]
+    columns = [max(13, len(name)) for name in names]
+    titles = [f"{name:>{column}}" for name, column in zip(names, columns, strict=True)]
+    heads = [f"{'BLEU   chrF':>{column}}" for column in columns]
+    lines = [" ".join([" " * width, "changed", *titles]), " ".join([" " * width, " " * 7, *heads])]
+    for perturbation in systems[0]["scores"]:
+        changed = systems[0]["scores"][perturbation]["changed_sentences"]
+        cells = []
+        for system, column in zip(systems, columns, strict=True):
+            scores = system["scores"][perturbation]
+            cells.append(f"{scores['bleu']:{column - 7}.2f} {scores['chrf']:6.2f}")
+        lines.append(" ".join([f"{perturbation:{width}}", f"{changed:7,}", *cells]))
+    for system in systems:
+        kept = system["scores"]["placeholders"]["placeholders_kept"]
+        lines.append(f"{system['system']} keeps the placeholder in {kept:.1f} % of the sentences")
+    lines += [results["bleu_signature"], results["chrf_signature"]]
+    if "recipe_note" in results:
+        lines.append(results["recipe_note"])
+    return "\n".join(lines)

@@ -1,0 +1,55 @@
+"""The calibration of a checkpoint: the probability that a translation is good, from its token probabilities.
+
+`vaswani evaluate --calibration fit` writes calibration.json. The option `min_confidence` reads the file.
+"""
+
+import json
+import math
+import operator
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint.files import CALIBRATION_FILE
+from ..model.translator_vaswani import Translation
+
+
+def features_of(translation: Translation) -> list[float]:
+    """Return the inputs of the calibration: 1, the mean and the lowest log-probability of a token (nats), and
+    the logarithm of the number of tokens.
+    """
+    log_probs = translation.token_log_probs or [0.0]  # [T]
+    return [1.0, math.fsum(log_probs) / len(log_probs), min(log_probs), math.log(len(log_probs))]
+
+
+class Calibration:
+    """Estimates the probability that a translation is good, by logistic regression on `features_of`."""
+
+    def __init__(self, weights: list[float]):
+        """`weights` has one number for each feature."""
+        self.weights = weights
+
+    def __call__(self, translation: Translation) -> float:
+        """Return the probability, from 0 to 1, that a translation is good."""
+        if not translation.token_log_probs:
+            # The empty translation of a blank text is correct.
+            return 1.0
+        products = map(operator.mul, self.weights, features_of(translation))
+        logit = math.fsum(products)
+        # Limit the logit, because `math.exp` fails for large numbers.
+        return 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
+
+
+def load_calibration(folder: Path) -> Calibration | None:
+    """Load the calibration of a checkpoint. Return None if the checkpoint has no calibration.json."""
+    path = folder / CALIBRATION_FILE
+    if not path.is_file():
+        return None
+    try:
+        weights: Any = json.loads(path.read_text(encoding="utf-8"))["weights"]
+        calibration = Calibration([float(weight) for weight in weights])
+        calibration(Translation("", token_log_probs=[0.0]))
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(
+            f"'{path}' is damaged; write it again with `vaswani evaluate --calibration fit`, or delete it."
+        ) from None
+    return calibration
