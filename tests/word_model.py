@@ -11,9 +11,8 @@ WORDS = dict(
 )
 
 
-def random_sentences(num_sentences: int, seed: int = 0) -> tuple[list[str], list[str]]:
+def random_sentences(num_sentences: int, rng: random.Random) -> tuple[list[str], list[str]]:
     """Sentences of one to seven words, and their translations."""
-    rng = random.Random(seed)
     sentences = [rng.choices(list(WORDS), k=rng.randint(1, 7)) for _ in range(num_sentences)]
     targets = [" ".join(WORDS[word] for word in words) for words in sentences]
     return [" ".join(words) for words in sentences], targets
@@ -24,8 +23,9 @@ def trained_on_words(config, tokenizer, steps: int = 60) -> VaswaniForSeq2SeqLM:
     torch.manual_seed(0)
     model = VaswaniForSeq2SeqLM(config).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
-    for step in range(steps):
-        sources, targets = random_sentences(32, seed=step)
+    rng = random.Random(0)
+    for _ in range(steps):
+        sources, targets = random_sentences(32, rng)
         inputs = tokenizer(sources, return_tensors="pt", padding=True)
         labels = tokenizer(targets, return_tensors="pt", padding=True)["input_ids"]
         model(**inputs, labels=labels).loss.backward()

@@ -1,6 +1,7 @@
 """`vaswani certify`: one row per engine, with the limits of float32 and int8, and the certificate in the card."""
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from vaswani_hf.convert.export import FORMATS
 from vaswani_hf.convert.marian import MARIAN, MarianEngine
 from vaswani_hf.publish.model_card import model_card
 
-SOURCES, REFERENCES = random_sentences(12, seed=1000)
+SOURCES, REFERENCES = random_sentences(12, random.Random(1000))
 
 
 @pytest.fixture(scope="module")

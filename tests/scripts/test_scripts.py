@@ -21,6 +21,10 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 # The command line of each script, and regular expressions that its output must contain. {checkpoint}, {source}, {target} and
 # {out} are paths.
 RUNS = {
+    "alignment.py": (
+        "{checkpoint}",
+        [r"20 sentence pairs, \d+ German words: \d+\.\d % wrong", r"tags: \d+\.\d % exact"],
+    ),
     "bf16.py": ("--threads 1 --rounds 1 --shapes d32_v500_b512", [r"float32 takes \d+\.\d\d \("]),
     "corpus.py": (
         "{out} --pairs 300 --num_proc 1",

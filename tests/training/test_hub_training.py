@@ -211,7 +211,7 @@ def test_a_pipeline_with_other_weights_has_no_claim_to_the_scores(hub, repo_id, 
     translator.push_to_hub(repo_id)
     files = hub.repository(repo_id).files()
     assert by_folder(files) == {"": PUBLISHED - {"training_curve.png"}}
-    assert b"The weights differ from the weights of the run described below" in files["README.md"]
+    assert b"The weights in this repository differ from the weights of the run" in files["README.md"]
     assert b"BLEU" not in files["README.md"]
 
 

@@ -83,8 +83,6 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
     from ..serving.app import Service, make_app
     from ..serving.directions import load_directions
 
-    # The translator logs parts of texts, such as missing phrases.
-    logging.getLogger("vaswani_hf.model").setLevel(logging.ERROR)
     directions = load_directions(
         options.models, options.languages, lambda name: options.translator_loader(name, ())()
     )
@@ -112,6 +110,8 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
     # done its work.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # The translator logs parts of texts, such as missing phrases.
+    logging.getLogger("vaswani_hf.model").setLevel(logging.ERROR)
     server.run(sockets=[listening])
     print("vaswani: the service has ended", file=sys.stderr)
 

@@ -726,9 +726,11 @@ class BaseTranslator:
         """Step 7: return the translations of a text, best first. `of_segments` has the translations of the N
         segments of the text, and `separators` the N + 1 separators that `layouts` returned.
         """
-        if not of_segments:
-            return self._translate_blank_text(request, separators, options)
-        return self._calibrated(_joined(of_segments, separators), options)
+        if of_segments:
+            translations = _joined(of_segments, separators)
+        else:
+            translations = self._translate_blank_text(request, separators, options)
+        return self._calibrated(translations, options)
 
     def _calibrated(self, translations: list[Translation], options: TranslationOptions) -> list[Translation]:
         """Add the calibrated confidence to the translations of a text. If the confidence of the best
