@@ -182,8 +182,6 @@ class Translation:
             For the entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
-        calibrated_confidence (float): The probability that the translation is good, by the calibration of the
-            checkpoint; None if the checkpoint has no calibration.
         alignment (str): For each word the source word with the highest attention, in Pharaoh format,
             such as "0-0 1-2". Each pair "i-j" aligns source word i with target word j, counted from 0.
         alternatives (list): The other translations of the same text, each a `Translation`.
@@ -193,6 +191,8 @@ class Translation:
         unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because the
             search found no translation with all phrases. The value is None if the translation contains all
             phrases.
+        calibrated_confidence (float): The probability that the translation is good, by the calibration of the
+            checkpoint; None if the checkpoint has no calibration.
     """
 
     text: str
@@ -202,12 +202,12 @@ class Translation:
     tokens: list[str] | None = None
     token_log_probs: list[float] | None = None
     words: list[Word] | None = None
-    calibrated_confidence: float | None = None
     alignment: str | None = None
     alternatives: list["Translation"] | None = None
     token_ids: list[int] | None = None
     error: str | None = None
     unmet_phrases: list[str] | None = None
+    calibrated_confidence: float | None = None
 
     def record(self, with_scores: bool, with_alignment: bool) -> dict[str, Any]:
         """Return the entries of the dict that the pipeline returns for this translation, except the text."""
