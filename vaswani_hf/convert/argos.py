@@ -139,6 +139,7 @@ class ArgosEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ("argostranslate",)
     beam_search: ClassVar[bool] = False
+    installation: ClassVar[str | None] = "pip install argostranslate"
 
     def __init__(self, folder: Path) -> None:
         import ctranslate2

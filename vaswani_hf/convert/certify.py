@@ -278,15 +278,14 @@ class _Certification:
 
 def missing_libraries(entry: Format) -> str | None:
     """Return the sentence that says how to install the engine of a format; None if the engine is installed."""
-    libraries = (*entry.libraries, *entry.engine.libraries) if entry.engine else entry.libraries
-    missing = [library for library in libraries if find_spec(library) is None]
+    assert entry.engine is not None
+    if any(find_spec(library) is None for library in entry.libraries):
+        return f"not installed; install it with `{install_command(entry.name)}`"
     is_available = getattr(entry.engine, "is_available", None)
-    if not missing and (is_available is None or is_available()):
+    is_installed = all(find_spec(library) is not None for library in entry.engine.libraries)
+    if is_installed and (is_available is None or is_available()):
         return None
-    command = install_command(entry.name)
-    return (
-        f"not installed; install it with `{command}`" if command else f"{' and '.join(missing)} not installed"
-    )
+    return f"not installed; install it with `{entry.engine.installation or install_command(entry.name)}`"
 
 
 def _largest_difference(log_probs: list[list[float]], expected: list[list[float]]) -> float:

@@ -135,10 +135,13 @@ class Engine(Protocol):
     Attributes:
         libraries (tuple): The names of the modules that the runtime needs.
         beam_search (bool): False if the runtime has only greedy search.
+        installation (str, optional): The command that installs the runtime. None if the package extra with the
+            name of the format installs the runtime.
     """
 
     libraries: ClassVar[tuple[str, ...]]
     beam_search: ClassVar[bool]
+    installation: ClassVar[str | None]
 
     def __init__(self, folder: Path) -> None: ...
 

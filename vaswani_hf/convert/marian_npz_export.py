@@ -390,6 +390,7 @@ class MarianNpzEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ("pymarian",)
     beam_search: ClassVar[bool] = True
+    installation: ClassVar[str | None] = "pip install pymarian"
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)

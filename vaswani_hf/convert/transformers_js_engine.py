@@ -26,6 +26,7 @@ class TransformersJsEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
     beam_search: ClassVar[bool] = False
+    installation: ClassVar[str | None] = "npm install @huggingface/transformers"
 
     def __init__(self, folder: Path, dtype: str = "fp32", batch_size: int = 16) -> None:
         # Turn off telemetry, so that ONNX Runtime does not send usage reports.

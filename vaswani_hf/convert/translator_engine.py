@@ -22,6 +22,7 @@ class TranslatorEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ()
     beam_search: ClassVar[bool] = True
+    installation: ClassVar[str | None] = None
     search: ClassVar[dict[str, Any]] = {
         "length_penalty": 1.0,
         "length_penalty_type": "power",
