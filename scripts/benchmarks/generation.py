@@ -62,9 +62,9 @@ def widened(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
     features, heads and inner units of `model`.
 
     Repeating the features does not change the outputs of LayerNorm, because repeated features have the same
-    mean and the same variance. The wide model stores the position encodings of `model` in a learned table,
-    because sinusoids depend on the width. If the wide model has more layers than `model`, the additional
-    layers add almost nothing to their inputs.
+    mean and the same variance. The wide model stores the position encodings of `model` in its table of
+    learned positions, because sinusoids depend on the width of the model. If the wide model has more layers
+    than `model`, the additional layers add almost nothing to their inputs.
     """
     small = model.config
     config = VaswaniConfig(

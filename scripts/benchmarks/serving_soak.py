@@ -30,7 +30,8 @@ INVALID = {
     "an unknown language": b'{"q": "x", "source": "auto", "target": "xx"}',
 }
 JSON = {"Content-Type": "application/json"}
-# The share of the requests that are valid, and of the requests that the client cancels. The rest is invalid.
+# The share of the requests that are valid, and of the requests that the client cancels. All other requests
+# are invalid.
 VALID, CANCELLED = 0.6, 0.2
 
 

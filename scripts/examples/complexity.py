@@ -266,8 +266,8 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """Fit a power law of the costs. The variables of the power law are the numbers among n, d, k and r that
-    differ between the sizes.
+    """Fit a power law of the costs. The variables of the power law are those of n, d, k and r that differ
+    between the entries of `sizes`.
     """
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])

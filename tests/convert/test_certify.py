@@ -32,7 +32,7 @@ def checkpoint(tiny_config, tmp_path_factory):
 
 
 @pytest.fixture
-def test_files(tmp_path):
+def parallel_files(tmp_path):
     paths = [tmp_path / "test.en", tmp_path / "test.de"]
     for path, lines in zip(paths, (SOURCES, REFERENCES), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines))
@@ -55,9 +55,9 @@ class BrokenEngine(MarianEngine):
         raise RuntimeError("the runtime\nhas ended")
 
 
-def test_the_command_writes_the_certificate_of_each_engine(checkpoint, test_files, capsys, monkeypatch):
+def test_the_command_writes_the_certificate_of_each_engine(checkpoint, parallel_files, capsys, monkeypatch):
     pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
-    source, reference = test_files
+    source, reference = parallel_files
     words = ["certify", str(checkpoint), "--source", source, "--reference", reference]
     assert (
         main([*words, "--num_sentences", "10", "--num_beams", "3", "--formats", "marian", "ctranslate2"]) == 0
@@ -91,11 +91,11 @@ def test_the_command_writes_the_certificate_of_each_engine(checkpoint, test_file
 
 
 def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
-    checkpoint, test_files, tmp_path, capsys, monkeypatch
+    checkpoint, parallel_files, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setitem(FORMATS, "wrong", replace(MARIAN, name="wrong", engine=WrongEngine))
     monkeypatch.setitem(FORMATS, "broken", replace(MARIAN, name="broken", engine=BrokenEngine))
-    source, reference = test_files
+    source, reference = parallel_files
     words = ["certify", str(checkpoint), "--source", source, "--reference", reference]
     output = tmp_path / "out"
     assert main([*words, "--formats", "broken", "wrong", "marian", "--output", str(output)]) == 1
@@ -162,6 +162,6 @@ def test_the_test_set_of_the_recipe_is_the_default(tmp_path):
         (["--source", "{0}", "--reference", "{1}", "--num_sentences", "0"], "`--num_sentences` must be"),
     ],
 )
-def test_wrong_options_are_named(checkpoint, test_files, capsys, words, message):
-    assert main(["certify", str(checkpoint), *(word.format(*test_files) for word in words)]) == 2
+def test_wrong_options_are_named(checkpoint, parallel_files, capsys, words, message):
+    assert main(["certify", str(checkpoint), *(word.format(*parallel_files) for word in words)]) == 2
     assert message in capsys.readouterr().err

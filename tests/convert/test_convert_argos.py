@@ -139,7 +139,7 @@ def test_argos_translate_installs_the_package(argos, package, our_translator, mo
     assert [translation.hypotheses(text, 1)[0].value for text in TEXTS[:5]] == list(expected)
 
 
-def refused(checkpoint, output, message, **languages):
+def assert_refused(checkpoint, output, message, **languages):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         export(checkpoint, output, "argos", **languages)
     assert not output.exists()
@@ -153,12 +153,12 @@ def test_byte_level_bpe_is_refused(tiny_model, tmp_path):
         "The tokenizer is a BPE model that SentencePiece cannot express, because only the tokenizers of imported MarianMT "
         "checkpoints with unigram models come from SentencePiece; use another format."
     )
-    refused(tmp_path / "bpe", tmp_path / "out", message, source_language="en", target_language="de")
+    assert_refused(tmp_path / "bpe", tmp_path / "out", message, source_language="en", target_language="de")
     message = (
         f"'{tmp_path / 'bpe'}' must record its source language and its target language for the format argos, but does "
         "not; name the languages with `--source_language` and `--target_language`."
     )
-    refused(tmp_path / "bpe", tmp_path / "out", message)
+    assert_refused(tmp_path / "bpe", tmp_path / "out", message)
 
 
 def test_tags_of_target_languages_are_refused(opus, tmp_path):
@@ -172,7 +172,7 @@ def test_tags_of_target_languages_are_refused(opus, tmp_path):
         "another format."
     )
     # The record of the import names the languages.
-    refused(tmp_path / "ours", tmp_path / "out", message)
+    assert_refused(tmp_path / "ours", tmp_path / "out", message)
 
 
 @pytest.mark.parametrize(
@@ -189,4 +189,4 @@ def test_tags_of_target_languages_are_refused(opus, tmp_path):
     ],
 )
 def test_languages_are_checked_before_anything_is_done(tmp_path, languages, message):
-    refused("no/such/model", tmp_path / "out", message, **languages)
+    assert_refused("no/such/model", tmp_path / "out", message, **languages)

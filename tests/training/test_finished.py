@@ -136,7 +136,8 @@ def test_other_weights_than_those_that_a_run_has_ended_with_are_refused(train_co
     assert code == 1
     assert sentence == (
         f"The run in '{folder}' is finished, but model.safetensors is missing, and its checkpoints give other weights than "
-        "the finished run had; restore the files from a copy, or delete manifest.json to end the run with the other weights."
+        "the finished run had; restore the files from a copy, or delete manifest.json to finish the run again with "
+        "the weights of its checkpoints."
     )
     assert contents(folder) == before
     # Without a manifest the run accepts other final weights.

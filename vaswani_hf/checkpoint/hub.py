@@ -54,8 +54,8 @@ def explained() -> Iterator[None]:
 def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a function of huggingface_hub. Repeat the call if the Hub is overloaded or has an internal error.
 
-    huggingface_hub itself repeats uploads, listings and requests for the metadata of a file (`http_backoff`).
-    huggingface_hub does not repeat other requests, such as a request for the account or a commit.
+    huggingface_hub retries failed uploads, listings and requests for the metadata of a file (`http_backoff`).
+    huggingface_hub does not retry other failed requests, such as reading the account or creating a commit.
     """
     for pause in WAITS:
         try:

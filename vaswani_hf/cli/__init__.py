@@ -317,9 +317,7 @@ def _run_user_code(options: "Options") -> None:
 
 
 def _list_commands(words: list[str]) -> NoReturn:
-    """End the process. First print the help, the version, or an error about the first word of the command
-    line.
-    """
+    """Print the help, the version, or an error about an unknown command. Then end the process."""
     if words in (["-h"], ["--help"]):
         print("usage: vaswani COMMAND ...\n\nTrain, evaluate and use translation models.\n\ncommands:")
         width = max(map(len, COMMANDS)) + 2

@@ -74,7 +74,8 @@ def translate_remaining(
     remaining: Iterator[Any] = islice(requests, begin, None)
     starts_processes = False
     if work.workers > 1:
-        # Read one request more than one window has, to find out whether there is work for several processes.
+        # Start several processes only if the input is longer than one window. Therefore read `window + 1`
+        # requests.
         first = list(islice(remaining, window + 1))
         remaining = chain(first, remaining)
         starts_processes = len(first) > window

@@ -90,7 +90,7 @@ def check_file(option: str, path: str) -> None:
 
 
 def check_different(option: str, names: Sequence[str]) -> None:
-    """Raise an error if a model is named twice. Two paths to the same folder name the same model."""
+    """Raise an error if a model is given twice. Two paths to the same folder are the same model."""
     places = set()
     for name in names:
         place = os.path.realpath(name) if os.path.exists(name) else name

@@ -24,8 +24,8 @@ from .weights import WeightNames, shared_weights, sizes, timescales_of
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
 _TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
-# LayerNorm of PyTorch adds this number to the variance. The original adds nothing to the variance, so the
-# number is so small that it has no effect. The original adds 1e-6 to the standard deviation. The import
+# LayerNorm of PyTorch adds this number to the variance. The original adds no epsilon to the variance. Use an
+# epsilon that is too small to have an effect. The original adds 1e-6 to the standard deviation. The import
 # ignores the 1e-6, because 1e-6 changes outputs by less than one part in 100,000 if the standard deviation is
 # above 0.1.
 _LAYER_NORM_EPS = 1e-12

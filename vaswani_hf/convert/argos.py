@@ -34,10 +34,14 @@ from .sentencepiece_models import TAG, sentencepiece_model, without_foreign_mark
 _VERSION = "1.0"
 # The version of Argos Translate that the tests load the package with.
 _ARGOS_VERSION = "1.11"
-_MODEL, _PIECES, _METADATA = "model", "sentencepiece.model", "metadata.json"
-_SOURCE_VOCABULARY, _TARGET_VOCABULARY = "source_vocabulary.json", "target_vocabulary.json"
-# The number of random texts, and the number of tokens of a text, with which the two tokenizers are compared.
-_NUM_TEXTS, _NUM_TOKENS = 300, 12
+_MODEL = "model"
+_PIECES = "sentencepiece.model"
+_METADATA = "metadata.json"
+_SOURCE_VOCABULARY = "source_vocabulary.json"
+_TARGET_VOCABULARY = "target_vocabulary.json"
+# The number of random texts with which the two tokenizers are compared, and the number of tokens of a text.
+_NUM_TEXTS = 300
+_NUM_TOKENS = 12
 
 
 def export_argos(

@@ -135,7 +135,7 @@ def certify(
         if name not in FORMATS:
             raise ValueError(f"`formats` must be {alternatives(FORMATS)}, but has {name!r}.")
     if not sources:
-        raise ValueError("There must be at least one sentence to certify a checkpoint, but there is none.")
+        raise ValueError("`sources` must have at least one sentence, but has none.")
     entries = [FORMATS[name] for name in formats or FORMATS if FORMATS[name].engine is not None]
     folder = checkpoint_folder(model_name_or_path)
     certification = _Certification(
@@ -214,7 +214,8 @@ class _Certification:
         with TOKENIZING:
             all_ids = translator.source_tokenizer(self.sources, verbose=False)["input_ids"]
         ends = eos_token_ids(translator.backend.generation_config)
-        source_ids, target_ids = [], []
+        source_ids = []
+        target_ids = []
         for ids, (best, *_) in zip(all_ids, found, strict=True):
             token_ids = best.token_ids or []
             # Leave out texts that were cut, and translations that the length limit has ended.
@@ -233,7 +234,8 @@ class _Certification:
         row = Row(entry.expressible.title, quantization or "float32", "failed")
         reason = missing_libraries(entry)
         if reason is not None:
-            row.status, row.message = "not installed", reason
+            row.status = "not installed"
+            row.message = reason
             return row
         model, tokenizers = load_checkpoint(self.folder, needs_tokenizers=True)
         # Formats store the dtype of the checkpoint, but the limits are for float32.
@@ -248,7 +250,8 @@ class _Certification:
                 )
                 self._compare(row, entry.engine(folder), folder)
             except NotExpressibleError as error:
-                row.status, row.message = "not expressible", str(error)
+                row.status = "not expressible"
+                row.message = str(error)
             except (ValueError, RuntimeError, OSError) as error:
                 # Continue with the other engines, because an error of one engine must not lose their results.
                 row.message = " ".join(str(error).split())

@@ -46,7 +46,7 @@ def alternatives(names: Iterable[str]) -> str:
 
 
 def only(name: str, value: Any, reason: str) -> Limit:
-    """Return a limit for a format that supports only one value of a field."""
+    """Return a `Limit`: the format supports only one value of a field."""
     return lambda config: None if getattr(config, name) == value else reason
 
 

@@ -92,7 +92,8 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     """Read a folder of JoeyNMT."""
     folder = _folder_of(path)
     settings = _read_settings(folder)
-    data, model = settings["data"], settings["model"]
+    data = settings["data"]
+    model = settings["model"]
     _refuse_others(data, model)
     specials = {**_SPECIAL_TOKENS, "lang_tags": [], **(data.get("special_symbols") or {})}
     vocabularies = [_read_vocabulary(folder, data[side], side, specials) for side in ("src", "trg")]
@@ -162,7 +163,8 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
     """Refuse models that a config of this package cannot express."""
-    encoder, decoder = model["encoder"], model["decoder"]
+    encoder = model["encoder"]
+    decoder = model["decoder"]
     require(
         "encoder.type",
         encoder.get("type", "recurrent"),
@@ -235,7 +237,9 @@ def _read_state(file: Path) -> dict[str, torch.Tensor]:
 
 
 def _norm_fields(model: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The fields of the config about LayerNorm. `state` has the names of this package."""
+    """Return the config fields about LayerNorm. The keys of `state` are the names of the weights in this
+    package.
+    """
     defaults = {"encoder": "pre", "decoder": "post"}
     positions = []
     final_norms = []

@@ -161,9 +161,9 @@ def export_marian(
     batch = sample_batch(model.config)
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
-    # Do not compare the logits at padding positions. Clamp very low logits, because MarianMT may give the
-    # excluded padding class a different very low logit. The probability of the padding class is 0 in both
-    # models.
+    # Do not compare the logits at padding positions. Clamp very low logits, because MarianMT and this package
+    # exclude the class `<pad>` by different very low logits. The probability of the padding class is 0 in
+    # both models.
     is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
     if model.config.zero_start_embedding:
         # Exclude the padding class here, because the search of transformers excludes the padding class with

@@ -9,7 +9,7 @@ half of the features; an output projection with a bias; a decoder that starts fr
 import adds the token `<pad>` with an embedding of zeros, because the decoder of this package starts from a
 token. With learned positions, Marian does not multiply the embeddings by sqrt(d_model).
 
-The import computes what Marian trains and scores. The search of Marian 1.12.42 departs from this function in
+The import computes what Marian trains and scores. The search of Marian 1.12.42 computes another function in
 pre-norm decoders of the type "transformer": the keys and values of earlier steps lack their LayerNorm.
 
 In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
@@ -39,7 +39,8 @@ from .word_tokenizers import word_tokenizer
 
 TITLE = "Marian"
 OPTIONS_ENTRY = "special:model.yml"
-OLD_TYPE, NEW_TYPE = "transformer", "transformer-new"
+OLD_TYPE = "transformer"
+NEW_TYPE = "transformer-new"
 EPSILONS = {OLD_TYPE: 1e-6, NEW_TYPE: 1e-5}
 # For each activation of Marian, the name in transformers.
 ACTIVATIONS = {
@@ -55,7 +56,8 @@ DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
 # The SentencePiece models of OPUS-MT that segment texts for a vocabulary in a YAML file.
 _SEGMENTERS = ("source.spm", "target.spm")
 # The names of special tokens that Marian accepts. The second names are those of Nematus.
-_END_TOKENS, _UNKNOWN_TOKENS = ("</s>", "eos"), ("<unk>", "UNK")
+_END_TOKENS = ("</s>", "eos")
+_UNKNOWN_TOKENS = ("<unk>", "UNK")
 # The names for the token that the decoder starts from. The second name is for vocabularies with a token `<pad>`.
 _START_TOKENS = ("<pad>", "<start>")
 
@@ -533,18 +535,10 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
     ids = {token: number for token, number in vocabulary.ids.items() if number < pad}
     ids[start] = pad
     length = config.max_position_embeddings if config.position_embedding == "learned" else None
-    create: Callable[..., PreTrainedTokenizerFast] = word_tokenizer
-    arguments: tuple[Any, ...] = (ids,)
-    if vocabulary.segmenter is not None:
-        create, arguments = fast_tokenizer, (vocabulary.segmenter, ids)
-    return create(
-        *arguments,
-        end=vocabulary.end,
-        unknown=vocabulary.unknown,
-        pad=start,
-        start=start,
-        model_max_length=length,
-    )
+    special = {"pad": start, "start": start, "end": vocabulary.end, "unknown": vocabulary.unknown}
+    if vocabulary.segmenter is None:
+        return word_tokenizer(ids, **special, model_max_length=length)
+    return fast_tokenizer(vocabulary.segmenter, ids, **special, model_max_length=length)
 
 
 def _generation_config(
@@ -608,8 +602,8 @@ MARIAN_NPZ_IMPORT = ImportFormat(
     loses=(
         "`word-penalty` and `shortlist` are ignored. Dropout rates are not stored in the model. SSRU and average "
         "attention, ALiBi, RNN models, factors, lemmas, tied layers, other orders of LayerNorm and residual, "
-        "quantized weights and files `.bin` are refused. The search of Marian departs from the imported model in "
-        "pre-norm decoders of the type `transformer`."
+        "quantized weights and files `.bin` are refused. For pre-norm decoders of the type `transformer`, "
+        "the search of Marian does not compute the function of the model."
     ),
     options=("vocabularies",),
 )

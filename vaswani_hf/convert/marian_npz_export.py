@@ -5,11 +5,11 @@ The written model has one of two types.
 - "transformer" for models that compute as Marian's default: post-norm, tensor2tensor's timescales, a decoder
   that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All versions of Marian have this type. The
   weights are the weights of the checkpoint.
-- "transformer-new" for all other models. Marian has this type since version 1.12. The positions are a table
-  with learned positions, in which the sinusoids of the checkpoint are stored. With such a table Marian does
-  not multiply the embeddings, so the stored embeddings are multiplied by sqrt(d_model), and the output
-  projection is a separate matrix. The embedding of the start token is added to the first position of the
-  decoder, because the decoder of Marian starts from zeros.
+- "transformer-new" for all other models. Marian has this type since version 1.12. The sinusoids of the
+  checkpoint are stored in the table that Marian uses for learned positions. With such a table Marian does not
+  multiply the embeddings, so the stored embeddings are multiplied by sqrt(d_model), and the output projection
+  is a separate matrix. The embedding of the start token is added to the first position of the decoder,
+  because the decoder of Marian starts from zeros.
 
 The type "transformer" has no learned positions in Marian 1.12.42: the option exists, but Marian ends with an
 error. With pre-norm, the search of the type "transformer" leaves out a LayerNorm. With "transformer-new", the
@@ -233,7 +233,8 @@ def _marian_model(
         "transformer-postprocess-top": "n" if config.has_final_norm(is_decoder=True) else "",
         "transformer-train-position-embeddings": kind == NEW_TYPE,
         "transformer-disable-position-embeddings": False,
-        # GELU depends on the version.
+        # Write the version, because Marian approximates GELU if the model was written by a version before
+        # 1.12.3.
         "version": f"v{_VERSION}",
         # The number of rows of the tables of positions.
         "max-length": num_positions,
@@ -356,7 +357,9 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
 
 
 def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
-    """The largest difference between the log-probabilities of the checkpoint and of the folder's import."""
+    """Import the exported folder. Return the largest difference (nats) between the log-probabilities of the
+    checkpoint and of the imported model.
+    """
     imported = read_marian_npz(folder, ReadOptions())
     config = imported.config
     written = VaswaniForSeq2SeqLM(config).eval()

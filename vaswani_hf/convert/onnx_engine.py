@@ -19,7 +19,8 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import BaseTranslator
 from .translator_engine import TranslatorEngine
 
-_OWN, _SOURCE = "self_attention_cache", "cross_attention_cache"
+_OWN = "self_attention_cache"
+_SOURCE = "cross_attention_cache"
 
 
 class OnnxGraph:
@@ -143,11 +144,13 @@ def _store(cache: EncoderDecoderCache, outputs: dict[str, torch.Tensor], is_firs
         own = getattr(cache, part)
         number = 0
         while (name := f"{prefix}.{part}.layers.{number}.keys") in outputs:
-            keys, values = outputs[name], outputs[f"{name.removesuffix('keys')}values"]
+            keys = outputs[name]
+            values = outputs[f"{name.removesuffix('keys')}values"]
             if is_first:
                 own.update(keys, values, number)
             else:
-                own.layers[number].keys, own.layers[number].values = keys, values
+                own.layers[number].keys = keys
+                own.layers[number].values = values
             number += 1
 
 

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import IMPORTED_MARK
 from ..version import install_command
 from .formats import NotExpressibleError
+from .word_tokenizers import imported_tokenizer
 
 _FOREIGN = "\ue000"
 # The character that replaces a run of unknown characters.
@@ -139,7 +140,7 @@ def fast_tokenizer(
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # Pieces of the other model that may equal a run of unknown characters.
+    # Tokens that only the model of the other language knows, and whose characters are all unknown to `model`.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -157,9 +158,6 @@ def fast_tokenizer(
     backend = Tokenizer(_model(model, tokens, unknown))
     backend.normalizer = _normalizer(model, known, runs)
     backend.pre_tokenizer = _pre_tokenizer(model, ids)
-    backend.post_processor = processors.TemplateProcessing(
-        single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, ids[end])]
-    )
     parts = [
         decoders.Replace(_FOREIGN, ""),
         decoders.Replace(_SPACE, " "),
@@ -168,16 +166,14 @@ def fast_tokenizer(
     ]
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), *parts] if model.has_bytes else parts)
     backend.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token=start,
-        pad_token=pad,
-        eos_token=end,
-        unk_token=unknown,
+    return imported_tokenizer(
+        backend,
+        ids,
+        pad=pad,
+        start=start,
+        end=end,
+        unknown=unknown,
         model_max_length=model_max_length,
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
-        **{IMPORTED_MARK: True},
     )
 
 
@@ -210,8 +206,8 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """Create the normalizer. `known` contains the characters of all pieces. `runs` contains pieces of the
-    other model that may equal a whole run of unknown characters.
+    """Create the normalizer. `known` contains the characters of all pieces. `runs` contains
+    tokens of the other language. Each of these tokens may stand for a whole sequence of unknown characters.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:

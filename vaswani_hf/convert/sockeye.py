@@ -68,7 +68,8 @@ def _names() -> dict[str, str | tuple[str, ...]]:
         "output_layer.bias": "lm_head.bias",
     }
     for stack, attentions in _ATTENTIONS.items():
-        theirs, ours = f"{stack}.layers.{{}}", f"model.{stack}.layers.{{}}"
+        theirs = f"{stack}.layers.{{}}"
+        ours = f"model.{stack}.layers.{{}}"
         norms = {norm: f"{own}_layer_norm" for own, (_, norm) in attentions.items()} | {
             "ff": "final_layer_norm"
         }
@@ -119,7 +120,8 @@ def recognise_sockeye(path: Path) -> bool:
 def read_sockeye(path: Path, options: ReadOptions) -> Imported:
     """Read a folder of Sockeye."""
     settings = _read_settings(path)
-    encoder, decoder = settings["config_encoder"], settings["config_decoder"]
+    encoder = settings["config_encoder"]
+    decoder = settings["config_decoder"]
     _refuse_others(settings)
     vocabularies = [_read_vocabulary(path, file) for file in _VOCABULARY_FILES]
     state = _read_state(path)
@@ -132,7 +134,8 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
         require(f"tokens of {file}", len(ids), size, f"the model has {size:,} tokens")
     positions = _POSITIONS[encoder["positional_embedding_type"]]
     own, num_positions = _with_positions(own, positions, size_fields["d_model"])
-    of_encoder, of_decoder = _norm_position(encoder), _norm_position(decoder)
+    of_encoder = _norm_position(encoder)
+    of_decoder = _norm_position(decoder)
     config = VaswaniConfig(
         **size_fields,
         **weight_fields,
@@ -191,7 +194,8 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 def _refuse_others(settings: Mapping[str, Any]) -> None:
     """Refuse models that a config of this package cannot express."""
-    encoder, decoder = settings["config_encoder"], settings["config_decoder"]
+    encoder = settings["config_encoder"]
+    decoder = settings["config_decoder"]
     for field, (value, reason) in _REQUIRED_OF_MODEL.items():
         require(field, settings.get(field, value), value, reason)
     for side in ("source", "target"):
@@ -270,7 +274,8 @@ def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> 
         num_queries = weight.shape[1] if name.endswith("ff_in.weight") else 0
         if len(weight) == num_queries or (len(weight) - num_queries) % (2 * heads):
             refuse("attention_heads", heads, f"the weight {name} has {len(weight)} rows")
-        queries, rest = weight[:num_queries], weight[num_queries:]
+        queries = weight[:num_queries]
+        rest = weight[num_queries:]
         by_head = rest.unflatten(0, (heads, 2, -1))  # [heads, 2, d_k, D]
         sorted_state[name] = torch.cat((queries, by_head.transpose(0, 1).flatten(0, 2)))
     return sorted_state

@@ -71,7 +71,8 @@ class Tensor2TensorFacts(Settings):
 def _names() -> dict[str, str | tuple[str, ...]]:
     names: dict[str, str | tuple[str, ...]] = {}
     for stack, attentions in _ATTENTIONS.items():
-        theirs, ours = f"{stack}.layer.{{}}", f"model.{stack}.layers.{{}}"
+        theirs = f"{stack}.layer.{{}}"
+        ours = f"model.{stack}.layers.{{}}"
         norms = {attention: f"{own}_layer_norm" for attention, own in attentions.items()}
         norms["ffn"] = "final_layer_norm"
         for attention, own in attentions.items():

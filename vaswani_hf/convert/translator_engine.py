@@ -1,7 +1,7 @@
 """Defines `TranslatorEngine`, the base class of the engines that the translator of this package can run.
 
-A runtime that computes log-probabilities for each step, or that has a backend of the translator, needs no
-search and no tokenization of its own: the translator tokenizes the texts, searches and decodes.
+Some runtimes compute the log-probabilities of each step, and others have a backend of the translator. These
+runtimes need no search and no tokenization: the translator tokenizes the texts, searches and decodes.
 """
 
 from pathlib import Path

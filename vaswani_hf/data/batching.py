@@ -180,9 +180,9 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # Divide `total` among the budgets of `count` batches. If `total` is not divisible by `count`, the
-        # last batches get a share that is larger by one. Do not give all batches equal shares, because
-        # reducing the common share by one may remove a pair from every batch.
+        # Return the bounds of `count` batches whose token budgets add up to `total`. If `total` is not
+        # divisible by `count`, the last batches get a share that is larger by one. Do not give all batches
+        # equal shares, because reducing the common share by one may remove a pair from every batch.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 

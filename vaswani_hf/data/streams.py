@@ -128,8 +128,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         for pair in self._pairs.epoch(epoch, start):
             pairs.append({**pair, "epoch": epoch})
             filled += max(pair["source_length"] * target_tokens, pair["target_length"] * source_tokens)
-            # Read one batch more than the window, because a remainder of less than one batch at the end of
-            # the epoch is added to the window.
+            # Read the pairs of one further batch before the window is returned, because a remainder of less
+            # than one batch at the end of the epoch is added to the last window.
             if full is not None and filled >= (self._window_batches + 1) * batch_size:
                 count, filled_before, place = full
                 yield start, pairs[:count]

@@ -1,6 +1,7 @@
 """Chooses the pairs of each epoch from several training corpora with weights.
 
-In shapes, N is the number of pairs of all corpora and P the number of places of an epoch.
+In shapes, N is the number of pairs of all corpora, and P is the number of pairs that an epoch contains. An
+epoch may contain a pair several times.
 """
 
 import numpy as np

@@ -24,7 +24,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     before = front_matter[0] if front_matter else ""
     lines = text[len(before) :].split("\n")
     blocks = []
-    # The line and the column after the last block that was found, for the cells of a table.
+    # The line and the column after the last block. The search for the next cell of a table begins at this
+    # position.
     cursor = (0, 0)
     for token in parser.parse("\n".join(lines)):
         if token.type == "html_block":

@@ -49,8 +49,8 @@ class Piece:
 
 @dataclass(slots=True)
 class Passage:
-    """Pieces that are translated together, and the function that converts a translated text to source
-    code.
+    """Pieces that are translated together, and the function that converts a translated text to the markup of
+    the document, for example by escaping characters.
     """
 
     pieces: list[Piece]
@@ -191,8 +191,10 @@ def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
             last, after = found[-1], following[0]
             are_texts = last.kind == after.kind == "text"
             if are_texts and last.text[-1:].isalnum() and after.text[:1].isalnum():
-                text, raw = re.split(r"\s", last.text)[-1], re.split(r"\s", last.raw)[-1]
-                end, end_raw = re.split(r"\s", after.text)[0], re.split(r"\s", after.raw)[0]
+                text = re.split(r"\s", last.text)[-1]
+                raw = re.split(r"\s", last.raw)[-1]
+                end = re.split(r"\s", after.text)[0]
+                end_raw = re.split(r"\s", after.raw)[0]
                 found[-1] = Piece("text", last.raw.removesuffix(raw), last.text.removesuffix(text))
                 piece = Piece("atom", raw + piece.raw + end_raw, text + piece.text + end)
                 following[0] = Piece("text", after.raw.removeprefix(end_raw), after.text.removeprefix(end))

@@ -37,7 +37,8 @@ class Unit:
 
 @dataclass(slots=True)
 class Node:
-    """A pair of tags, a single tag or an atom. The root of a tree is a pair without source code.
+    """A pair of tags, a single tag, or an atom, such as a placeholder or code, that is copied unchanged. The
+    root of a tree is a pair without source code.
 
     Attributes:
         raw (str): The source code of the opening tag, of the single tag or of the atom.
@@ -152,8 +153,8 @@ def _aligned_range(
     target: Sequence[Unit],
     free: Sequence[bool],
 ) -> tuple[int, int] | None:
-    """Return the units of the translation of a sentence that correspond to the units of a pair; None if the
-    alignment is unsure.
+    """Return the units of the translation that correspond to the source units between a pair of tags, or None
+    if the alignment is unsure.
     """
     region = _region(parent, sentence)
     words = [

@@ -786,8 +786,8 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return the number of values per head of each parameter, and the reciprocal of the variance of the
-        initial values.
+        """Return two numbers for each parameter: the number of values of one head, and the reciprocal of the
+        variance of the initial values.
         """
         raise NotImplementedError
 

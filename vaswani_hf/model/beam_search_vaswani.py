@@ -333,8 +333,9 @@ class BeamSearch:
         num_searched = len(sentences)
         self.prompt_length = prompt.shape[1]
         self.num_new = 0
-        # A path contains the tokens of a beam: [B, K, T, 1]. If `transformers_compatible` is True, a path
-        # also contains the row of the beam at the time of each token: [B, K, T, 2].
+        # A path contains the tokens of a beam: [B, K, T, 1]. If `transformers_compatible` is True, a path [B,
+        # K, T, 2] contains two numbers for each token: the token id, and the row that the beam had when the
+        # token was added.
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if transformers_compatible:
             paths = torch.cat((paths, torch.full_like(paths, -1)), dim=-1)
@@ -483,7 +484,9 @@ class BeamSearch:
         return log_probs, checked
 
     def _to_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the values [N, K, ...] as rows [B * K, ...]. The row index of a beam never changes."""
+        """Return the values [N, K, ...] of the N open sentences as rows [B * K, ...] of all B sentences. The
+        rows of finished sentences are zeros, so that the row index of a beam never changes.
+        """
         full = values.new_zeros(len(self.limits), *values.shape[1:])
         return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
@@ -656,7 +659,8 @@ class StepNumbers:
     """The values of one step that the search copies together from the device to the CPU."""
 
     # [3 + number of trees] float32: the sum of `log_probs`, whether a candidate has ended, the number of open
-    # sentences, and for each tree the largest number of tokens per sentence that belong to a beam.
+    # sentences, and for each key-value tree the number of tokens in the beams of a sentence, as the maximum
+    # over the sentences.
     values: torch.Tensor
     trees: list[TreeKVCache]
     # The search uses `log_probs`, `is_open` and `sentences` to find a sentence with NaN. `log_probs` [N, K or
@@ -730,8 +734,8 @@ class PenaltyScorer(Scorer):
 class EarlyStopping(StoppingRule):
     """The default stopping rule, which implements the setting `early_stopping`.
 
-    A sentence is improvable while a longer translation could become one of the `num_counted` best results. A
-    sentence is full if `num_beams` translations are finished and `early_stopping` is True.
+    The search of a sentence can improve while an unfinished translation could become one of the `num_counted`
+    best results. A sentence is full if `num_beams` translations are finished and `early_stopping` is True.
     """
 
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):

@@ -229,8 +229,9 @@ class VaswaniConfig(PreTrainedConfig):
             tensor2tensor, Marian and fairseq use these timescales. Only "sinusoidal" positions use this
             field.
         position_offset (int): Number (tokens) that is added to each sinusoidal position: the first token has
-            the position `position_offset`. Values above 0 differ from the paper, because fairseq counts from
-            2 and OpenNMT-tf counts from 1. Only "sinusoidal" positions use this field.
+            the position `position_offset`. Values above 0 differ from the paper, whose first position is 0.
+            Models of fairseq need 2, and models of OpenNMT-tf need 1. Only "sinusoidal" positions use this
+            field.
         max_position_embeddings (int): Number of learned positions (tokens). Sinusoidal positions ignore this
             field.
         scale_embedding (bool): True if embeddings are multiplied by sqrt(d_model) (Section 3.4).

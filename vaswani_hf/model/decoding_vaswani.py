@@ -298,8 +298,9 @@ class TreeAttentionDecoder:
                 self.source_mask = additive_mask(mask.bool()[:, None, None], dtype)
         self.tree = TreeKVCache([layer.self_attn for layer in self.decoder.layers], dtype)
         self.cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        # The layers store the keys and values of the target in the tree, and the keys and values of the
-        # source once per sentence.
+        # Self-attention stores the keys and values of the target in `self.tree`, in which the beams of a
+        # sentence share their common beginnings. Cross-attention stores the keys and values of the source
+        # once per sentence.
         self.cache.self_attention_cache = self.tree
         self.encodings = torch.empty(0)
         self.has_registered_positions = self.decoder.config.position_embedding in POSITION_ENCODINGS.classes
@@ -395,8 +396,8 @@ class TreeAttentionDecoder:
             return self.decoder.position_states(positions)
         if len(self.encodings) < self.num_read:
             # Compute the encodings of many positions in advance, because computing sinusoids at each step
-            # takes long. Compute at most as many encodings as a table of learned positions has;
-            # `position_states` raises an error for positions beyond the end of the table.
+            # takes long. A table of learned positions limits the number of encodings: `position_states`
+            # raises an error for positions beyond the end of the table.
             longest = getattr(self.decoder.embed_positions, "num_embeddings", math.inf)
             size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = self.decoder.position_states(torch.arange(size, device=positions.device))

@@ -560,7 +560,8 @@ class SearchMethod:
         found = task.run(config)
         if strategies.must_contain is not None:
             found = search_again(task, config, strategies.must_contain, found)
-        # Check only if there are processors, because without processors every sentence has a translation.
+        # Look for sentences without a translation only if `logits_processor` is not empty, because only
+        # logits processors can forbid all translations of a sentence.
         without = found.without_translation() if logits_processor else []
         if without:
             raise NoTranslationError(without[0], forbidding_settings(config))

@@ -104,7 +104,7 @@ def num_tokens(phrases: Sequence[Sequence[int]]) -> int:
 
 
 def _longest_matching_beginning(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
-    """Return the length of the longest beginning of the phrase that is also the end of the tokens."""
+    """Return the length of the longest prefix of the phrase that is also a suffix of the tokens."""
     for length in range(min(len(phrase), len(tokens)), 0, -1):
         if phrase[:length] == tokens[len(tokens) - length :]:
             return length
@@ -461,9 +461,9 @@ def _phrase_capacity(limits: torch.Tensor, prompt_length: int, config: Generatio
 def _fit_phrases(
     phrases: list[Sequence[int]], prompt: list[int], capacity: int
 ) -> list[Sequence[int]] | None:
-    """Return the phrases if at most `capacity` of their tokens are missing in the prompt, otherwise a single
-    sequence in which the phrases overlap. Return None if the single sequence also has more than `capacity`
-    missing tokens.
+    """Return the phrases if the prompt lacks at most `capacity` tokens of the phrases. Otherwise return a
+    single sequence in which the phrases overlap. Return None if the single sequence also has more than
+    `capacity` missing tokens.
     """
     missing = [tuple(phrase) for phrase in phrases if not contains(prompt, phrase)]
     if _num_missing_tokens(missing, prompt) <= capacity:

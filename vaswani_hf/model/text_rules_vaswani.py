@@ -164,9 +164,9 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     if word.lower() in _BEFORE_NUMBERS and next_word[:1].isdigit():
         return False
     if re.fullmatch(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}", word):
-        # The word is a number and may be an ordinal number. At the beginning of a sentence a number is the
-        # number of a list item or heading. The sentence does not end after an ordinal number, or after the
-        # number of a list item or heading.
+        # The word before the full stop is a number, perhaps an ordinal number such as "3." in German. At the
+        # beginning of a sentence a number is the number of a list item or heading. The sentence does not end
+        # after an ordinal number, or after the number of a list item or heading.
         is_ordinal = previous in _BEFORE_ORDINALS or next_word in _AFTER_ORDINALS
         return bool(previous) and not is_ordinal
     # If another word precedes "I", "I" is the pronoun and not an initial, so the sentence ends.
@@ -303,7 +303,7 @@ _WORD_REPEATS = 4
 
 _PHRASE_REPEATS = 3
 
-# The minimum length (characters) of a loop without white space, as in Chinese or inside a word.
+# The minimum length (characters) of repeated text without white space, as in Chinese or inside a word.
 _CHARACTERS_OF_LOOP = 20
 
 # The maximum length (words or characters) of a repeated unit. Because the length has a maximum, the time of
@@ -336,10 +336,10 @@ def ngram_size_without_loops(source: str) -> int:
     loop.
 
     The result is 3 for long texts, because a long sentence may need to repeat two tokens. The result is 2 for
-    short texts, because 3 is not enough: a small Multi30k model produced loops for 20 of 950 short inputs.
-    With `no_repeat_ngram_size` 3, 19 of the 20 second translations repeated a word or phrase three times in a
-    row. With `no_repeat_ngram_size` 2, only 2 of the 20 second translations repeated a word or phrase three
-    times in a row.
+    short texts, because with 3 a small Multi30k model still produced loops for 20 of 950 short inputs. With
+    `no_repeat_ngram_size` 3, 19 of the 20 second translations repeated a word or phrase three times in a row.
+    With `no_repeat_ngram_size` 2, only 2 of the 20 second translations repeated a word or phrase three times
+    in a row.
     """
     return 2 if len(source.split()) <= _SHORT else 3
 

@@ -1007,8 +1007,8 @@ def scored_translation(
     belongs to no word.
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
-    # Count a forced language token and a forced `</s>` in the length only, because the search gives both
-    # tokens the probability 1 and counts both tokens in the length.
+    # A forced language token and a forced `</s>` add nothing to the score, because the search gives both
+    # tokens the probability 1. Count both tokens in the length, as the search does.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
     score = sum(log_probs) / length_penalty(max(1, length), config)
     if config.coverage_penalty and attention is not None:

@@ -76,7 +76,7 @@ def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, in
     """Count the label, start and end of each constituent that is scored. Start and end are positions after
     punctuation is deleted.
     """
-    # For each word and for the end of the sentence, the number of earlier words that are kept.
+    # For each word and for the end of the sentence, the number of earlier words that are not punctuation.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
     for label, start, end in tree.constituents:

@@ -141,7 +141,9 @@ def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 
 def _certificate(folder: Path) -> dict[str, Any]:
-    """Return the certificate of a checkpoint; empty if there is none, or if it belongs to other weights."""
+    """Return the certificate of a checkpoint. The result is empty if the checkpoint has no certificate, or if
+    the certificate belongs to other weights.
+    """
     certificate = read_record(folder / CERTIFICATE_FILE)
     return certificate if certificate.get("weights") == hashes_of_weights(folder) else {}
 

@@ -201,7 +201,8 @@ def _copy_record(
     model: FromRepository, folder: Path, repo_id: str, *, keeps_card: bool, token: str | bool | None
 ) -> None:
     """Copy the files of a run, such as recipe.yaml and results.json, from the folder that the model was
-    loaded from. If the weights have changed, copy only the recipe, and write the change into results.json.
+    loaded from. If the weights differ from the weights that the run wrote, copy only the recipe, and record
+    in results.json that the weights have changed.
     """
     origin = model.origin
     if origin is None:

@@ -1,4 +1,4 @@
-"""Reads the recipe that a run has written, and converts a recipe to its published form.
+"""Reads the recipe in the folder of a run, and converts a recipe to its published form.
 
 The published form names files without their folders, and does not name the repository to push to. The model
 card and the repository contain the published form. A resumed run compares the published forms of its recipe

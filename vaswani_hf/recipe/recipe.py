@@ -26,7 +26,8 @@ class Recipe(Settings):
     """The task that the model is trained for."""
     seed: int = Field(1, ge=0, lt=2**32)
     """The seed of all random numbers."""
-    # `recipe_class` replaces the types of the next fields by the section classes of the task.
+    # The types of the fields from `data` on depend on the task: `recipe_class` inserts the section classes of
+    # the task.
     data: Any
     tokenizer: Any
     model: ModelSettings

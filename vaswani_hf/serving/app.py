@@ -240,7 +240,7 @@ async def _result_of(job: Job, request: Request) -> list[list[Translation]]:
     try:
         await asyncio.wait({result, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
-            # Nobody reads this answer.
+            # The client does not receive this answer, because the connection is closed.
             raise HTTPException(499, "The client has closed the connection.")
         return result.result()
     except (HTTPException, ValueError):

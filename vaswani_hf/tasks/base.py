@@ -167,8 +167,8 @@ class Task(Protocol):
     def score_outputs(self, outputs: list[str], targets: list[str], evaluation: Any) -> dict[str, Any]:
         """Return the scores of `outputs` against the correct `targets`, by the names of the scores.
 
-        The validation logs the scores that `validation_metrics` names. `vaswani evaluate` prints the scores
-        that `metrics` names, with their titles. The command passes the section `evaluation` of the
+        `validation_metrics` lists the scores that are logged during validation. `metrics` lists the scores
+        that `vaswani evaluate` prints, with their titles. The command passes the section `evaluation` of the
         checkpoint's recipe, changed by the options `--tokenize` and `--lowercase`.
         """
         return {}

@@ -348,7 +348,7 @@ def _name_of_base(folder: str) -> str:
 
 def _value(recipe: Recipe, key: str) -> Any:
     """Return the value of a recipe key. If the recipe does not have the key, return the default value of the
-    config, or the text `_OF_THE_BASE` if the recipe has `init_from`.
+    config, or the text in the constant `_OF_THE_BASE` if the recipe has `init_from`.
     """
     values = recipe.values()
     if key in values:

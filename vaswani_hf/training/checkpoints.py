@@ -176,7 +176,7 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
 def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
     """Return the checkpoints from which the run makes the final weights.
 
-    `average_checkpoints` selects several last checkpoints, and `early_stopping_patience` selects the best
+    `average_checkpoints` selects the last checkpoints, and `early_stopping_patience` selects the best
     checkpoint. If the recipe has neither `average_checkpoints` nor `early_stopping_patience`, the function
     returns the last checkpoint. `step` is the last step of the run. The function leaves out damaged
     checkpoints, and prints a line for each damaged checkpoint.

@@ -139,7 +139,8 @@ def repair_run(
         shutil.rmtree(staging)
         raise ValueError(
             f"The run in '{folder}' is finished, but {'; '.join(faults.values())}, and its checkpoints give other weights than "
-            f"the finished run had; restore the files from a copy, or delete {MANIFEST_FILE} to end the run with the other weights."
+            f"the finished run had; restore the files from a copy, or delete {MANIFEST_FILE} to finish the run again with "
+            "the weights of its checkpoints."
         )
     for name in faults:
         if (staging / name).is_file():

@@ -59,8 +59,8 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
     if names.keys() - set(model.stacks):
         parts = " or ".join(f"`{stack}`" for stack in model.stacks)
         raise ValueError(
-            f"`model.init_from` must name a model for {parts}, because the model of this task has no other part, but "
-            f"is {names}."
+            f"`model.init_from` must name a model for {parts}, but is {names}; the model of this task has no other "
+            "part."
         )
     found = {}
     for stack, name in names.items():

@@ -39,8 +39,8 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     change.
 
     `asked` has the values of the new recipe that a finished run may change (see `changeable_values`).
-    `recorded` has the same keys as `asked`, with the values of the saved recipe. If results.json has another
-    value for a key, the value in results.json counts.
+    `asked` has the values of the new recipe. `recorded` has the values of the saved recipe under the same
+    keys. If results.json has another value for a key, the value in results.json counts.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:

@@ -584,9 +584,9 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
 def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dict[str, Any]) -> None:
     """Write model and tokenizers into a folder. Each file is written completely or not at all.
 
-    `before` is the recorded cost of the training, such as the seconds; empty if there is none. The function
-    writes the cost into results.json before the scoring, because the cost must not be lost if the scoring is
-    interrupted.
+    `before` is the recorded cost of the training, such as the seconds. `before` is empty if no cost is
+    recorded. The function writes the cost into results.json before the scoring, because the cost must not be
+    lost if the scoring is interrupted.
     """
     staging = finished.stage_model(model, corpus, folder)
     # Remove the scores in results.json, because the scores belong to earlier final weights.

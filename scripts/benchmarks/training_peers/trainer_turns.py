@@ -1,5 +1,5 @@
-"""Shared code of the competitors that use the Trainer of transformers: a callback for the turns, a mixin that
-counts tokens, and the validation loss.
+"""Shared code of the competitors that use the Trainer of transformers: a callback that pauses a system until
+its next turn, a mixin that counts tokens, and the validation loss.
 """
 
 import torch

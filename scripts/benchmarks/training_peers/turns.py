@@ -19,8 +19,8 @@ from typing import Any
 class Shape:
     """The sizes of a model and of its batches.
 
-    `tokens` is the number of positions of a batch on each side. `turn` is the number of source and target
-    tokens of a turn.
+    `tokens` is the number of positions of a batch on each side. The compared systems train in turns. `turn`
+    is the number of source and target tokens that a system trains on before the next system continues.
     """
 
     width: int
