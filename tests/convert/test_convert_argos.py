@@ -150,7 +150,7 @@ def test_byte_level_bpe_is_refused(tmp_path):
     tiny_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "bpe")
     save_tokenizers(tokenizer, tokenizer, tmp_path / "bpe")
     message = (
-        "The tokenizer is a BPE model that SentencePiece cannot express, because only the tokenizers of imported MarianMT "
+        "SentencePiece cannot express the tokenizer, a BPE model, because only tokenizers of imported MarianMT "
         "checkpoints with unigram models come from SentencePiece; use another format."
     )
     assert_refused(tmp_path / "bpe", tmp_path / "out", message, source_language="en", target_language="de")

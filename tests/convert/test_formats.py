@@ -82,7 +82,7 @@ FORMAT = (
         (("tflite",), FORMAT.format("tflite")),
         (
             ("marian", "int8"),
-            '`quantization` is for the format "ctranslate2", "argos" or "embeddings", but is \'int8\' with "marian".',
+            '`quantization` can only be used with the format "ctranslate2", "argos" or "embeddings", but is \'int8\' with the format "marian".',
         ),
         (
             ("embeddings", "int8"),
