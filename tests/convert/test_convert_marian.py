@@ -89,13 +89,13 @@ def test_logits_and_probabilities_are_the_same(tiny_model, fields):
 
 
 NOT_SHARED = "in the {1} of MarianMT, the {0} heads divide the d_model of 16 equally."
-NO_PRODUCT = "the format supports only dot products as scores."
+NO_PRODUCT = "the format supports only dot products as attention scores."
 NOT_EXPRESSIBLE = [
     ("norm_position", {"norm_position": "pre"}, "MarianMT has no LayerNorm before its sub-layers."),
     (
         "position_embedding",
         {"position_embedding": "learned"},
-        "MarianMT computes its position embeddings and cannot load a table.",
+        "MarianMT computes its position embeddings and cannot load a position table.",
     ),
     (
         "norm_position_of_decoder",
@@ -119,7 +119,7 @@ NOT_EXPRESSIBLE = [
     (
         "position_embedding",
         {"position_embedding": "none"},
-        "MarianMT computes its position embeddings and cannot load a table.",
+        "MarianMT computes its position embeddings and cannot load a position table.",
     ),
     ("attention_window", {"attention_window": [None, 3]}, "the format does not support attention windows."),
 ]
