@@ -375,12 +375,12 @@ def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypa
     code, out, sentence = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")
     assert code == 1 and out.startswith("BLEU ")
     assert sentence == (
-        "new cannot be written (No space left on device); free space and run the command again with another name."
+        "new cannot be written (No space left on device); free disk space and run the command again with another name."
     )
     code, _, sentence = vaswani("translate", copier_checkpoint, "--input", "source", "--output", "new")
     assert (code, sentence) == (
         1,
-        "new cannot be written (No space left on device); free space and run the command again with `--resume`.",
+        "new cannot be written (No space left on device); free disk space and run the command again with `--resume`.",
     )
     assert not Path("new").exists()
 

@@ -249,7 +249,10 @@ def test_the_option_tgt_lang_adds_the_tag(opus):
 def test_folders_of_other_formats_are_refused(tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"add_source_eos": false}')
     assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "marian_mt"]) == 1
-    assert "is a CTranslate2 folder, and CTranslate2 is a format to export to" in capsys.readouterr().err
+    assert (
+        "is a CTranslate2 folder, and CTranslate2 models can be exported but not imported"
+        in capsys.readouterr().err
+    )
     (tmp_path / "config.json").write_text('{"model_type": "vaswani"}')
     assert main(["import", str(tmp_path), str(tmp_path / "ours")]) == 1
     assert (

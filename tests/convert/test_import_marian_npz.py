@@ -264,10 +264,10 @@ def test_damaged_and_missing_files_give_one_sentence(tmp_path, capsys):
     assert main(words) == 1
     assert "needs one or two vocabularies, but none are named" in capsys.readouterr().err
     assert main([*words, "--vocabularies", str(tmp_path / "no.yml")]) == 1
-    assert "must be a file, but does not exist" in capsys.readouterr().err
+    assert "must exist, but does not" in capsys.readouterr().err
     (tmp_path / "bad.yml").write_text("one: two\n")
     assert main([*words, "--vocabularies", str(tmp_path / "bad.yml")]) == 1
-    assert "must give each token an id" in capsys.readouterr().err
+    assert "must map each token to an id" in capsys.readouterr().err
     assert not (tmp_path / "ours").exists() and not list(tmp_path.glob("*unfinished*"))
 
 
