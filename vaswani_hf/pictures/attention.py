@@ -41,19 +41,29 @@ def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens
         encoding = tokenizer(
             **arguments, verbose=False, return_offsets_mapping=True, return_special_tokens_mask=True
         )
-    found = list(_WORD.finditer(text))
-    words = [match[0] for match in found]
-    ends = [match.end() for match in found]
     texts = token_texts(encoding["input_ids"], tokenizer)
-    word_of_token = []
-    for token, (start, _), is_special in zip(
-        texts, encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True
+    matches = list(_WORD.finditer(text))
+    ends = [match.end() for match in matches]
+    # The index of the match of each token. A special token has no match.
+    match_of_token = []
+    for (start, _), is_special in zip(
+        encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True
     ):
-        word = bisect.bisect_right(ends, start)
-        if is_special or word == len(ends):
-            word = len(words)
+        match_of_token.append(len(ends) if is_special else bisect.bisect_right(ends, start))
+    words: list[str] = []
+    word_of_match: dict[int, int] = {}
+    for index, match in enumerate(matches):
+        if index in match_of_token or not words:
+            word_of_match[index] = len(words)
+            words.append(match[0])
+        else:
+            # The token of the word before also has this word, as in `."`.
+            words[-1] += match[0]
+    word_of_token = []
+    for token, index in zip(texts, match_of_token, strict=True):
+        if index not in word_of_match:
             words.append(token)
-        word_of_token.append(word)
+        word_of_token.append(word_of_match.get(index, len(words) - 1))
     return Tokens(encoding["input_ids"], texts, words, word_of_token)
 
 

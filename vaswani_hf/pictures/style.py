@@ -6,7 +6,7 @@ matplotlib.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -22,7 +22,16 @@ LINE_STYLES = ("-", "--", ":", "-.")
 WEIGHT_MAP = "Blues"
 SIGNED_MAP = "cividis"
 # A new line of the caption begins after this number of characters per inch of the width of the picture.
-_CHARACTERS_PER_INCH = 13
+_CHARACTERS_PER_INCH = 16
+
+
+class Picture(NamedTuple):
+    """A drawn picture: its file name without suffix, the figure, the caption, and the numbers for JSON."""
+
+    name: str
+    figure: "Figure"
+    caption: str
+    numbers: dict[str, Any]
 
 
 def new_figure(width: float, height: float) -> "Figure":
