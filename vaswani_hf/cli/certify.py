@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from .lines import check_equally_many
 from .options import ModelOptions, check_file, on_command_line
 from .output import standard_output
-from .test_set import test_split
+from .recorded_split import test_split
 
 if TYPE_CHECKING:
     from ..tasks.translation import TranslationEvaluation

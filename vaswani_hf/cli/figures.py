@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ..pictures.relations import default_pronouns, default_verbs, read_partners
 from .options import DeviceOptions, ModelOptions, check_file, on_command_line
-from .test_set import test_split
+from .recorded_split import test_split
 
 if TYPE_CHECKING:
     from ..pictures.figures import RunRecord

@@ -1,4 +1,4 @@
-"""Reads the test set that the recipe of a checkpoint names."""
+"""Reads the test split that the recipe of a checkpoint names."""
 
 from typing import Any
 
