@@ -81,8 +81,8 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
     """Return the validation scores in the log of the Trainer. The result is a dictionary from the optimizer
     step to the score.
 
-    `metric` is "loss", or the name of a score such as "bleu". The loss and the perplexity are multiplied by
-    -1, so that a higher value is better for every metric. In a run with a moving average of the weights, a `metric` with the
+    `metric` is "loss", or the name of a score such as "bleu". The loss is multiplied by -1, so that a higher
+    value is better for every metric. In a run with a moving average of the weights, a `metric` with the
     prefix "raw_" selects the score of the trained weights.
     """
     name = f"eval_{metric}"
@@ -90,8 +90,8 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
 
 
 def higher_is_better(metric: str, score: float) -> float:
-    """Return the score, or -1 times a loss or perplexity, so that a higher value is better for every metric."""
-    return -score if metric.removeprefix("raw_") in ("loss", "perplexity") else score
+    """Return the score, or -1 times a loss, so that a higher value is better for every metric."""
+    return -score if metric.removeprefix("raw_") == "loss" else score
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
