@@ -115,6 +115,11 @@ class TrainingSettings(_EntryKeys):
     """Continue the earlier run in `output_dir` from its newest checkpoint."""
 
     @property
+    def optimizer_averages_weights(self) -> bool:
+        """True if the optimizer averages the weights. The final weights are then the averaged weights."""
+        return OPTIMIZERS[self.optimizer].averages_weights
+
+    @property
     def early_stopping_key(self) -> str | None:
         """The first key that turns early stopping on; None without early stopping."""
         keys = ("early_stopping_patience", "early_stopping_score")

@@ -27,7 +27,6 @@ from ..checkpoint.files import (
 )
 from ..checkpoint.locks import is_replaced
 from ..checkpoint.manifest import metadata_of, verify_manifest, write_manifest
-from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.section import AnyTraining
 from .processes import say
 
@@ -223,7 +222,7 @@ def final_weights_file(training: AnyTraining) -> str:
     """Return the name of the weights file that the final checkpoint uses. If the run or its optimizer
     averages the weights, the final checkpoint uses the file of the averages.
     """
-    has_averages = training.ema_decay is not None or OPTIMIZERS[training.optimizer].averages_weights
+    has_averages = training.ema_decay is not None or training.optimizer_averages_weights
     return AVERAGED_WEIGHTS_FILE if has_averages else WEIGHTS_FILE
 
 

@@ -276,10 +276,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Return the optimizer of the recipe. The default is Adam (Section 5.3)."""
         if self.optimizer is None:
-            entry = OPTIMIZERS[self.training.optimizer]
+            build = OPTIMIZERS[self.training.optimizer].build
             trained = self.model if model is None else model
-            self.optimizer = entry.build(trained, self.training, bf16=self.training.bf16 is True)
-            if entry.averages_weights:
+            self.optimizer = build(trained, self.training, bf16=self.training.bf16 is True)
+            if self.training.optimizer_averages_weights:
                 self.weight_average = OptimizerAverage(self.model, self.optimizer)
         return self.optimizer
 
