@@ -46,8 +46,8 @@ def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
     `values` maps `section.key` to the values of the published recipe. Published recipes name data files
     without their folders, because the data may have been moved.
     """
-    training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
-    names = {f"training.{key}" for key in training}
+    lengths = "max_steps num_train_epochs early_stopping_patience early_stopping_score".split()
+    names = {f"training.{key}" for key in [*lengths, "average_checkpoints"]}
     return {
         name: value
         for name, value in values.items()

@@ -44,6 +44,7 @@ from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
+from ..optimization.optimizers import OPTIMIZERS
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
@@ -284,9 +285,12 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
         say(
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
         )
+    planned = _planned_model(recipe)
     # Call `frozen_weights` now, because the function refuses names in `training.frozen` that are not parts of
     # the model.
-    initialization.frozen_weights(_planned_model(recipe), recipe.training.frozen)
+    initialization.frozen_weights(planned, recipe.training.frozen)
+    # Build an optimizer now, because an optimizer may need a library that is not installed.
+    OPTIMIZERS[recipe.training.optimizer].build(planned, recipe.training, bf16=False)
 
     def newest_checkpoint() -> Path | None:
         with naming_the_folder(folder):
@@ -465,7 +469,7 @@ def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> No
     trainer.add_callback(RunLogCallback(trainer))
     if publishing.push_to_hub and publishing.hub_strategy != "end":
         trainer.add_callback(PushCheckpointsCallback(trainer.args.output_dir, publishing))
-    if trainer.training.early_stopping_patience is not None:
+    if trainer.training.stops_early:
         trainer.add_callback(EarlyStoppingCallback(trainer.training))
 
 

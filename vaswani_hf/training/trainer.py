@@ -46,7 +46,7 @@ from .checkpoints import (
     refuse_vanished_folder,
     rotate_checkpoints,
 )
-from .moving_average import MovingAverage
+from .moving_average import MovingAverage, OptimizerAverage, WeightAverage
 from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
@@ -141,10 +141,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.regularized_loss: RegularizedLoss | None = None
         if regularizer is not None:
             self.regularized_loss = regularizer.build(self.model, training, self.accelerator.autocast)
-        self.moving_average: MovingAverage | None = None
+        # The average of the weights that the run validates and saves; None if the run has no average.
+        self.weight_average: WeightAverage | None = None
         if training.ema_decay is not None:
-            self.moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
-            self.add_callback(self.moving_average)
+            moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
+            self.add_callback(moving_average)
+            self.weight_average = moving_average
         if training.gradient_checkpointing:
             # Try two names of the method, because transformers 5.23 renamed the method.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
@@ -277,6 +279,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             build = OPTIMIZERS[self.training.optimizer].build
             trained = self.model if model is None else model
             self.optimizer = build(trained, self.training, bf16=self.training.bf16 is True)
+            if self.training.optimizer_averages_weights:
+                self.weight_average = OptimizerAverage(self.model, self.optimizer)
         return self.optimizer
 
     def create_scheduler(
@@ -357,8 +361,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         step = self.state.global_step
         staged = folder / STAGING_FOLDER / f"checkpoint-{step}"
         save_tokenizers(self.corpus.source_tokenizer, self.corpus.target_tokenizer, staged)
-        if self.moving_average is not None:
-            self.moving_average.save(staged)
+        if self.weight_average is not None:
+            self.weight_average.save(staged)
         if isinstance(self.train_batches, EndlessStream):
             text = json.dumps(self.train_batches.state_dict(step * self.batches_per_step))
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
@@ -383,14 +387,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Return the scores on the validation split: unsmoothed loss per token, perplexity, scores of the
         task.
 
-        If the run has a moving average of the weights, the scores belong to the averaged weights, and the
+        If the run or its optimizer averages the weights, the scores belong to the averaged weights, and the
         scores of the weights themselves have names such as `eval_raw_loss`.
         """
         start = time.perf_counter()
         metrics = self._validate()
-        if metrics and self.moving_average is not None:
+        if metrics and self.weight_average is not None:
             raw = {f"raw_{name}": value for name, value in metrics.items()}
-            with self.moving_average.in_place():
+            with self.weight_average.in_place():
                 metrics = self._validate()
             metrics = metrics and {**metrics, **raw}
         if not metrics:
