@@ -19,6 +19,7 @@ from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationDelete,
     HfApi,
+    ModelCard,
     ModelInfo,
     get_token,
     snapshot_download,
@@ -28,12 +29,15 @@ from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 from transformers import GenerationConfig
 
 from ..checkpoint.files import (
+    ATTENTION_FILE,
+    CALIBRATION_FILE,
     CARD_FILE,
     CERTIFICATE_FILE,
     CONFIG_FILE,
     CURVE_FILE,
     GENERATION_FILE,
     INDEX_FILE,
+    LICENSE_FILE,
     RECIPE_FILE,
     RECORD_FILES,
     RESULTS_FILE,
@@ -52,6 +56,7 @@ from ..model.modeling_vaswani import FromRepository
 from ..model.translator_vaswani import check_tokenizers
 from ..recipe.published import published_yaml
 from ..translation.translator import Translator
+from .license_text import license_text
 from .model_card import check_card, model_card, read_record
 
 # File patterns. A push deletes a matching file of the repository if the new checkpoint does not have the
@@ -67,7 +72,9 @@ REPLACED_FILES = (
     f"{TARGET_FOLDER}/*.json",
     RECIPE_FILE,
     CURVE_FILE,
+    ATTENTION_FILE,
     CERTIFICATE_FILE,
+    CALIBRATION_FILE,
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
     f"{ENTRY}.py",
 )
@@ -254,7 +261,8 @@ def stage_repository(
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():
         GenerationConfig.from_model_config(config).save_pretrained(staged)
-    names = [GENERATION_FILE, CURVE_FILE, CERTIFICATE_FILE, *weight_files(folder)]
+    records = [CURVE_FILE, ATTENTION_FILE, CERTIFICATE_FILE, CALIBRATION_FILE]
+    names = [GENERATION_FILE, *records, *weight_files(folder)]
     for name in names:
         if (folder / name).is_file():
             _link(folder / name, staged / name)
@@ -267,6 +275,7 @@ def stage_repository(
     if recipe is not None:
         (staged / RECIPE_FILE).write_text(recipe, encoding="utf-8")
     _stage_card(folder, staged, repo_id, license=license, base_model=base_model)
+    _stage_license(folder, staged)
     refuse_tokens(staged)
 
 
@@ -297,6 +306,15 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
     check_card(path)
     _link(path, staged / CARD_FILE)
     print("the model card is the README.md of the checkpoint, without changes", flush=True)
+
+
+def _stage_license(folder: Path, staged: Path) -> None:
+    """Link the LICENSE in the folder of the checkpoint, or write a new LICENSE."""
+    if (folder / LICENSE_FILE).is_file():
+        _link(folder / LICENSE_FILE, staged / LICENSE_FILE)
+        return
+    text = license_text(ModelCard.load(staged / CARD_FILE).data.to_dict())
+    (staged / LICENSE_FILE).write_text(text, encoding="utf-8")
 
 
 def _is_card_of_import(folder: Path) -> bool:
