@@ -17,7 +17,15 @@ from vaswani_hf.translation.translator import Translator
 MODEL_FOLDER = Path(vaswani_hf.__file__).parent / "model"
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 TARGET_TOKENIZER = {f"target_tokenizer/{name}" for name in TOKENIZER}
-ROOT = {".gitattributes", "LICENSE", "README.md", "config.json", "generation_config.json", *TOKENIZER, *CODE_FILES}
+ROOT = {
+    ".gitattributes",
+    "LICENSE",
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    *TOKENIZER,
+    *CODE_FILES,
+}
 CHECKED = "same logits, tokens and translation"
 
 

@@ -40,7 +40,6 @@ from ..tasks import TASKS, CardWords, Task
 from ..version import INSTALL_INSTRUCTION, __version__
 from .certificate import certificate_table, hashes_of_weights
 
-
 # The number of examples in the metadata of a card.
 NUM_WIDGETS = 3
 

@@ -377,12 +377,14 @@ class Translation(Task):
         examples = []
         for source, translation in zip(texts, translator.translate(texts, return_scores=True), strict=True):
             words = [[word.word, round(word.confidence, 4)] for word in translation.words or ()]
-            examples.append({
-                "source": source,
-                "output": translation.text,
-                "confidence": round(translation.confidence or 0.0, 4),
-                "words": words,
-            })
+            examples.append(
+                {
+                    "source": source,
+                    "output": translation.text,
+                    "confidence": round(translation.confidence or 0.0, 4),
+                    "words": words,
+                }
+            )
         return examples
 
     def card_words(
