@@ -20,6 +20,8 @@ TARGET_TOKENIZER = {f"target_tokenizer/{name}" for name in TOKENIZER}
 ROOT = {
     ".gitattributes",
     "LICENSE",
+    "handler.py",
+    "requirements.txt",
     "README.md",
     "config.json",
     "generation_config.json",

@@ -34,6 +34,9 @@ CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 CARD_FILE = "README.md"
 RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
+# The handler for Inference Endpoints, and the libraries that the handler needs.
+HANDLER_FILE = "handler.py"
+REQUIREMENTS_FILE = "requirements.txt"
 # The licences of the model and of its code, in the repository of a model.
 LICENSE_FILE = "LICENSE"
 CURVE_FILE = "training_curve.png"

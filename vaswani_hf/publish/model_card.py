@@ -168,6 +168,14 @@ def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
     return [*scored, *of_model, *TASKS.values()][0]
 
 
+def pipeline_of(folder: Path) -> str | None:
+    """Return the task with which `transformers.pipeline` loads a model; None if no pipeline loads the model."""
+    recipe, results, data = _record(folder)
+    test = results.get("test") or {}
+    task = _task_of(folder, recipe, test)
+    return task.card_words(data, recipe.data if recipe else None, test, "").pipeline
+
+
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
     """Return the names of the repositories whose models a run started from, without local folders and
     commits.

@@ -37,10 +37,12 @@ from ..checkpoint.files import (
     CONFIG_FILE,
     CURVE_FILE,
     GENERATION_FILE,
+    HANDLER_FILE,
     INDEX_FILE,
     LICENSE_FILE,
     RECIPE_FILE,
     RECORD_FILES,
+    REQUIREMENTS_FILE,
     RESULTS_FILE,
     TOKENIZER_FILES,
     WEIGHTS_FILE,
@@ -57,8 +59,9 @@ from ..model.modeling_vaswani import FromRepository
 from ..model.translator_vaswani import check_tokenizers
 from ..recipe.published import published_yaml
 from ..translation.translator import Translator
+from ..version import minimum_versions
 from .license_text import license_text
-from .model_card import check_card, model_card, read_record
+from .model_card import check_card, model_card, pipeline_of, read_record
 
 # File patterns. A push deletes a matching file of the repository if the new checkpoint does not have the
 # file. The patterns are narrow, because a star also matches a slash, and a pattern must not match files that
@@ -308,6 +311,7 @@ def stage_repository(
         (staged / RECIPE_FILE).write_text(recipe, encoding="utf-8")
     _stage_card(folder, staged, repo_id, license=license, base_model=base_model)
     _stage_license(folder, staged)
+    _stage_handler(folder, staged)
     refuse_tokens(staged)
 
 
@@ -347,6 +351,21 @@ def _stage_license(folder: Path, staged: Path) -> None:
         return
     text = license_text(ModelCard.load(staged / CARD_FILE).data.to_dict())
     (staged / LICENSE_FILE).write_text(text, encoding="utf-8")
+
+
+def _stage_handler(folder: Path, staged: Path) -> None:
+    """Write the handler for Inference Endpoints and its requirements. Files of the same names in the folder of
+    the checkpoint are used instead.
+
+    A model that no pipeline loads, such as a parser, gets no handler.
+    """
+    if (folder / HANDLER_FILE).is_file():
+        names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]
+        for name in names:
+            link_file(folder / name, staged / name)
+    elif pipeline_of(folder) is not None:
+        shutil.copyfile(Path(__file__).with_name(HANDLER_FILE), staged / HANDLER_FILE)
+        (staged / REQUIREMENTS_FILE).write_text(minimum_versions("torch", "transformers"), encoding="utf-8")
 
 
 def _is_card_of_import(folder: Path) -> bool:
