@@ -151,18 +151,6 @@ def _curves_drawn_once():
         yield
 
 
-@pytest.fixture(scope="session")
-def tiny_config():
-    """Make the smallest config that has every part, with these fields changed."""
-    return factories.tiny_config
-
-
-@pytest.fixture(scope="session")
-def tiny_model():
-    """Make the model of such a config, the same at every call, in eval mode."""
-    return factories.tiny_model
-
-
 # A small vocabulary splits some of these words, and splits some characters into bytes.
 COPIED_WORDS = (
     "der Hund läuft über die Straße Mr. 3. Mai weiß größer. eins zwei, drei! ja? nein Öl Łódź 日本".split()
@@ -281,7 +269,7 @@ def copier_repository(hub, repo_id, copier_checkpoint):
 
 
 @pytest.fixture
-def tiny_checkpoint(tiny_model, tmp_path):
+def tiny_checkpoint(tmp_path):
     """Make the folder of a checkpoint with weights that no other checkpoint has, and with given config
     fields.
 
@@ -294,7 +282,7 @@ def tiny_checkpoint(tiny_model, tmp_path):
         if two_vocabularies:
             target = factories.tiny_tokenizer("the dog runs", 266, model_max_length=64)
         fields |= {"vocab_size": len(source), "decoder_vocab_size": len(target)}
-        model = tiny_model(share_encoder_decoder_embeddings=not two_vocabularies, **fields)
+        model = factories.tiny_model(share_encoder_decoder_embeddings=not two_vocabularies, **fields)
         with torch.no_grad():
             model.model.encoder.layers[0].fc1.bias[0] = next(_NUMBERS)
         model.generation_config.max_new_tokens = 5

@@ -211,7 +211,7 @@ def test_vocabularies_of_another_folder_are_read(tmp_path, capsys):
         (tmp_path / "theirs" / f"dict.{language}.txt").rename(files[-1])
     words = ["import", str(tmp_path / "theirs"), str(tmp_path / "ours"), "--vocabularies", *map(str, files)]
     assert main(words) == 0
-    assert "The tokenizers split texts at spaces" in capsys.readouterr().out
+    assert "The tokenizers split texts only at spaces" in capsys.readouterr().out
     source, target = load_tokenizers(tmp_path / "ours")
     assert source("a@@ one").input_ids == [10, 4, 2] and target("vier").input_ids == [8, 2]
     files[1].write_text("eins\n")

@@ -194,7 +194,7 @@ def empty_section(folder):
 DAMAGE = {
     damage_vocabulary: "must have the vocabulary src_vocab.txt, but has not",
     cut_vocabulary: "has `tokens of trg_vocab.txt` ",
-    cut_weights: "'best.ckpt' is not a file of torch.save, or is incomplete",
+    cut_weights: "'best.ckpt' was not written by `torch.save`, or is incomplete",
     remove_weights: "must have best.ckpt or one `.ckpt` file, but has no such file",
     damage_config: "config.yaml of 'joeynmt' cannot be read",
     empty_section: "must have the keys of `data.src`, but has not",

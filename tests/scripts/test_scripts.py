@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from factories import tiny_model
 from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_hf.data.toy_corpora import number_pairs
@@ -173,7 +174,7 @@ def test_the_flops_of_a_training_step_are_those_that_pytorch_counts(script):
     assert flops == 3 * counter.get_total_flops()
 
 
-def test_a_widened_model_computes_the_same_function(script, tiny_model):
+def test_a_widened_model_computes_the_same_function(script):
     model = tiny_model(encoder_ffn_dim=32, decoder_ffn_dim=32)
     inputs = {"input_ids": torch.tensor([[5, 6, 7, 2]]), "decoder_input_ids": torch.tensor([[0, 8, 9]])}
     with torch.no_grad():

@@ -8,7 +8,7 @@ from itertools import count, islice
 import pytest
 import sacrebleu
 import torch
-from factories import tiny_tokenizer
+from factories import tiny_config, tiny_tokenizer
 from transformers import set_seed
 
 from vaswani_hf import VaswaniForSeq2SeqLM
@@ -23,7 +23,7 @@ LINES = ["one two three", "", "four five three two one four five three", "two", 
 
 
 @pytest.fixture(scope="module")
-def translator(tiny_config):
+def translator():
     set_seed(0)
     tokenizer = tiny_tokenizer(["one two three four five", "eins zwei drei vier"], 280, model_max_length=40)
     sizes = {

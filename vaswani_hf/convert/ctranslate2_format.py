@@ -1,6 +1,4 @@
-"""Defines the entry for CTranslate2 in the table of export formats. The conversion itself is in
-ctranslate2.py, which imports CTranslate2.
-"""
+"""Defines the CTranslate2 entry of the table of export formats. The conversion is in ctranslate2.py."""
 
 from pathlib import Path
 from typing import Any, ClassVar

@@ -2,7 +2,7 @@
 configuration/recipe.schema.json (the JSON schema with which editors complete recipes) and
 vaswani_hf/cli/recipe_keys.json (the texts of `vaswani train --help-keys`).
 
-python scripts/reference/recipe_reference.py
+python docs/generators/recipe_reference.py
 """
 
 import ast
@@ -49,7 +49,7 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
 FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py", "settings/data.py")
 HEAD = """# The keys of a recipe
 
-`python scripts/reference/recipe_reference.py` writes this page from the classes of the sections. An editor that reads
+`python docs/generators/recipe_reference.py` writes this page from the classes of the sections. An editor that reads
 [recipe.schema.json](../configuration/recipe.schema.json) completes the keys and shows the help texts of this
 page. `vaswani train --help-keys` prints the keys, and `vaswani train --help-key warmup_steps` prints one key.
 
