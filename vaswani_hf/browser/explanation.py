@@ -18,6 +18,8 @@ from typing import Any, Self
 
 import torch
 
+from ..model.text_rules_vaswani import token_texts
+
 # Weights are stored as integers from 0 to this number. The largest rounding error is 0.5 / 65535 = 7.6e-6.
 LARGEST_WEIGHT = 65535
 # The temperatures of the slider of the page. The record of the search has a normalizer for each temperature,
@@ -124,8 +126,9 @@ class Node:
         normalizers (list or None): For each temperature t of `SearchRecord.temperatures` the logarithm of the
             sum of exp(log_prob / t) over the whole vocabulary. At temperature t the log-probability of a
             child is log_prob / t - normalizer. None if the node was not continued.
-        coverage (float): The coverage of the source after the hypothesis (Wu et al. 2016, Equation 14), without
-            its weight; 0 if the search has no coverage penalty.
+        coverage (float or None): The coverage of the source (Wu et al. 2016, Equation 14), without its weight,
+            after the model has predicted the children of this node. The score of a finished child contains
+            this coverage. None if the node was not continued, or if the search has no coverage penalty.
     """
 
     parent: int
@@ -135,7 +138,7 @@ class Node:
     state: str = "dropped"
     left: int | None = None
     normalizers: list[float] | None = None
-    coverage: float = 0.0
+    coverage: float | None = None
 
 
 @dataclass(frozen=True)
@@ -275,6 +278,11 @@ class Explanation:
     def as_json(self) -> str:
         """Return the explanation as JSON. Numbers have six digits after the point."""
         return json.dumps(_rounded(asdict(self)), ensure_ascii=False, separators=(",", ":"))
+
+
+def display_texts(token_ids: Sequence[int], tokenizer: Any) -> list[str]:
+    """Return the text of each token, with a space where the vocabulary of SentencePiece writes "▁"."""
+    return [text.replace("▁", " ") for text in token_texts(token_ids, tokenizer)]
 
 
 def _rounded(value: Any) -> Any:
