@@ -146,7 +146,7 @@ class _Explainer:
         scored = self._scored([best])[0]
         num_ending = len(best.token_ids) - best.num_forced - len(scored.token_log_probs or ())
         log_probs = [0.0] * best.num_forced + list(scored.token_log_probs or ()) + [0.0] * num_ending
-        is_complete = is_given or _is_result(search, best.token_ids[best.num_forced :])
+        is_complete = is_given or _is_result(search, best.token_ids)
         return Explanation(
             model=name,
             source_text=text,
