@@ -486,6 +486,8 @@ def test_the_first_test_texts_are_the_examples_of_the_card(numbers):
     card = model_card(numbers, "alice/words")
     table = card.text.partition("## Examples")[2].partition("##")[0]
     assert table.count("\n| ") == 6
+    assert (numbers / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert "](attention.png)" in card.text
     widget = ModelCard(str(card)).data.to_dict()["widget"]
     assert [shown["text"] for shown in widget] == [example["source"] for example in recorded[:3]]
     assert [shown["output"]["text"] for shown in widget] == [example["output"] for example in recorded[:3]]
@@ -497,6 +499,7 @@ def test_texts_of_data_that_may_not_be_shared_are_not_examples(tmp_path, license
     assert results(folder)["examples"] == []
     card = model_card(folder, "alice/words")
     assert "## Examples" not in card.text and "widget" not in card.data.to_dict()
+    assert not (folder / "attention.png").exists() and "](attention.png)" not in card.text
 
 
 def test_the_publisher_chooses_the_examples(tmp_path):

@@ -108,6 +108,21 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         ) from None
 
 
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a metrics.jsonl, without damaged lines. The list is empty if the file is missing."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
+    return rows
+
+
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:
     """Return the names of the weight files of a checkpoint. If the weights are split into several files, the
     list also has the name of the index file.

@@ -105,6 +105,12 @@ def _certify() -> Implementation:
     return certify.CertifyOptions, certify.run
 
 
+def _figures() -> Implementation:
+    from . import figures
+
+    return figures.FiguresOptions, figures.run
+
+
 def _import() -> Implementation:
     from . import import_checkpoint
 
@@ -215,6 +221,11 @@ COMMANDS = {
         "export a checkpoint to all formats, and measure how much each engine differs from the checkpoint",
         "vaswani certify checkpoints/run --source test.en --reference test.de",
         _certify,
+    ),
+    "figures": Command(
+        "draw a checkpoint: attention, position encodings, learning rate, targets and training curve",
+        "vaswani figures checkpoints/run pictures --texts test.en",
+        _figures,
     ),
     "import": Command(
         "write a checkpoint from a checkpoint of another library, and compare the outputs of both models",

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl
 
-from ..checkpoint.files import METRICS_FILE, finite, write_whole
+from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
 from ..checkpoint.manifest import metadata_of
 from ..optimization.section import AnyTraining
 from .checkpoints import delete_between, has_lost_patience, refuse_vanished_folder
@@ -140,21 +140,6 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float, loss_nam
         minutes, seconds = divmod(round(seconds_left), 60)
         parts.append(f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} left")
     return " · ".join(parts)
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a metrics.jsonl, without damaged lines. The list is empty if the file is missing."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(row, dict) and "step" in row:
-            rows.append(row)
-    return rows
 
 
 class DivergenceDetector:

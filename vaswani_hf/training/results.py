@@ -17,15 +17,24 @@ import torch
 from datasets import IterableDataset
 from transformers import PreTrainedModel
 
-from ..checkpoint.files import CURVE_FILE, METRICS_FILE, RECIPE_FILE, RESULTS_FILE, finite, write_whole
+from ..checkpoint.files import (
+    ATTENTION_FILE,
+    CURVE_FILE,
+    METRICS_FILE,
+    RECIPE_FILE,
+    RESULTS_FILE,
+    finite,
+    read_metrics,
+    write_whole,
+)
 from ..data.corpus import Corpus
+from ..pictures.attention import attention_picture
+from ..pictures.training_curve import draw_training_curve
 from ..publish.model_card import data_facts
 from ..recipe.licenses import RESEARCH_ONLY, data_license
 from ..settings.data import DataSettings
 from ..settings.sections import PublishingSettings
-from ..tasks import TASKS
 from ..version import __version__
-from .callbacks import read_metrics
 from .hardware import hardware_name
 from .processes import said_at_intervals, say
 from .trainer import VaswaniTrainer
@@ -111,7 +120,11 @@ def results_of_run(
     scores = score_test_split(trainer, data)
     if scores is not None:
         results["test"] = scores
-    results["examples"] = _card_examples(trainer, data, publishing)
+    examples = _card_examples(trainer, data, publishing)
+    results["examples"] = examples
+    (folder / ATTENTION_FILE).unlink(missing_ok=True)
+    if examples:
+        attention_picture(str(folder), examples[0]["source"], folder / ATTENTION_FILE)
     results["decoding"] = {name: getattr(model.generation_config, name) for name in search}
     results["asked"] = asked
     results["data"] = data_facts(data)
@@ -217,41 +230,7 @@ def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
-    """Draw the losses and the first validation score of the task over the steps, and save the plot as a PNG."""
-    # Import matplotlib here, because a run needs matplotlib only at its end.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")
-    _plot(axes, metrics, "loss", "training loss, smoothed", "tab:gray")
-    _plot(axes, metrics, "eval_loss", "validation loss", "tab:blue")
-    score = _validation_score(metrics)
-    if score is not None:
-        titles = {name: title for task in TASKS.values() for name, title in task.metrics.items()}
-        title = titles.get(score, score)
-        right_axes = axes.twinx()
-        _plot(right_axes, metrics, f"eval_{score}", f"validation {title}", "tab:orange")
-        right_axes.set_ylabel(title)
-    elif not axes.lines:
-        return
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=120)
-
-
-def _plot(axes: Any, metrics: list[dict[str, Any]], name: str, label: str, color: str) -> None:
-    points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]
-    if points:
-        axes.plot(*zip(*points, strict=True), label=label, color=color)
-
-
-def _validation_score(metrics: list[dict[str, Any]]) -> str | None:
-    """Return the first score of the validation in the log, such as "bleu"; None if only the loss was
-    measured.
-    """
-    for row in metrics:
-        for key in row:
-            name = key.removeprefix("eval_")
-            is_score = key.startswith("eval_") and not name.startswith("raw_")
-            if is_score and name not in ("loss", "perplexity", "seconds"):
-                return name
-    return None
+    """Save the training curve as a PNG. Write no file if the log has neither losses nor scores."""
+    figure = draw_training_curve(metrics)
+    if figure is not None:
+        figure.savefig(path, dpi=120)
