@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -301,3 +302,12 @@ def test_each_hop_of_a_memory_network_depends_on_the_hop_before(memory):
     with torch.no_grad():
         network.hops[0].out_proj.weight.zero_()
     assert not torch.allclose(weights[:, 1], network(statements, questions)[1][:, 1])
+
+
+def test_train_has_the_header_that_uv_reads():
+    text = (SCRIPTS / "train.py").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", text, re.MULTILINE)
+    header = tomllib.loads(re.sub(r"^# ?", "", block, flags=re.MULTILINE))
+    project = tomllib.loads((SCRIPTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    # The name of the package is free on PyPI. The header must not install the package by its name.
+    assert header == {"requires-python": project["requires-python"], "dependencies": []}

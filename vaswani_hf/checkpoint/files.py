@@ -34,12 +34,20 @@ CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 CARD_FILE = "README.md"
 RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
+# The handler for Inference Endpoints, and the libraries that the handler needs.
+HANDLER_FILE = "handler.py"
+REQUIREMENTS_FILE = "requirements.txt"
+# The licences of the model and of its code, in the repository of a model.
+LICENSE_FILE = "LICENSE"
 CURVE_FILE = "training_curve.png"
+# The picture of the attention weights for one sentence.
+ATTENTION_FILE = "attention.png"
 # The file that `vaswani certify` writes into a checkpoint.
 CERTIFICATE_FILE = "certificate.json"
 # The reliability curve of the model, and the weights that convert token probabilities to a confidence.
 CALIBRATION_FILE = "calibration.json"
-RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE, CALIBRATION_FILE)
+CALIBRATION_PICTURE = "calibration.png"
+RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE, ATTENTION_FILE, CALIBRATION_FILE)
 METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 TREES_FILE = "test_trees.txt"

@@ -197,6 +197,8 @@ class ArgosEngine:
 
 ARGOS = Format(
     name="argos",
+    main_file="*.argosmodel",
+    library_name="argostranslate",
     expressible=Expressible("Argos Translate", EXPRESSIBLE.fields, EXPRESSIBLE.limits),
     export=export_argos,
     libraries=("ctranslate2", "sentencepiece"),

@@ -169,6 +169,10 @@ class Format:
     Attributes:
         name (str): The name of the format, as in the option `--format`. The package extra of the same name
             installs the modules in `libraries`.
+        main_file (str): A file, or a pattern of files, that only a folder in this format has.
+        model_type (str, optional): The `model_type` in the config.json of the format; None if the format has no
+            `model_type`.
+        library_name (str): The library that reads the format, for the model card.
         expressible (Expressible): Describes which configs the format supports.
         export (Export): The function that writes a model.
         libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
@@ -187,6 +191,8 @@ class Format:
     """
 
     name: str
+    main_file: str
+    library_name: str
     expressible: Expressible
     export: Export
     libraries: tuple[str, ...] = ()
@@ -197,6 +203,7 @@ class Format:
     describe: Describe | None = None
     needs_languages: bool = False
     certified: tuple[str | None, ...] = (None,)
+    model_type: str | None = None
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:

@@ -394,7 +394,15 @@ class MarianEngine(TranslatorEngine):
         return BaseTranslator(model, *load_tokenizers(folder))
 
 
-MARIAN = Format(name="marian", expressible=EXPRESSIBLE, export=export_marian, engine=MarianEngine)
+MARIAN = Format(
+    name="marian",
+    main_file=WEIGHTS_FILE,
+    library_name="transformers",
+    expressible=EXPRESSIBLE,
+    export=export_marian,
+    engine=MarianEngine,
+    model_type="marian",
+)
 MARIAN_MT = ImportFormat(
     name="marian_mt",
     title="MarianMT of transformers",

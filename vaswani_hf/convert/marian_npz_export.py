@@ -452,6 +452,8 @@ class MarianNpzEngine:
 
 MARIAN_NPZ = Format(
     name="marian_npz",
+    main_file="*.npz",
+    library_name="marian",
     expressible=EXPRESSIBLE,
     export=export_marian_npz,  # type: ignore[arg-type]
     needs_tokenizers=True,

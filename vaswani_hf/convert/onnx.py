@@ -197,6 +197,8 @@ def quiet() -> Iterator[None]:
 # ONNX supports every field of the config, because the graphs are traced from the model itself.
 ONNX = Format(
     name="onnx",
+    main_file="decode.onnx",
+    library_name="onnx",
     expressible=Expressible("ONNX", ALL_FIELDS, {}),
     export=export_onnx,
     libraries=("onnx", "onnxscript"),

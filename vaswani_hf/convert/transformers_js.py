@@ -358,6 +358,8 @@ _LIMITS: dict[str, Limit] = {
 }
 TRANSFORMERS_JS = Format(
     name="transformers_js",
+    main_file="onnx/decoder_model_merged.onnx",
+    library_name="transformers.js",
     expressible=Expressible("transformers.js", ALL_FIELDS, _LIMITS),
     export=export_transformers_js,
     libraries=("onnx", "onnxscript", "onnxruntime"),

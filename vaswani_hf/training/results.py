@@ -9,6 +9,7 @@ import platform
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from datasets import IterableDataset
 from transformers import PreTrainedModel
 
 from ..checkpoint.files import (
+    ATTENTION_FILE,
     CURVE_FILE,
     METRICS_FILE,
     RECIPE_FILE,
@@ -26,13 +28,21 @@ from ..checkpoint.files import (
     write_whole,
 )
 from ..data.corpus import Corpus
+from ..pictures.attention import attention_picture
 from ..pictures.training_curve import draw_training_curve
 from ..publish.model_card import data_facts
+from ..recipe.licenses import RESEARCH_ONLY, data_license
 from ..settings.data import DataSettings
+from ..settings.sections import PublishingSettings
 from ..version import __version__
 from .hardware import hardware_name
 from .processes import said_at_intervals, say
 from .trainer import VaswaniTrainer
+
+# The number of texts of the test split whose outputs the model card shows, and the largest number of
+# characters of such a text.
+NUM_EXAMPLES = 5
+LONGEST_EXAMPLE = 200
 
 
 def read_results(folder: Path) -> dict[str, Any]:
@@ -93,6 +103,7 @@ def results_of_run(
     search: Iterable[str],
     steps: list[int],
     before: dict[str, Any],
+    publishing: PublishingSettings,
 ) -> str:
     """Score the saved checkpoint, draw the training curve, and return the text of results.json.
 
@@ -109,6 +120,11 @@ def results_of_run(
     scores = score_test_split(trainer, data)
     if scores is not None:
         results["test"] = scores
+    examples = _card_examples(trainer, data, publishing)
+    results["examples"] = examples
+    (folder / ATTENTION_FILE).unlink(missing_ok=True)
+    if examples:
+        attention_picture(str(folder), examples[0]["source"], folder / ATTENTION_FILE)
     results["decoding"] = {name: getattr(model.generation_config, name) for name in search}
     results["asked"] = asked
     results["data"] = data_facts(data)
@@ -137,6 +153,29 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, A
     for line in found.lines:
         say(line, is_result=True)
     return found.scores
+
+
+def _card_examples(
+    trainer: VaswaniTrainer, data: DataSettings, publishing: PublishingSettings
+) -> list[dict[str, Any]]:
+    """Return the examples for the model card, see `Task.example_outputs`."""
+    texts = publishing.examples
+    if texts is None:
+        texts = _shareable_texts(trainer, data)
+    if not texts:
+        return []
+    return trainer.task.example_outputs(Path(trainer.args.output_dir), texts, str(trainer.args.device))
+
+
+def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
+    """Return the first texts of the test split that fit into a table. Return no texts if the licence of the
+    data does not permit to publish the texts, or is unknown.
+    """
+    test = trainer.corpus.texts["test"]
+    if test is None or data_license(data) in (None, "unknown", RESEARCH_ONLY):
+        return []
+    fitting = (text for text in test["source"] if text.strip() and len(text) <= LONGEST_EXAMPLE)
+    return list(islice(fitting, NUM_EXAMPLES))
 
 
 def end_in_words(trainer: VaswaniTrainer) -> str:
@@ -168,6 +207,8 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
         "processes": trainer.args.world_size,
         "threads": torch.get_num_threads(),
+        # Tags that a reporter of transformers has added to the model, such as the address of a dashboard.
+        "model_tags": list(getattr(trainer.model, "model_tags", None) or []),
         "versions": {
             "vaswani_hf": __version__,
             "python": platform.python_version(),

@@ -26,7 +26,7 @@ from .results import read_results
 # `gradient_accumulation_steps` may change together with the number of processes; `_refuse_other_batches`
 # checks that the product of both numbers stays the same.
 FREE_TO_CHANGE = """
-    output_dir data.test_split data.num_proc data.license data.attribution
+    output_dir data.test_split data.test_name data.test_dataset data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
     training.save_total_limit training.average_checkpoints training.early_stopping_patience
     training.early_stopping_score training.report_to model.code training.dataloader_num_workers training.resume training.gradient_accumulation_steps

@@ -11,6 +11,7 @@ processes).
 """
 
 import contextlib
+import filecmp
 import json
 import os
 import re
@@ -27,6 +28,8 @@ from transformers import GenerationConfig, PreTrainedModel, PrinterCallback, Tra
 from transformers.integrations import get_available_reporting_integrations
 
 from ..checkpoint.files import (
+    CALIBRATION_FILE,
+    CALIBRATION_PICTURE,
     MANIFEST_FILE,
     RECIPE_FILE,
     RESULTS_FILE,
@@ -303,8 +306,8 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
 
 
 def _prepare_folder(recipe: Recipe) -> None:
-    _check_reporters(recipe.training.report_to)
     publishing = recipe.publishing
+    _check_reporters(recipe.training.report_to, publishing)
     if publishing.push_to_hub:
         # Check the permission to push now, so that a missing permission is not found only after the training.
         check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
@@ -315,7 +318,13 @@ def _prepare_folder(recipe: Recipe) -> None:
         shutil.rmtree(folder / unfinished, ignore_errors=True)
 
 
-def _check_reporters(report_to: list[str]) -> None:
+def _check_reporters(report_to: list[str], publishing: PublishingSettings) -> None:
+    if publishing.trackio and "trackio" not in report_to:
+        names = " and ".join(f"`publishing.{name}`" for name in publishing.trackio)
+        raise ValueError(
+            f"{names} need `training.report_to: [trackio]`, but `training.report_to` is {report_to}; add trackio, or leave "
+            "the settings of Trackio out."
+        )
     available = get_available_reporting_integrations()
     for name in report_to:
         if name not in available:
@@ -451,7 +460,11 @@ def _build_trainer(
         task=TASKS[recipe.task],
         model=model,
         args=training_arguments(
-            training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None
+            training,
+            recipe.output_dir,
+            recipe.seed,
+            validates=corpus.validation is not None,
+            publishing=recipe.publishing,
         ),
     )
     trainer.stop = stop
@@ -578,6 +591,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
             recipe.decoding.settings(),
             steps=steps,
             before=before,
+            publishing=recipe.publishing,
         )
         checkpoints.refuse_vanished_folder(folder)
         finished.write_final_record(
@@ -599,7 +613,15 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dic
         write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
+    if not _is_same_file(staging / WEIGHTS_FILE, folder / WEIGHTS_FILE):
+        # Delete the calibration, because the calibration belongs to earlier final weights.
+        for path in (folder / CALIBRATION_FILE, folder / CALIBRATION_PICTURE):
+            path.unlink(missing_ok=True)
     finished.move_into_place(staging, folder)
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    return path.is_file() and other.is_file() and filecmp.cmp(path, other, shallow=False)
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:

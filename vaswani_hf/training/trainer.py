@@ -6,6 +6,7 @@ run.py builds the trainer. The path from the encoded corpus to the loss is: `_tr
 """
 
 import contextlib
+import dataclasses
 import json
 import math
 import re
@@ -20,6 +21,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+import transformers
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -36,7 +38,7 @@ from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import num_passes, regularizer_of
 from ..optimization.schedules import SCHEDULES, scheduled_rate, scheduler_of
 from ..optimization.section import AnyTraining
-from ..settings.sections import EvaluationSettings
+from ..settings.sections import EvaluationSettings, PublishingSettings
 from ..tasks import Task
 from .checkpoints import (
     STAGING_FOLDER,
@@ -467,9 +469,22 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
 
 def training_arguments(
-    training: AnyTraining, output_dir: str, seed: int, *, validates: bool
+    training: AnyTraining,
+    output_dir: str,
+    seed: int,
+    *,
+    validates: bool,
+    publishing: PublishingSettings | None = None,
 ) -> Seq2SeqTrainingArguments:
     """Return the arguments of transformers' Trainer for a run."""
+    publishing = publishing or PublishingSettings()
+    arguments = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
+    for name in publishing.trackio:
+        if name not in arguments:
+            raise ValueError(
+                f"`publishing.{name}` needs a newer version of transformers than {transformers.__version__}; install a newer "
+                f"version, or leave `publishing.{name}` out."
+            )
     return Seq2SeqTrainingArguments(
         gradient_accumulation_steps=training.gradient_accumulation_steps,
         max_grad_norm=training.max_grad_norm,
@@ -482,6 +497,9 @@ def training_arguments(
         max_steps=training.max_steps or 1,
         seed=seed,
         report_to=training.report_to or "none",
+        # Trackio makes its Space private if `hub_private_repo` is true.
+        hub_private_repo=publishing.hub_private_repo or None,
+        **publishing.trackio,
         eval_strategy="steps" if validates else "no",
         save_strategy="steps",
         # Log infinite and NaN losses, because infinite and NaN losses end the run.
