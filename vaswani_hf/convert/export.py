@@ -22,13 +22,14 @@ from ..version import install_command
 from .argos import ARGOS
 from .ctranslate2_format import CTRANSLATE2
 from .formats import Format, NotExpressibleError, alternatives
+from .html_page import HTML
 from .marian import MARIAN
 from .marian_npz_export import MARIAN_NPZ
 from .onnx import ONNX
 from .transformers_js import TRANSFORMERS_JS
 
 FORMATS: dict[str, Format] = {
-    entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS)
+    entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS, HTML)
 }
 
 
