@@ -63,5 +63,7 @@ class HtmlEngine:
         job = json.dumps({"folder": str(self._folder), "method": method, **arguments})
         result = subprocess.run(["node", _SCRIPT], input=job, capture_output=True, text=True, encoding="utf-8")
         if result.returncode != 0:
-            raise ValueError(f"Node.js cannot run '{self._folder}': {result.stderr.strip()[-500:]}")
+            lines = result.stderr.splitlines()
+            message = next((line for line in lines if "Error:" in line), result.stderr.strip()[-500:])
+            raise ValueError(f"Node.js cannot run '{self._folder}': {message}")
         return json.loads(result.stdout)

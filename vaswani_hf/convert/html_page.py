@@ -22,7 +22,9 @@ import torch
 from huggingface_hub import ModelCardData
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
+from ..browser.page import view_script, view_style
 from ..checkpoint.files import CARD_FILE, write_whole
 from ..checkpoint.tokenizers import is_tree_tokenizer
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
@@ -47,10 +49,10 @@ from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
 
 _SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
 # The scripts in an order in which each script follows the scripts that it imports.
-_MODULE = ("tokenizer.mjs", "matrix.mjs", "model.mjs", "search.mjs", "translator.mjs")
+_MODULE = ("tokenizer.mjs", "matrix.mjs", "model.mjs", "search.mjs", "translator.mjs", "explain.mjs")
 _PAGE = ("page.mjs",)
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=function|class|const)", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=async|function|class|const)", re.MULTILINE)
 
 _TITLE = "HTML"
 _ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh")
@@ -96,6 +98,7 @@ def export_html(
     is_int8 = quantization != "float32"
     source, target = tokenizers
     settings = {
+        "name": "{{model}}",
         "config": {name: getattr(model.config, name) for name in sorted(ALL_FIELDS)},
         "generation": generation,
         "start_token_id": decoder_start_token_id(model.config),
@@ -105,11 +108,12 @@ def export_html(
         "target_tokenizer": None if target is source else _tokenizer_settings(target),
     }
     folder.mkdir()
-    write_whole(folder / MODULE_FILE, _joined(_MODULE) + "\nexport { Translator, readPage };\n")
+    write_whole(folder / MODULE_FILE, _joined(_MODULE) + "\nexport { Translator, explain, readPage };\n")
     page = (_SCRIPTS / "page.html").read_text(encoding="utf-8")
     contents = {
-        "style": (_SCRIPTS / "page.css").read_text(encoding="utf-8"),
-        "settings": json.dumps(settings, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "style": view_style() + (_SCRIPTS / "page.css").read_text(encoding="utf-8"),
+        "view": view_script(),
+        "settings": _escaped(json.dumps(settings, ensure_ascii=False, separators=(",", ":"))),
         "weights": base64.b64encode(packed_weights(model, is_int8)).decode(),
         "script": _joined([*_MODULE, *_PAGE]),
     }
@@ -128,6 +132,11 @@ def _joined(names: Any) -> str:
         text = (_SCRIPTS / name).read_text(encoding="utf-8")
         texts.append(_EXPORT.sub("", _IMPORT.sub("", text)).strip())
     return "\n\n".join(texts) + "\n"
+
+
+def _escaped(content: str) -> str:
+    """Escape "<" in JSON, because "</script>" would end the element of the page."""
+    return content.replace("<", "\\u003c")
 
 
 def _filled(page: str, contents: dict[str, str]) -> str:
@@ -262,14 +271,17 @@ def _without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
 
 def describe_html(folder: Path, name: str, data: ModelCardData) -> None:
     """Write the name and the languages of the model into the page, and write the model card."""
-    languages = list(data.language or ())
+    source, target = list(data.language or ("", ""))
+    names = [LANGUAGES.get(code, code).capitalize() for code in (source, target)]
     contents = {
         "name": name,
-        "source_language": languages[0] if languages else "",
-        "target_language": languages[-1] if languages else "",
+        "languages": f"From {names[0]} to {names[1]}. " if source else "",
+        "source_language": source,
+        "target_language": target,
     }
     page = (folder / PAGE_FILE).read_text(encoding="utf-8")
     contents = {key: html.escape(value) for key, value in contents.items()}
+    contents["model"] = _escaped(json.dumps(name)[1:-1])
     write_whole(folder / PAGE_FILE, _filled(page, contents))
     card = ModelCardData(
         language=data.language,

@@ -171,6 +171,14 @@ class Attention {
   }
 }
 
+function dot(left, leftStart, right, rightStart, width) {
+  let sum = 0;
+  for (let k = 0; k < width; k++) {
+    sum += left[leftStart + k] * right[rightStart + k];
+  }
+  return sum;
+}
+
 function softmax(values, start, number) {
   let largest = -Infinity;
   for (let i = start; i < start + number; i++) {

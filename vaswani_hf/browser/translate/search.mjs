@@ -80,7 +80,9 @@ export class BeamSearch {
   // `prompt` are the token ids that the translation begins with, `limit` is the maximum number of new tokens, and `ends`
   // are the ids of `</s>`. `settings` has the fields `num_beams`, `num_return_sequences`, `length_penalty`,
   // `length_penalty_type`, `coverage_penalty` and `early_stopping` of the generation config. `onStep`, if given, is
-  // called with the continuations of each step.
+  // called after each step with an object: the search, the beams `before` the step, their `logits` [K, V] and
+  // `normalizers` [K] (see `logSumExp`), the hypotheses `entering` the finished translations, the new `beams`, and the
+  // number `step` of the step, from 1.
   constructor(model, decoder, prompt, { settings, limit, ends, excluded, onStep = null }) {
     this.model = model;
     this.decoder = decoder;
@@ -132,7 +134,7 @@ export class BeamSearch {
     this.beams = remaining.slice(0, this.numBeams);
     this.isOver = this.beams.length === 0 || this.isFinal();
     if (this.onStep) {
-      this.onStep({ before, logits, normalizers, entering, beams: this.beams, step: this.numSteps });
+      this.onStep({ search: this, before, logits, normalizers, entering, beams: this.beams, step: this.numSteps });
     }
   }
 

@@ -7,7 +7,7 @@ import { Tokenizer, splitWords, strip } from "./tokenizer.mjs";
 // Word alignments use the mean attention of the last two decoder layers.
 const ALIGNMENT_LAYERS = 2;
 
-function decodeBase64(text) {
+export function decodeBase64(text) {
   const characters = atob(text);
   const bytes = new Uint8Array(characters.length);
   for (let i = 0; i < characters.length; i++) {
@@ -26,6 +26,7 @@ export class Translator {
   // `settings` is the object that vaswani_hf/convert/html_page.py writes, and `bytes` has the weights in the format
   // safetensors.
   constructor(settings, bytes) {
+    this.name = settings.name;
     this.name = settings.name;
     this.defaults = settings.generation;
     this.config = settings.config;
@@ -59,8 +60,22 @@ export class Translator {
 
   // Begin a translation. The caller calls `step` of the returned job until `isOver` is true, and then `result`. A page can
   // pause between steps.
-  begin(text, options = {}) {
-    return new Job(this, text, options);
+  begin(text, options = {}, onStep = null) {
+    return new Job(this, text, options, onStep);
+  }
+
+  // Return the search for a source. `forced` are the first tokens of the translation. `onStep` is for `BeamSearch`.
+  search(sourceIds, forced, settings, onStep = null) {
+    const decoder = new Decoder(this.model, this.model.encode(sourceIds), sourceIds.length);
+    const prompt = [this.start, ...forced];
+    const limit = this.limitOf(settings, sourceIds.length, prompt.length);
+    return new BeamSearch(this, decoder, prompt, {
+      settings,
+      limit,
+      ends: this.ends,
+      excluded: this.excluded,
+      onStep,
+    });
   }
 
   // Return the settings of the search for the given options.
@@ -137,16 +152,19 @@ export class Translator {
     return segments;
   }
 
-  // Return the log-probabilities of the tokens of a given translation.
-  logProbs(sourceIds, targetIds) {
+  // Return the log-probabilities of the tokens of a given translation, and the coverage of the source if `withCoverage` is
+  // true.
+  logProbs(sourceIds, targetIds, withCoverage = false) {
     const decoder = new Decoder(this.model, this.model.encode(sourceIds), sourceIds.length);
     const inputs = [this.start, ...targetIds.slice(0, -1)];
-    const { states } = decoder.read(inputs, [...inputs.keys()].map((i) => i - 1));
+    const recorded = withCoverage ? { self: [], cross: [] } : null;
+    const { states } = decoder.read(inputs, chain(inputs), recorded);
     const logits = this.logits(states, inputs.length);
     const numClasses = this.model.vocabularySize;
-    return targetIds.map(
+    const logProbs = targetIds.map(
       (token, t) => logits[t * numClasses + token] - logSumExp(logits, t * numClasses, numClasses),
     );
+    return { logProbs, coverage: withCoverage ? coverageOf(recorded.cross.at(-1), sourceIds.length) : null };
   }
 
   // Return the logits [n, V] of the next token. The excluded token has no probability.
@@ -159,10 +177,14 @@ export class Translator {
     const encoder = [];
     const decoder = new Decoder(this.model, this.model.encode(sourceIds, encoder), sourceIds.length);
     const recorded = { self: [], cross: [] };
-    const parents = [...decoderInput.keys()].map((i) => i - 1);
-    const { states } = decoder.read(decoderInput, parents, recorded);
+    const { states } = decoder.read(decoderInput, chain(decoderInput), recorded);
     return { encoder, ...recorded, states };
   }
+}
+
+// Return the parents of tokens that follow each other.
+function chain(tokens) {
+  return tokens.map((token, i) => i - 1);
 }
 
 function withoutToken(logits, numRows, excluded) {
@@ -177,11 +199,13 @@ function withoutToken(logits, numRows, excluded) {
 
 // The translation of one text, in steps.
 class Job {
-  constructor(translator, text, options) {
+  constructor(translator, text, options, onStep) {
     this.translator = translator;
+    this.onStep = onStep;
     this.settings = translator.settingsOf(options);
     this.prefix = strip(options.target_prefix || "");
     const stripped = strip(text);
+    this.isOneLine = !stripped.includes("\n");
     this.segments = stripped ? translator.segments(stripped) : [];
     this.results = [];
     this.isOver = this.segments.length === 0;
@@ -196,14 +220,7 @@ class Job {
     const isFirst = this.results.length === 0;
     this.forced =
       isFirst && this.prefix ? translator.targetTokenizer.encode(this.prefix, { bare: true }).ids : [];
-    const prompt = [translator.start, ...this.forced];
-    const decoder = new Decoder(translator.model, translator.model.encode(ids), ids.length);
-    this.search = new BeamSearch(translator, decoder, prompt, {
-      settings,
-      limit: translator.limitOf(settings, ids.length, prompt.length),
-      ends: translator.ends,
-      excluded: translator.excluded,
-    });
+    this.search = translator.search(ids, this.forced, settings, this.onStep);
   }
 
   step() {
@@ -239,10 +256,10 @@ class Job {
     const logProb = logProbs.reduce((sum, value) => sum + value, 0);
     let score = logProb / lengthPenalty(Math.max(1, logProbs.length), settings);
     if (settings.coverage_penalty) {
-      score += settings.coverage_penalty * coverageScore(coverageOf(cross[cross.length - 1], segment.ids.length));
+      score += settings.coverage_penalty * coverageScore(coverageOf(cross.at(-1), segment.ids.length));
     }
     return {
-      text: tokenizer.decode(tokenIds).replaceAll("\n", " "),
+      text: this.onOneLine(tokenizer.decode(tokenIds)),
       score,
       log_prob: logProb,
       confidence: Math.exp(logProb / Math.max(1, logProbs.length)),
@@ -252,6 +269,11 @@ class Job {
       alignment: align(cross.slice(-ALIGNMENT_LAYERS), segment.words, wordOfToken),
       token_ids: tokenIds,
     };
+  }
+
+  // Remove line breaks, because the translation of one line must be one line.
+  onOneLine(translation) {
+    return this.isOneLine ? translation.replaceAll("\n", " ") : translation;
   }
 
   // Return the translations of the text: joined best translations of the segments, then the second-best, and so on.
