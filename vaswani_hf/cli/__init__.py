@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 Implementation = tuple[type["Options"], Callable[[Any], None]]
 
 
+def _look() -> Implementation:
+    from . import look
+
+    return look.LookOptions, look.run
+
+
 def _recipes() -> Implementation:
     from . import recipes
 
@@ -194,6 +200,11 @@ COMMANDS = {
         "compute the log-probabilities of given translations",
         "vaswani score checkpoints/run --source test.en --target test.de",
         _score,
+    ),
+    "look": Command(
+        "write a page that shows how a model translates a text: attention, runners-up and the beam search",
+        'vaswani look checkpoints/run --text "A dog sleeps." --output page.html',
+        _look,
     ),
     "export": Command(
         "convert a checkpoint for another library, and compare the outputs of both models",
