@@ -18,7 +18,7 @@ export function decodeBase64(text) {
 
 // Read the model of a page that `vaswani export --format html` wrote. `page` is the HTML of the page.
 export function readPage(page) {
-  const content = (id) => new RegExp(`<script type="[^"]*" id="${id}">([^<]*)</script>`).exec(page)[1];
+  const content = (id) => new RegExp(`<script type="[^"]*" id="${id}">([^<]*)<`).exec(page)[1];
   return new Translator(JSON.parse(content("vaswani-settings")), decodeBase64(content("vaswani-weights").trim()));
 }
 
