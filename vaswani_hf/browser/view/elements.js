@@ -72,9 +72,9 @@ function choice(label, options, onChoose) {
   return group;
 }
 
-// Return a probability or a weight as a text, such as "0.62".
+// Return a number as a text with a minus sign, such as "−0.62".
 function decimal(value, digits = 2) {
-  return value.toFixed(digits);
+  return value.toFixed(digits).replace("-", "−");
 }
 
 // Return a probability as a text, such as "62 %".

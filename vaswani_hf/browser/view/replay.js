@@ -17,6 +17,9 @@ function replaySection(explanation, store) {
     return section;
   }
   const { temperatures } = record;
+  let search = searchTree(record, store.state.temperature, store.state.penalty);
+  let timer = null;
+  let lastShown = null;
   const temperature = slider("Temperature", {
     min: 0,
     max: temperatures.length - 1,
@@ -61,9 +64,6 @@ function replaySection(explanation, store) {
     finished,
   );
 
-  let search = null;
-  let timer = null;
-
   function runSearch() {
     search = searchTree(record, store.state.temperature, store.state.penalty);
     temperature.setValue(temperatures.indexOf(store.state.temperature));
@@ -73,21 +73,26 @@ function replaySection(explanation, store) {
     draw();
   }
 
+  // Step 0 of the state is the step at which the result finished.
   function currentStep() {
-    return store.state.step === 0 ? search.steps.length : Math.min(store.state.step, search.steps.length);
+    const chosen = store.state.step || (search.finished[0]?.step ?? search.steps.length);
+    return Math.min(chosen, search.steps.length);
   }
 
   function draw() {
     const shown = currentStep();
     step.setValue(shown);
+    const left = shown === lastShown ? tree.scrollLeft : Infinity;
     drawTree(tree, record, search, shown, store);
+    tree.scrollTo({ left: Math.min(left, tree.scrollWidth), behavior: "instant" });
+    lastShown = shown;
     detail.textContent = describeChoice(record, search, shown, store.state.node);
     candidates.replaceChildren(candidatesTable(record, search, shown, store.state.penalty));
     finished.replaceChildren(...finishedTable(record, search, shown));
   }
 
   function showStep(value) {
-    store.set({ step: value === search.steps.length ? 0 : value });
+    store.set({ step: value === search.finished[0]?.step ? 0 : value });
   }
 
   function togglePlay() {
@@ -96,11 +101,16 @@ function replaySection(explanation, store) {
       return;
     }
     play.textContent = "Pause";
-    showStep(currentStep() === search.steps.length ? 1 : currentStep());
+    if (isAtEnd()) showStep(1);
     timer = setInterval(() => {
-      if (currentStep() === search.steps.length) stop();
+      if (isAtEnd()) stop();
       else showStep(currentStep() + 1);
     }, PLAY_INTERVAL);
+  }
+
+  // Playing ends at the result, and goes on from there to the last step.
+  function isAtEnd() {
+    return store.state.step === 0 || currentStep() === search.steps.length;
   }
 
   function stop() {
@@ -122,14 +132,21 @@ function recordedSettings(record) {
 function introduction(explanation) {
   const record = explanation.search;
   const beams = record.num_beams === 1 ? "the best hypothesis" : `the ${record.num_beams} best hypotheses`;
-  const text = `Each step keeps ${beams}. The recorded search took ${Math.max(...record.nodes.map((node) => node.step))} steps.`;
-  if (!explanation.is_given) return text;
+  const numSteps = Math.max(...record.nodes.map((node) => node.step));
   const [best] = record.finished;
-  const comparison =
-    explanation.score > best.score + 1e-4
-      ? "The given translation has a higher score: the search has missed it."
-      : "The model prefers the result of the search.";
-  return `${text} This is the search of the model, not the given translation. The search found “${hypothesisText(record, best.node)}” with the score ${decimal(best.score)}; the given translation has the score ${decimal(explanation.score)}. ${comparison}`;
+  const resultStep = record.nodes[best.node].step;
+  let text = `Each step keeps ${beams}. The result finished at step ${resultStep} of ${numSteps}.`;
+  if (resultStep < numSteps) text += " The later steps show that no other hypothesis reaches a higher score.";
+  return explanation.is_given ? `${text} ${compareGiven(explanation)}` : text;
+}
+
+// Compare a given translation with the result of the search.
+function compareGiven(explanation) {
+  const [best] = explanation.search.finished;
+  const result = hypothesisText(explanation.search, best.node);
+  const scores = `The search found “${result}” with the score ${decimal(best.score)}, and the given translation has the score ${decimal(explanation.score)}.`;
+  const isMissed = explanation.score > best.score + 1e-4;
+  return `The picture shows the search, not the given translation. ${scores} ${isMissed ? "The search has missed the given translation." : "The model prefers the result of the search."}`;
 }
 
 // Describe the result of other settings, and how far the recorded tree allows a statement.
@@ -163,9 +180,9 @@ function survivingNodes(record, columns) {
   return surviving;
 }
 
-// Return the best hypothesis after a step: the best finished hypothesis after the last step, else the best beam.
+// Return the result of the search if it has finished, else the best beam of a step.
 function leadingNode(search, columns, shown) {
-  if (shown === search.steps.length && search.finished.length > 0) return search.finished[0].node;
+  if (shown >= search.finished[0]?.step) return search.finished[0].node;
   return columns[columns.length - 1][0]?.node ?? 0;
 }
 
@@ -205,7 +222,6 @@ function drawTree(tree, record, search, shown, store) {
   tree.replaceChildren(plane);
   moveFocusByKeys(plane, buttons, { ArrowDown: 1, ArrowUp: -1, ArrowRight: 1, ArrowLeft: -1 });
   if (focused !== null) buttons.find((button) => button.dataset.node === focused)?.focus();
-  tree.scrollLeft = width;
 }
 
 function edgePath(from, to) {
