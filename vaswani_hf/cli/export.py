@@ -11,8 +11,9 @@ class ExportOptions(ModelOptions):
     format: str
     """the name of a format, such as marian; an unknown name gives an error that lists all formats"""
     quantization: str | None = None
-    """only for ctranslate2: the dtype of the exported weights, such as int8 or float16; by default the dtype of
-    the checkpoint; other commands load a checkpoint with int8 weights by their option of the same name"""
+    """only for ctranslate2, argos and html: the dtype of the exported weights, such as int8 or float16; by default
+    int8 for html, and else the dtype of the checkpoint; other commands load a checkpoint with int8 weights by their
+    option of the same name"""
     source_language: str | None = None
     """only for formats that store the languages: the code of the source language, such as en; by default the
     language that the checkpoint records"""

@@ -59,8 +59,8 @@ def export(
         output (str or PathLike): The path of the new folder. A folder that exists must be empty. The
             folder is created after the comparison has succeeded.
         format (str): The name of a format, such as "marian".
-        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is the
-            dtype of the checkpoint. Some formats support no quantization.
+        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is "int8"
+            for the format "html", and else the dtype of the checkpoint. Some formats support no quantization.
         source_language (str, optional): The code of the source language, such as "en". Only for formats that
             store the languages. The default is the language in the recipe or the record of the import.
         target_language (str, optional): The code of the target language.
@@ -123,7 +123,7 @@ def _entry(name: str, quantization: str | None) -> Format:
     if quantization is not None and quantization not in entry.quantizations:
         raise ValueError(
             f"`quantization` must be {alternatives(entry.quantizations)}, but is {quantization!r}; leave "
-            "`quantization` out to keep the checkpoint's dtype."
+            "`quantization` out for the default of the format."
         )
     if any(find_spec(library) is None for library in entry.libraries):
         raise ValueError(

@@ -51,6 +51,10 @@ class HtmlEngine:
         """
         return self._run("translate", texts=list(texts), options=options)
 
+    def explanations(self, texts: Sequence[str], **options: Any) -> list[dict[str, Any]]:
+        """Return for each text the explanation of its translation: the JSON object of `Explanation`."""
+        return self._run("explain", texts=list(texts), options=options)
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of source texts."""
         return self._run("encode", texts=list(texts))
@@ -61,7 +65,9 @@ class HtmlEngine:
 
     def _run(self, method: str, **arguments: Any) -> Any:
         job = json.dumps({"folder": str(self._folder), "method": method, **arguments})
-        result = subprocess.run(["node", _SCRIPT], input=job, capture_output=True, text=True, encoding="utf-8")
+        result = subprocess.run(
+            ["node", _SCRIPT], input=job, capture_output=True, text=True, encoding="utf-8"
+        )
         if result.returncode != 0:
             lines = result.stderr.splitlines()
             message = next((line for line in lines if "Error:" in line), result.stderr.strip()[-500:])

@@ -245,7 +245,9 @@ def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
         rows.append([rng.randrange(len(target)) for _ in range(rng.randint(1, _NUM_TOKENS))])
     texts = [target.decode(row, skip_special_tokens=True) for row in rows]
     if engine.decode(rows) != texts:
-        raise ValueError("The page decodes a translation in another way than the checkpoint; nothing was written.")
+        raise ValueError(
+            "The page decodes a translation in another way than the checkpoint; nothing was written."
+        )
     if engine.encode(texts) != source(texts)["input_ids"]:
         raise ValueError("The page encodes a text in another way than the checkpoint; nothing was written.")
 
@@ -256,7 +258,9 @@ def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
     source_ids = _without_padding(batch["input_ids"], batch["attention_mask"])
     target_ids = _without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
     largest = 0.0
-    for source, target, found in zip(source_ids, target_ids, engine.log_probs(source_ids, target_ids), strict=True):
+    for source, target, found in zip(
+        source_ids, target_ids, engine.log_probs(source_ids, target_ids), strict=True
+    ):
         labels = torch.tensor([target])
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([source]), labels=labels).logits
