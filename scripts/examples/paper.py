@@ -19,6 +19,7 @@ import random
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -399,7 +400,7 @@ show_picture(cross_sheet)
 # log-probability on the sentence pair. The models have equal weights where both models have the weight.
 
 # %%
-DIFFERENCES = [
+DIFFERENCES: list[tuple[str, dict[str, Any]]] = [
     ("LayerNorm before the sub-layers (most models since 2019)", {"norm_position": "pre"}),
     ("LayerNorm at the end of a post-norm stack (torch.nn.Transformer)", {"final_norm": True}),
     (
@@ -430,7 +431,7 @@ print(f"{'difference':<67} {'parameters':>10} {'change':>7}  field")
 print(f"{'none: the paper':<67} {small.num_parameters():>10,} {0:>7.3f}")
 for difference_name, fields in DIFFERENCES:
     torch.manual_seed(0)
-    other = VaswaniForSeq2SeqLM(VaswaniConfig(**{**config.to_diff_dict(), **fields})).eval()
+    other = VaswaniForSeq2SeqLM(VaswaniConfig(**config.to_diff_dict() | fields)).eval()
     other.load_state_dict(trained_weights, strict=False)
     change = (log_probs_of(other) - baseline)[:, kept].abs().max().item()
     print(f"{difference_name:<67} {other.num_parameters():>10,} {change:>7.3f}  {fields}")
@@ -443,7 +444,7 @@ for difference_name, fields in DIFFERENCES:
 
 # %%
 for fields in ({"dropout": 0.0}, {"dropout": 0.1}, {"dropout": 0.1, "attention_dropout": 0.1}):
-    other = VaswaniForSeq2SeqLM(VaswaniConfig(**{**config.to_diff_dict(), **fields})).train()
+    other = VaswaniForSeq2SeqLM(VaswaniConfig(**config.to_diff_dict() | fields)).train()
     other.load_state_dict(trained_weights)
     torch.manual_seed(0)
     runs = torch.stack([log_probs_of(other)[:, kept] for _ in range(20)])

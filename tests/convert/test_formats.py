@@ -71,7 +71,7 @@ def test_a_new_format_is_one_entry(folder, tmp_path, capsys):
 
 
 FORMAT = (
-    '`format` must be "marian", "marian_npz", "ctranslate2", "onnx", "transformers_js", "argos" or "embeddings", '
+    '`format` must be "marian", "marian_npz", "ctranslate2", "onnx", "transformers_js", "argos", "html" or "embeddings", '
     "but is {!r}."
 )
 
@@ -82,11 +82,11 @@ FORMAT = (
         (("tflite",), FORMAT.format("tflite")),
         (
             ("marian", "int8"),
-            '`quantization` can only be used with the format "ctranslate2", "argos" or "embeddings", but is \'int8\' with the format "marian".',
+            '`quantization` can only be used with the format "ctranslate2", "argos", "html" or "embeddings", but is \'int8\' with the format "marian".',
         ),
         (
             ("embeddings", "int8"),
-            "`quantization` must be \"float16\", but is 'int8'; leave `quantization` out to keep the checkpoint's dtype.",
+            "`quantization` must be \"float16\", but is 'int8'; leave `quantization` out for the default of the format.",
         ),
     ],
 )

@@ -22,13 +22,14 @@ from ..version import install_command
 from .argos import ARGOS
 from .ctranslate2_format import CTRANSLATE2
 from .formats import Format, NotExpressibleError, alternatives
+from .html_page import HTML
 from .marian import MARIAN
 from .marian_npz_export import MARIAN_NPZ
 from .onnx import ONNX
 from .transformers_js import TRANSFORMERS_JS
 
 FORMATS: dict[str, Format] = {
-    entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS)
+    entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS, HTML)
 }
 
 
@@ -58,8 +59,9 @@ def export(
         output (str or PathLike): The path of the folder to write. If the folder already exists, it must be
             empty. The folder is only created if the written model and the checkpoint have the same outputs.
         format (str): The name of a format, such as "marian".
-        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is the
-            dtype of the checkpoint. Some formats do not support quantization.
+        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is "int8"
+            for the format "html", and the dtype of the checkpoint for other formats. Some formats do not
+            support quantization.
         source_language (str, optional): The code of the source language, such as "en". Allowed only for
             formats that store the languages. By default, the language is read from the recipe of the
             checkpoint, or from the file that the import of the checkpoint has written.
@@ -124,7 +126,7 @@ def _entry(name: str, quantization: str | None) -> Format:
     if quantization is not None and quantization not in entry.quantizations:
         raise ValueError(
             f"`quantization` must be {alternatives(entry.quantizations)}, but is {quantization!r}; leave "
-            "`quantization` out to keep the checkpoint's dtype."
+            "`quantization` out for the default of the format."
         )
     if any(find_spec(library) is None for library in entry.libraries):
         raise ValueError(
