@@ -124,7 +124,7 @@ def main() -> None:
             same = with_int8_weights(model) if quantization == "int8" else model
             translator = BaseTranslator(same, *tokenizers)
             started = time.perf_counter()
-            expected = translator.translate(texts, num_beams=arguments.num_beams, return_scores=True)
+            expected = list(translator.translate(texts, num_beams=arguments.num_beams, return_scores=True))
             seconds = time.perf_counter() - started
             print(f"{quantization}, Python: {len(texts):,} sentences in batches took {seconds:.1f} s")
             failures += print_comparison(f"{quantization}, Node.js", texts, expected, in_node(folder, job))
