@@ -71,13 +71,16 @@ _SEARCH: dict[str, Any] = {
     "max_length_a": None,
     "max_length_b": None,
 }
-# The fields of a generation config that have no effect on the search.
+# The fields of a generation config that do not change the result of a beam search without sampling.
 _IDLE = frozenset(
     """
     _from_model_config bos_token_id cache_implementation decoder_start_token_id eos_token_id output_attentions
-    output_hidden_states output_logits output_scores pad_token_id return_dict_in_generate transformers_version use_cache
+    output_hidden_states output_logits output_scores pad_token_id renormalize_logits return_dict_in_generate
+    temperature top_k top_p transformers_version use_cache
     """.split()
 )
+# The values of other fields that have no effect, in addition to None, False, 0 and empty lists.
+_NEUTRAL = {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1}
 # The number of random texts with which the tokenizers are compared, and the largest number of tokens of a text.
 _NUM_TEXTS = 50
 _NUM_TOKENS = 12
@@ -148,7 +151,8 @@ def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
     """Return the settings of the search. Raise a NotExpressibleError for a setting that the page does not have."""
     config = model.generation_config
     for name, value in config.to_diff_dict().items():
-        if name not in _SEARCH and name not in _IDLE:
+        has_effect = value and value != _NEUTRAL.get(name)
+        if has_effect and name not in _SEARCH and name not in _IDLE:
             raise NotExpressibleError(
                 f"`{name}` of the generation config is {value!r}, which {_TITLE} cannot express: the search of the page "
                 "has no such setting."

@@ -279,7 +279,7 @@ class Job {
   // Return the translations of the text: joined best translations of the segments, then the second-best, and so on.
   result() {
     if (this.results.length === 0) {
-      return [blank(this.prefix)];
+      return Array.from({ length: this.settings.num_return_sequences }, () => blank(this.prefix));
     }
     const number = Math.min(...this.results.map((of) => of.length));
     return Array.from({ length: number }, (_, rank) => joined(this.results.map((of) => of[rank])));
