@@ -44,7 +44,9 @@ from vaswani_hf.pictures.style import Picture, save
 
 # The folder of tests/reference.py in a clone of the repository.
 sys.path[:0] = ["tests", str(Path(vaswani_hf.__file__).parents[1] / "tests")]
-import reference  # noqa: E402
+# mypy finds the folder scripts/reference in place of tests/reference.py.
+from reference import Reference, score_function, sinusoid  # type: ignore[attr-defined]  # noqa: E402
+from reference import attention as attention_by_hand  # type: ignore[attr-defined]  # noqa: E402
 
 torch.set_printoptions(precision=3, linewidth=110, sci_mode=False)
 FOLDER = Path(tempfile.mkdtemp(prefix="paper_"))
@@ -110,7 +112,7 @@ def sentence_pair(rng: random.Random) -> tuple[str, str]:
 generator = random.Random(1)
 pairs = [sentence_pair(generator) for _ in range(3000)]
 texts = [text for pair in pairs for text in pair]
-tokenizer = train_tokenizer(texts, 420)
+tokenizer = train_tokenizer(texts, 340)
 text, translation = (
     "the dog hears a cat and the woman sees a horse",
     "der Hund hört eine Katze und die Frau sieht ein Pferd",
@@ -135,7 +137,7 @@ config = VaswaniConfig(
 # There is no dropout, because the reference has no dropout. The model computes in float64. The differences from the reference are at most 1e-7, because the position encodings
 # of the package are float32.
 model = VaswaniForSeq2SeqLM(config).double().eval()
-by_hand = reference.Reference(model.state_dict(), config)
+by_hand = Reference(model.state_dict(), config)
 target_ids = [config.decoder_start_token_id, *labels[:-1]]
 encoder, decoder = model.model.encoder, model.model.decoder
 source, target = torch.tensor([source_ids]), torch.tensor([target_ids])
@@ -155,7 +157,7 @@ show(VaswaniStack.add_positions)
 # %%
 encodings = sinusoids(torch.arange(len(source_ids)), config.d_model)
 print(encodings[:3, :6])
-agree(encodings, torch.tensor([reference.sinusoid(position, 64) for position in range(len(source_ids))]))
+agree(encodings, torch.tensor([sinusoid(position, 64) for position in range(len(source_ids))]))
 
 positions = torch.arange(len(source_ids))[None]
 with torch.no_grad():
@@ -182,7 +184,7 @@ show(VaswaniAttention.weights)
 # The reference computes one query at a time:
 
 # %% tags=["source"]
-show(reference.attention)
+show(attention_by_hand)
 
 # %%
 attention = encoder.layers[0].self_attn
@@ -191,8 +193,8 @@ with torch.no_grad():
     key = attention.k_proj(embedded)[:, : attention.d_k]
     value = attention.v_proj(embedded)[:, : attention.d_v]
     weights = attention.weights(query[None, None], key[None, None], None)[0, 0]
-_, weights_by_hand = reference.attention(
-    query, key, value, causal=False, score=reference.score_function("scaled_dot", {})
+_, weights_by_hand = attention_by_hand(
+    query, key, value, causal=False, score=score_function("scaled_dot", {})
 )
 print("the weights of the first head for the first word:", weights[0])
 agree(weights, weights_by_hand)
@@ -314,7 +316,7 @@ show(smoothed_cross_entropy)
 # The loss of a model in training mode has label smoothing.
 loss = model.train()(source, labels=torch.tensor([labels])).loss
 loss.backward()
-by_autograd = reference.Reference(model.state_dict(keep_vars=True), config)
+by_autograd = Reference(model.state_dict(keep_vars=True), config)
 loss_by_hand = by_autograd.loss([(source_ids, labels)], 0.1, "t2t")
 (gradient_by_hand,) = torch.autograd.grad(loss_by_hand, [encoder.layers[0].fc1.weight])
 print(f"loss {loss.item():.6f} nats per token, by hand {loss_by_hand.item():.6f}")
@@ -443,12 +445,15 @@ for difference_name, fields in DIFFERENCES:
 # part of $\epsilon$ to the reference token (`label_smoothing_form`).
 
 # %%
-for fields in ({"dropout": 0.0}, {"dropout": 0.1}, {"dropout": 0.1, "attention_dropout": 0.1}):
-    other = VaswaniForSeq2SeqLM(VaswaniConfig(**config.to_diff_dict() | fields)).train()
+DROPOUTS = [{"dropout": 0.0}, {"dropout": 0.1}, {"dropout": 0.1, "attention_dropout": 0.1}]
+for probabilities in DROPOUTS:
+    other = VaswaniForSeq2SeqLM(VaswaniConfig(**config.to_diff_dict() | probabilities)).train()
     other.load_state_dict(trained_weights)
     torch.manual_seed(0)
     runs = torch.stack([log_probs_of(other)[:, kept] for _ in range(20)])
-    print(f"{fields}: standard deviation of a log-probability between passes {runs.std(dim=0).mean():.3f}")
+    print(
+        f"{probabilities}: standard deviation of a log-probability between passes {runs.std(dim=0).mean():.3f}"
+    )
 for form in ("t2t", "torch"):
     gold, other_class = target_probabilities(0.1, form, 10)
     print(
