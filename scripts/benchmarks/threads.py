@@ -28,13 +28,14 @@ from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.optimization.section import EncoderDecoderTraining
 from vaswani_hf.training.measure import measure_speed
 
-# The environment variables of each way. GNU's OpenMP library reads OMP_WAIT_POLICY and GOMP_SPINCOUNT.
+# The environment variables of each way. GNU's OpenMP library reads OMP_WAIT_POLICY and GOMP_SPINCOUNT. `after`
+# is the way of the command `vaswani`.
 WAYS = {
     "one": {"OMP_NUM_THREADS": "1"},
     "before": {"OMP_NUM_THREADS": "2"},
     "passive": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"},
-    "spin 1000": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "1000"},
-    "spin 10000": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "10000"},
+    "after": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "1000"},
+    "longer": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "10000"},
 }
 LENGTH = 16
 BUSY = "while True: pass"
@@ -42,20 +43,20 @@ BUSY = "while True: pass"
 AUTOGROUP = Path("/proc/self/autogroup")
 
 
-def train(shape: Shape) -> Callable[[float], float]:
+def train(shape: Shape, tokens: int) -> Callable[[float], float]:
     """Return a function that trains for a number of seconds, and returns the target tokens per second."""
     config = VaswaniConfig(vocab_size=shape.vocabulary, **sizes(shape))
     training = EncoderDecoderTraining(
-        source_tokens_per_batch=shape.tokens, target_tokens_per_batch=shape.tokens, bf16=False
+        source_tokens_per_batch=tokens, target_tokens_per_batch=tokens, bf16=False
     )
     return lambda seconds: measure_speed(config, training, VaswaniForSeq2SeqLM, LENGTH, seconds)[0]
 
 
-def translate(shape: Shape) -> Callable[[float], float]:
+def translate(shape: Shape, tokens: int) -> Callable[[float], float]:
     """Return a function that translates for a number of seconds, and returns the target tokens per second."""
     torch.manual_seed(0)
     model = VaswaniForSeq2SeqLM(VaswaniConfig(vocab_size=shape.vocabulary, **sizes(shape))).eval()
-    source = torch.randint(4, shape.vocabulary, (32, LENGTH))
+    source = torch.randint(4, shape.vocabulary, (tokens // LENGTH, LENGTH))
     search: dict[str, Any] = {"num_beams": 4, "min_new_tokens": LENGTH, "max_new_tokens": LENGTH}
 
     def speed(seconds: float) -> float:
@@ -72,9 +73,9 @@ def translate(shape: Shape) -> Callable[[float], float]:
 WORK = {"train": train, "translate": translate}
 
 
-def serve(work: str, shape: str) -> None:
+def serve(work: str, shape: str, tokens: int) -> None:
     """Read numbers of seconds from the standard input, and print the speed of the work in these seconds."""
-    measure = WORK[work](SHAPES[shape])
+    measure = WORK[work](SHAPES[shape], tokens)
     measure(0.1)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -84,9 +85,9 @@ def serve(work: str, shape: str) -> None:
 class Worker:
     """A process that measures a kind of work in one way."""
 
-    def __init__(self, way: str, work: str, shape: str):
+    def __init__(self, way: str, work: str, shape: str, tokens: int):
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", work, shape],
+            [sys.executable, __file__, "--tokens", str(tokens), "--serve", work, shape],
             env=os.environ | WAYS[way],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -145,7 +146,7 @@ def compare(work: str, shape: str, arguments: argparse.Namespace) -> None:
     beside: dict[str, list[float]] = {way: [] for way in arguments.ways}
     try:
         for way in arguments.ways:
-            workers[way] = Worker(way, work, shape)
+            workers[way] = Worker(way, work, shape, arguments.tokens)
         for number in range(arguments.rounds):
             for way in arguments.ways if number % 2 == 0 else reversed(arguments.ways):
                 alone[way].append(workers[way].speed(arguments.seconds))
@@ -170,13 +171,14 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["tiny", "base"])
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["one", "before", "after"])
+    parser.add_argument("--tokens", type=int, default=512, help="positions of a batch on each side")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="the length of a turn")
     parser.add_argument("--serve", nargs=2, metavar=("WORK", "SHAPE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     if arguments.serve:
-        serve(*arguments.serve)
+        serve(*arguments.serve, arguments.tokens)
         return
     print_header()
     print(f"load average of the last minute: {os.getloadavg()[0]:.1f}")
