@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from factories import tiny_tokenizer
+from factories import tiny_config, tiny_model, tiny_tokenizer
 from word_model import WORDS, random_sentences, trained_on_words
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
@@ -31,7 +31,7 @@ RARE_TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def make_checkpoint(tiny_config, tmp_path_factory):
+def make_checkpoint(tmp_path_factory):
     """Make a checkpoint of a model after a short training."""
 
     def make(tokenizer=None, settings=None, **fields):
@@ -154,7 +154,7 @@ def test_translations_equal_those_of_python(checkpoint, exported, texts, options
     ],
     ids=lambda fields: " ".join(fields),
 )
-def test_each_supported_field_of_the_config_is_computed(tiny_model, tmp_path, fields):
+def test_each_supported_field_of_the_config_is_computed(tmp_path, fields):
     tokenizer = tiny_tokenizer(LINES * 3, 290)
     model = tiny_model(vocab_size=len(tokenizer), **fields)
     model.save_pretrained(tmp_path / "checkpoint")
@@ -195,7 +195,7 @@ def test_rare_texts_have_the_token_ids_of_python(make_checkpoint, options):
 
 
 @needs_node
-def test_two_vocabularies_and_texts_that_are_too_long(tiny_model, tmp_path):
+def test_two_vocabularies_and_texts_that_are_too_long(tmp_path):
     source, target = (
         tiny_tokenizer(line, size, model_max_length=9) for line, size in zip(LINES, (270, 275), strict=True)
     )
@@ -309,7 +309,7 @@ def with_metaspace(file):
         ),
     ],
 )
-def test_configs_that_the_page_cannot_express_are_refused(tiny_model, tmp_path, fields, settings, message):
+def test_configs_that_the_page_cannot_express_are_refused(tmp_path, fields, settings, message):
     tokenizer = tiny_tokenizer()
     model = tiny_model(vocab_size=len(tokenizer), **fields)
     model.generation_config.update(**settings)
@@ -325,7 +325,7 @@ def test_configs_that_the_page_cannot_express_are_refused(tiny_model, tmp_path, 
     [(without_byte, "model.vocab"), (with_metaspace, "pre_tokenizer")],
     ids=["byte", "metaspace"],
 )
-def test_tokenizers_that_the_page_cannot_express_are_refused(tiny_model, tmp_path, change, part):
+def test_tokenizers_that_the_page_cannot_express_are_refused(tmp_path, change, part):
     tokenizer = tiny_tokenizer()
     tiny_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "checkpoint")
     save_tokenizers(tokenizer, tokenizer, tmp_path / "checkpoint")

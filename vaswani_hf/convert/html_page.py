@@ -345,4 +345,6 @@ HTML = Format(
     engine=HtmlEngine,
     describe=describe_html,
     certified=("float32", "int8"),
+    main_file=PAGE_FILE,
+    library_name="vaswani_hf",
 )

@@ -18,7 +18,7 @@ from ..checkpoint.manifest import metadata_of, verify_manifest
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
 from ..settings.data import DataSettings
-from .checkpoints import has_lost_patience
+from .checkpoints import reason_to_stop
 from .processes import say
 from .results import read_results
 
@@ -26,10 +26,10 @@ from .results import read_results
 # `gradient_accumulation_steps` may change together with the number of processes; `_refuse_other_batches`
 # checks that the product of both numbers stays the same.
 FREE_TO_CHANGE = """
-    output_dir data.test_split data.num_proc data.license data.attribution
+    output_dir data.test_split data.test_name data.test_dataset data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
-    training.save_total_limit training.average_checkpoints training.early_stopping_patience training.report_to
-    model.code training.dataloader_num_workers training.resume training.gradient_accumulation_steps
+    training.save_total_limit training.average_checkpoints training.early_stopping_patience
+    training.early_stopping_score training.report_to model.code training.dataloader_num_workers training.resume training.gradient_accumulation_steps
 """.split()
 FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
@@ -132,9 +132,8 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
 def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
     """Return True if early stopping ended the run at the newest checkpoint of the run."""
     is_scheduled = metadata_of(checkpoint).get("scheduled", False)
-    return is_scheduled and has_lost_patience(
-        TrainerState.load_from_json(str(checkpoint / STATE_FILE)), training
-    )
+    state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
+    return is_scheduled and bool(reason_to_stop(state, training))
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
