@@ -261,6 +261,8 @@ def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
     batch = sample_batch(model.config)
     source_ids = _without_padding(batch["input_ids"], batch["attention_mask"])
     target_ids = _without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
+    # Leave out the start token.
+    target_ids = [ids[1:] for ids in target_ids]
     largest = 0.0
     for source, target, found in zip(
         source_ids, target_ids, engine.log_probs(source_ids, target_ids), strict=True

@@ -208,7 +208,7 @@ class Recorder {
       const row = logits.subarray(k * numClasses, (k + 1) * numClasses);
       const node = this.nodes[beam.record];
       node.normalizers = TEMPERATURES.map((t) => logSumExp(row, 0, numClasses, t) - normalizers[k] / t);
-      node.coverage = beam.coverage ? coverageScore(beam.coverage) : 0;
+      node.coverage = beam.coverage ? coverageScore(beam.coverage) : null;
       const best = bestContinuations(row, [{ score: 0 }], [normalizers[k]], search.numCandidates, search.excluded);
       for (const { token, logProb } of best) {
         this.push(beam.record, token, logProb, step);
@@ -227,7 +227,7 @@ class Recorder {
 
   push(parent, token, logProb, step) {
     const index = this.nodes.length;
-    const rest = { state: "dropped", left: null, normalizers: null, coverage: 0 };
+    const rest = { state: "dropped", left: null, normalizers: null, coverage: null };
     this.nodes.push({ parent, token, log_prob: logProb, step, ...rest });
     this.children.push(new Map());
     if (parent >= 0) {
