@@ -27,6 +27,12 @@ def _look() -> Implementation:
     return look.LookOptions, look.run
 
 
+def _demo() -> Implementation:
+    from . import demo
+
+    return demo.DemoOptions, demo.run
+
+
 def _recipes() -> Implementation:
     from . import recipes
 
@@ -211,6 +217,11 @@ COMMANDS = {
         "write a page that shows how a model translates a text: attention, runners-up and the beam search",
         'vaswani look checkpoints/run --text "A dog sleeps." --output page.html',
         _look,
+    ),
+    "demo": Command(
+        "open a page on which people try models: translations, confidences, alignments and attention",
+        "vaswani demo checkpoints/run",
+        _demo,
     ),
     "export": Command(
         "convert a checkpoint for another library, and compare the outputs of both models",
