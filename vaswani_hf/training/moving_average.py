@@ -1,6 +1,5 @@
-"""The exponential moving average of the weights.
-
-A run validates the average and saves the average as the final weights.
+"""Computes the exponential moving average of the weights. A run uses the average for the validation and as
+the final weights.
 """
 
 import contextlib
@@ -16,11 +15,11 @@ from ..checkpoint.files import AVERAGED_WEIGHTS_FILE
 
 
 class MovingAverage(TrainerCallback):
-    """The moving average of the weights. Step `t` = 1, 2, … sets the average to `d * average + (1 - d) *
-    weights`.
+    """Keeps an exponential moving average of the weights of a model. Step `t` = 1, 2, … sets the average to
+    `d * average + (1 - d) * weights`.
 
-    `d` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in tf.train.ExponentialMovingAverage. The small
-    `d` of the first steps soon removes the influence of the random initial weights.
+    `d` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in tf.train.ExponentialMovingAverage. `d` is
+    small in the first steps, so that the random initial weights soon have no influence.
     """
 
     def __init__(self, model: nn.Module, decay: float, checkpoint: Path | None = None):
@@ -34,14 +33,14 @@ class MovingAverage(TrainerCallback):
 
     @torch.no_grad()
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Move the average towards the weights."""
+        """Update the average with the current weights."""
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         for average, weight in zip(self.averages.values(), self.weights.values(), strict=True):
             average.lerp_(weight.float(), 1 - decay)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Give the model the averaged weights inside the block."""
+        """Context manager that replaces the weights of the model by the averaged weights."""
         kept = [weight.detach().clone() for weight in self.weights.values()]
         self._assign([*self.averages.values()])
         try:
