@@ -44,9 +44,8 @@ from vaswani_hf.pictures.style import Picture, save
 
 # The folder of tests/reference.py in a clone of the repository.
 sys.path[:0] = ["tests", str(Path(vaswani_hf.__file__).parents[1] / "tests")]
-# mypy finds the folder scripts/reference in place of tests/reference.py.
-from reference import Reference, score_function, sinusoid  # type: ignore[attr-defined]  # noqa: E402
-from reference import attention as attention_by_hand  # type: ignore[attr-defined]  # noqa: E402
+from reference import Reference, score_function, sinusoid  # noqa: E402
+from reference import attention as attention_by_hand  # noqa: E402
 
 torch.set_printoptions(precision=3, linewidth=110, sci_mode=False)
 FOLDER = Path(tempfile.mkdtemp(prefix="paper_"))

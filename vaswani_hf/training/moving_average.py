@@ -1,6 +1,5 @@
-"""Averages of the weights over the steps of a run.
-
-A run validates the averages and saves the averages as the final weights.
+"""Averages of the weights over the steps of a run. A run uses an average for the validation and as the final
+weights.
 """
 
 import contextlib
@@ -52,11 +51,11 @@ class WeightAverage(ABC):
 
 
 class MovingAverage(WeightAverage, TrainerCallback):
-    """The moving average of the weights. Step `t` = 1, 2, … sets the average to `d * average + (1 - d) *
-    weights`.
+    """Keeps an exponential moving average of the weights of a model. Step `t` = 1, 2, … sets the average to
+    `d * average + (1 - d) * weights`.
 
-    `d` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in tf.train.ExponentialMovingAverage. The small
-    `d` of the first steps soon removes the influence of the random initial weights.
+    `d` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in tf.train.ExponentialMovingAverage. `d` is
+    small in the first steps, so that the random initial weights soon have no influence.
     """
 
     def __init__(self, model: nn.Module, decay: float, checkpoint: Path | None = None):
@@ -70,7 +69,7 @@ class MovingAverage(WeightAverage, TrainerCallback):
 
     @torch.no_grad()
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Move the average towards the weights."""
+        """Update the average with the current weights."""
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         for average, weight in zip(self.averages.values(), self.weights.values(), strict=True):
             average.lerp_(weight.float(), 1 - decay)

@@ -77,11 +77,13 @@ class DivergedRunError(Exception):
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """Return the largest number of positions per side that a CPU computes at once; None for whole batches."""
+    """Return the largest number of source positions (and of target positions) that a CPU computes at the same
+    time. Return None if batches are not divided.
+    """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
-    # A compiled model computes whole batches, because parts have more different shapes, and each shape costs
-    # a compilation.
+    # Do not divide batches for a compiled model, because parts have more different shapes, and each shape
+    # needs a compilation.
     return positions if is_large and not training.torch_compile else None
 
 
@@ -95,7 +97,7 @@ def _ignore_signals(worker: int) -> None:
 class VaswaniTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task.
 
-    `checkpoint` is the checkpoint that the run continues from. `kwargs` are the other arguments of
+    `checkpoint` is the checkpoint that the run continues from. `kwargs` are additional arguments of
     Seq2SeqTrainer.
     """
 
@@ -150,13 +152,13 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.add_callback(moving_average)
             self.weight_average = moving_average
         if training.gradient_checkpointing:
-            # Try two names of the method, because transformers 5.23 renamed the method.
+            # Look for both names of the method, because transformers 5.23 has renamed the method.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             (enable or self.model.gradient_checkpointing_enable)()
 
     @property
     def batches_per_step(self) -> int:
-        """The number of batches of an optimizer step, for all processes together."""
+        """The number of batches in an optimizer step, summed over all processes."""
         return self.training.gradient_accumulation_steps * self.args.world_size
 
     @property
@@ -196,9 +198,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return the endless loader of training batches.
-
-        The loader has no length, because the recipe sets the length of a run.
+        """Return a loader that yields training batches without end. The loader has no length, because the
+        recipe sets the length of a run.
         """
         options: dict[str, Any] = {
             "collate_fn": self.corpus.train_collator,
@@ -244,11 +245,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The largest number of positions per side in a part of a batch; None if batches are not cut.
-
-        The value does not depend on the number of processes, because a part of another size would get other
-        dropout masks. DeepSpeed computes whole batches, because DeepSpeed would take an optimizer step after
-        each part.
+        """The largest number of source positions (and of target positions) in a part of a batch; None if
+        batches are not divided. The value does not depend on the number of processes, because parts of other
+        sizes would get other dropout masks. DeepSpeed computes whole batches, because DeepSpeed would take an
+        optimizer step after each part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -299,7 +299,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None:
-            # If the gradients are sharded, gather the shards of the norm.
+            # Gather the parts of the norm if the gradients are sharded.
             whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self.norms_of_step = self.norms_of_step + whole
         return norm
@@ -342,11 +342,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Put back the complete checkpoint that the run was replacing. Delete the incomplete checkpoint,
-            # because the incomplete checkpoint may fill the disk. If the output folder has vanished, delete
-            # nothing. After the cleanup, raise the error that interrupted the save.
+            # Restore the complete checkpoint that the run was replacing. Delete the incomplete checkpoint,
+            # because it may fill the disk. If the output folder has been deleted, there is nothing to delete.
+            # After the cleanup, raise the error that interrupted the save.
             with contextlib.suppress(OSError):
-                # Do not touch the folder of another run.
+                # Do not delete files in the folder of another run.
                 refuse_vanished_folder(folder)
                 put_back_replaced(folder)
                 shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -438,7 +438,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         batches = list(TokenBudgetSampler(*pair_lengths(self.corpus.validation), budget, budget, seed=None))
         return DataLoader(
             PairRows(self.corpus.validation),
-            # Give each process a share of the batches.
+            # Divide the batches among the processes.
             batch_sampler=batches[self.args.process_index :: self.args.world_size],
             collate_fn=self.corpus.validation_collator,
         )
@@ -462,7 +462,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return shares
 
     def _validation_outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
-        """Return the outputs for this process's share of the validation split, with the index of each row."""
+        """Return the outputs for the part of the validation split that this process computes, with the index
+        of each row.
+        """
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))
@@ -476,7 +478,7 @@ def training_arguments(
     validates: bool,
     publishing: PublishingSettings | None = None,
 ) -> Seq2SeqTrainingArguments:
-    """Return the arguments of transformers' Trainer for a run."""
+    """Convert the recipe of a run to the arguments of the Trainer of transformers."""
     publishing = publishing or PublishingSettings()
     arguments = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
     for name in publishing.trackio:
@@ -504,7 +506,7 @@ def training_arguments(
         save_strategy="steps",
         # Log infinite and NaN losses, because infinite and NaN losses end the run.
         logging_nan_inf_filter=False,
-        # Do not let the Trainer skip batches, because the loader of this class already begins after the
+        # Prevent the Trainer from skipping batches, because the loader of this class already begins after the
         # batches of the checkpoint.
         ignore_data_skip=True,
         remove_unused_columns=False,
