@@ -1,11 +1,13 @@
 # %% [markdown]
 # # The paper, line by line
 #
-# This page computes each equation of Vaswani et al. 2017, *Attention Is All You Need*
-# ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762)), on one sentence pair. For each equation the page shows
+# ## What the script does
+#
+# The script computes each equation of Vaswani et al. 2017, *Attention Is All You Need*
+# ([arXiv:1706.03762](https://arxiv.org/abs/1706.03762)), on one sentence pair. For each equation the script prints
 # the lines of the package that compute the equation, the numbers for the sentence pair, and the same numbers from
 # `tests/reference.py`. The reference shares no code with the package. The reference uses slow loops over positions
-# and heads, so that each line can be compared with an equation. The page stops if the numbers differ.
+# and heads, so that each line can be compared with an equation. The script stops if the numbers differ.
 #
 # The script takes less than two minutes on a CPU.
 #
@@ -18,6 +20,7 @@ import inspect
 import random
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +76,7 @@ def show_picture(picture: Picture) -> None:
         from IPython.display import Image, display
 
         display(Image(path))
-    print(picture.caption)
+    print(textwrap.fill(picture.caption, 95))
 
 
 # %% [markdown]
@@ -146,8 +149,8 @@ print(f"{model.num_parameters():,} parameters")
 # %% [markdown]
 # ## 3.4 Embeddings, 3.5 Positional encoding
 #
-# The input of the first layer is the embedding times $\sqrt{d_{model}}$, plus the encoding of the position:
-# $PE_{(pos, 2i)} = \sin(pos / 10000^{2i/d_{model}})$ and $PE_{(pos, 2i+1)} = \cos(pos / 10000^{2i/d_{model}})$.
+# The input of the first layer is the embedding times √d_model, plus the encoding of the position:
+# PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model)).
 
 # %% tags=["source"]
 show(sinusoids)
@@ -168,12 +171,12 @@ show_picture(draw_positions("positions", sinusoids(torch.arange(60), 512), "The 
 
 # %% [markdown]
 # The dot product of two encodings depends only on the distance between the positions, because
-# $\sin a \sin b + \cos a \cos b = \cos(a - b)$.
+# sin(a) sin(b) + cos(a) cos(b) = cos(a − b).
 
 # %% [markdown]
 # ## 3.2.1 Scaled dot-product attention
 #
-# Equation (1): $\mathrm{Attention}(Q, K, V) = \mathrm{softmax}(Q K^T / \sqrt{d_k}) V$.
+# Equation (1): Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V.
 
 # %% tags=["source"]
 show(VaswaniAttention.scores)
@@ -199,7 +202,7 @@ print("the weights of the first head for the first word:", weights[0])
 agree(weights, weights_by_hand)
 
 # %% [markdown]
-# Why divide by $\sqrt{d_k}$? The dot product of two vectors whose components have variance 1 has variance $d_k$.
+# Why divide by √d_k? The dot product of two vectors whose components have variance 1 has variance d_k.
 # Without the division, the softmax of large scores is close to 0 and 1, and its gradient is close to 0:
 
 # %%
@@ -211,7 +214,7 @@ for width in (4, 64, 512):
 # %% [markdown]
 # ## 3.2.2 Multi-head attention
 #
-# $\mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(head_1, \ldots, head_h) W^O$. The package computes all heads of all
+# MultiHead(Q, K, V) = Concat(head₁, …, headₕ) W^O. The package computes all heads of all
 # sentences at once.
 
 # %% tags=["source"]
@@ -237,8 +240,8 @@ print((mask[0, 0] == 0).int())
 # %% [markdown]
 # ## 3.3 Feed-forward networks
 #
-# Equation (2): $\mathrm{FFN}(x) = \max(0, x W_1 + b_1) W_2 + b_2$. Each sub-layer ends with a residual connection
-# and a layer normalization (Section 3.1): $\mathrm{LayerNorm}(x + \mathrm{Sublayer}(x))$.
+# Equation (2): FFN(x) = max(0, x W₁ + b₁) W₂ + b₂. Each sub-layer ends with a residual connection
+# and a layer normalization (Section 3.1): LayerNorm(x + Sublayer(x)).
 
 # %% tags=["source"]
 show(VaswaniLayer._feed_forward)
@@ -283,7 +286,7 @@ print(f"tied weights: {model.lm_head.weight is decoder.embed_tokens.weight}")
 # %% [markdown]
 # ## 5.3 Learning rate
 #
-# Equation (3): $lrate = d_{model}^{-0.5} \cdot \min(step^{-0.5}, step \cdot warmup^{-1.5})$.
+# Equation (3): lrate = d_model^−0.5 · min(step^−0.5, step · warmup^−1.5).
 
 # %% tags=["source"]
 show(learning_rate)
@@ -303,7 +306,7 @@ show_picture(draw_schedule(paper_rate, 100_000, [], "paper"))
 # %% [markdown]
 # ## 5.4 Regularization
 #
-# Label smoothing gives the reference token the probability $1 - \epsilon$, and shares $\epsilon$ between the other
+# Label smoothing gives the reference token the probability 1 − ε, and shares ε between the other
 # classes (`<pad>` is one of these classes). Dropout follows each sub-layer and the sum of embedding and position: see `_add_and_norm` and
 # `add_positions` above.
 
@@ -332,7 +335,7 @@ show_picture(draw_targets(0.1, "t2t"))
 # ## 5 Training
 #
 # A model of this size learns the grammar in some hundred steps. The optimizer is Adam with the paper's
-# $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$.
+# β₁ = 0.9, β₂ = 0.98 and ε = 10⁻⁹.
 
 # %%
 torch.manual_seed(0)
@@ -363,8 +366,8 @@ print(next(iter(translator.translate([text]))))
 # %% [markdown]
 # ## 6.1 Beam search
 #
-# The paper uses 4 beams, a length penalty with $\alpha = 0.6$, and outputs of at most 50 tokens more than the input.
-# Equation (14) of Wu et al. 2016 defines the length penalty $((5 + length) / 6)^\alpha$.
+# The paper uses 4 beams, a length penalty with α = 0.6, and outputs of at most 50 tokens more than the input.
+# Equation (14) of Wu et al. 2016 defines the length penalty ((5 + length) / 6)^α.
 
 # %% tags=["source"]
 show(length_penalty)
@@ -438,10 +441,10 @@ for difference_name, fields in DIFFERENCES:
     print(f"{difference_name:<67} {other.num_parameters():>10,} {change:>7.3f}  {fields}")
 
 # %% [markdown]
-# Two differences change only the training. Dropout after the softmax of the attention and after the ReLU are not in
-# the paper (`attention_dropout`, `activation_dropout`), and some implementations leave out the dropout of the paper
-# on embeddings and positions (`dropout` sets the dropout of the paper in all its places). PyTorch's label smoothing also gives a
-# part of $\epsilon$ to the reference token (`label_smoothing_form`).
+# The following differences change only the training. Some implementations also have dropout after the softmax of the
+# attention and after the ReLU (`attention_dropout`, `activation_dropout`). Some implementations leave out the
+# dropout of the paper on embeddings and positions; here `dropout` sets the dropout of the paper in all its places.
+# PyTorch's label smoothing gives a part of ε to the reference token (`label_smoothing_form`).
 
 # %%
 DROPOUTS = [{"dropout": 0.0}, {"dropout": 0.1}, {"dropout": 0.1, "attention_dropout": 0.1}]
