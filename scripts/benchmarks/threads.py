@@ -178,7 +178,8 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--serve", nargs=2, metavar=("WORK", "SHAPE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     if arguments.serve:
-        serve(*arguments.serve, arguments.tokens)
+        work, shape = arguments.serve
+        serve(work, shape, arguments.tokens)
         return
     print_header()
     print(f"load average of the last minute: {os.getloadavg()[0]:.1f}")
