@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -167,29 +166,6 @@ sys.exit(", ".join(slow & sys.modules.keys()) or None)
     assert done.returncode == 0, done.stderr
     assert "`--source` must be an existing file, but is no." in done.stderr
     assert "`recipe` must be an existing file or the name of a recipe, but is no.yaml; " in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("chosen", "expected"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "active"}, None)],
-)
-def test_waiting_threads_sleep_soon_unless_the_user_has_chosen_how_they_wait(chosen, expected):
-    environment = os.environ.copy()
-    environment.pop("GOMP_SPINCOUNT", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "vaswani_hf", "env"],
-        # GNU's OpenMP library prints the values that it uses when torch loads the library.
-        env=environment | chosen | {"OMP_DISPLAY_ENV": "VERBOSE"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    set_by = [line for line in done.stdout.splitlines() if line.startswith("GOMP_SPINCOUNT: ")]
-    assert set_by == ([f"GOMP_SPINCOUNT: {expected}"] if expected else [])
-    used = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
-    if expected and used:
-        assert set(used) == {expected}
 
 
 @pytest.mark.parametrize("words", ["plan numbers --max_steps two", "plan numbers --label_smoothing 3"])

@@ -9,11 +9,12 @@ import errno
 import os
 import select
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import redirect_stderr
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..version import __version__
+from .threads import leaving_busy_cores, limit_spinning
 
 if TYPE_CHECKING:
     from .options import Options
@@ -265,14 +266,12 @@ COMMANDS = {
 FAILURE = 1
 USAGE_ERROR = 2
 INTERRUPTED = 130
-# If the user has set one of these variables, the user has chosen how the threads of GNU's OpenMP library wait.
-_WAITING_VARIABLES = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Return the exit code of the process."""
     _open_closed_streams()
-    _limit_spinning(os.environ)
+    limit_spinning(os.environ)
     words = sys.argv[1:] if argv is None else argv
     try:
         code = _run(words)
@@ -313,7 +312,8 @@ def _run(words: list[str]) -> int:
         print(f"vaswani: {error}", file=sys.stderr)
         return USAGE_ERROR
     if options_class.needs_libraries:
-        _prepare_libraries()
+        with leaving_busy_cores():
+            _prepare_libraries()
     _set_log_level(verbosity, options_class.needs_libraries)
     _run_user_code(options)
     if verbosity >= 0:
@@ -324,18 +324,6 @@ def _run(words: list[str]) -> int:
     with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
         run(options)
     return 0
-
-
-def _limit_spinning(environment: MutableMapping[str, str]) -> None:
-    """Let a thread that waits for other threads sleep after microseconds instead of milliseconds.
-
-    PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting thread of the library spins for
-    300,000 iterations. If another program takes the core of one thread, the other threads spin for most of
-    the time. The library reads the variable when torch is imported, so set the variable before the import.
-    scripts/benchmarks/threads.md has the measurements.
-    """
-    if not _WAITING_VARIABLES & environment.keys():
-        environment["GOMP_SPINCOUNT"] = "1000"
 
 
 def _set_log_level(verbosity: int, has_libraries: bool) -> None:

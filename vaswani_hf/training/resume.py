@@ -1,8 +1,10 @@
 """Continues an earlier run from its newest undamaged checkpoint, with the same recipe and the same data."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerState
 
 from ..checkpoint.files import (
@@ -127,6 +129,16 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
             "`--output_dir`."
         )
     return None
+
+
+def keep_number_of_threads(checkpoint: Path) -> None:
+    """Use the number of threads of the earlier run, because another number changes the last bits of sums.
+
+    The variable OMP_NUM_THREADS, which the user or a launcher sets, has precedence.
+    """
+    threads = metadata_of(checkpoint).get("threads")
+    if threads is not None and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(threads, os.cpu_count() or 1))
 
 
 def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:

@@ -303,6 +303,8 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
         return resume.find_checkpoint(folder, recipe.training, processes.count)
 
     checkpoint = processes.run_on_main(newest_checkpoint)
+    if checkpoint is not None:
+        resume.keep_number_of_threads(checkpoint)
     processes.run_on_main(lambda: _prepare_folder(recipe))
     return checkpoint
 

@@ -376,6 +376,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
             "gradient_accumulation_steps": self.training.gradient_accumulation_steps,
+            "threads": torch.get_num_threads(),
             "target_tokens": int(self.target_tokens_seen),
             "training_pairs": self.corpus.digest,
         }
