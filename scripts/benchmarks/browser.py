@@ -1,6 +1,6 @@
 """Compares the translations of an exported HTML page with those of Python, and measures the time of a sentence.
 
-    python scripts/benchmarks/browser.py CHECKPOINT SOURCE [--num_beams 4] [--sentences 1000]
+    python scripts/benchmarks/browser.py CHECKPOINT SOURCE [--num_beams 4] [--sentences 1000] [--quantization float32 int8]
 
 The script exports the checkpoint with `vaswani export --format html`, with float32 weights and with int8 weights. It
 translates the lines of SOURCE in Python, in Node.js and in headless Chromium. Python computes in float32, with the same
@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument("source", type=Path, help="a text file, or a text file that gzip has compressed")
     parser.add_argument("--num_beams", type=int, default=4)
     parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--quantization", nargs="+", default=["float32", "int8"])
     parser.add_argument("--chromium", default="/usr/bin/chromium", help="the path of Chromium")
     arguments = parser.parse_args()
     print_header()
@@ -117,7 +118,7 @@ def main() -> None:
     model = VaswaniForSeq2SeqLM.from_pretrained(arguments.checkpoint, dtype="float32").eval()
     failures = 0
     with tempfile.TemporaryDirectory() as temporary:
-        for quantization in ("float32", "int8"):
+        for quantization in arguments.quantization:
             folder = Path(temporary) / quantization
             print(f"{quantization}: {export(arguments.checkpoint, folder, 'html', quantization)}")
             print(f"{quantization}: {(folder / PAGE_FILE).stat().st_size / 1e6:.2f} MB")
