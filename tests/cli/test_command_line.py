@@ -2,9 +2,9 @@
 
 import dataclasses
 import errno
-import importlib.util
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -169,6 +169,29 @@ sys.exit(", ".join(slow & sys.modules.keys()) or None)
     assert "`recipe` must be an existing file or the name of a recipe, but is no.yaml; " in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_waiting_threads_sleep_soon_unless_the_user_has_chosen_how_they_wait(chosen, expected):
+    environment = os.environ.copy()
+    environment.pop("GOMP_SPINCOUNT", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "vaswani_hf", "env"],
+        # GNU's OpenMP library prints the values that it uses when torch loads the library.
+        env=environment | chosen | {"OMP_DISPLAY_ENV": "VERBOSE"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    set_by = [line for line in done.stdout.splitlines() if line.startswith("GOMP_SPINCOUNT: ")]
+    assert set_by == ([f"GOMP_SPINCOUNT: {expected}"] if expected else [])
+    used = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    if expected and used:
+        assert set(used) == {expected}
+
+
 @pytest.mark.parametrize("words", ["plan numbers --max_steps two", "plan numbers --label_smoothing 3"])
 def test_a_wrong_value_in_a_recipe_is_a_usage_error(vaswani, words):
     code, out, said = vaswani(*words.split())
@@ -310,15 +333,6 @@ def test_translate_has_every_option_of_a_translation():
         assert found[field.name].description == field.metadata["help"]
 
 
-def test_the_page_of_all_options_is_up_to_date():
-    path = ROOT / "scripts" / "reference" / "command_reference.py"
-    spec = importlib.util.spec_from_file_location("command_reference", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert page == module.command_reference(), "Run: python scripts/command_reference.py > docs/commands.md"
-
-
 @pytest.fixture
 def files(tmp_path, monkeypatch) -> Path:
     """Write a test set into the current folder, and links to its source under other names."""
@@ -385,12 +399,12 @@ def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypa
     code, out, sentence = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")
     assert code == 1 and out.startswith("BLEU ")
     assert sentence == (
-        "new cannot be written (No space left on device); free space and run the command again with another name."
+        "new cannot be written (No space left on device); free disk space and run the command again with another name."
     )
     code, _, sentence = vaswani("translate", copier_checkpoint, "--input", "source", "--output", "new")
     assert (code, sentence) == (
         1,
-        "new cannot be written (No space left on device); free space and run the command again with `--resume`.",
+        "new cannot be written (No space left on device); free disk space and run the command again with `--resume`.",
     )
     assert not Path("new").exists()
 

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from factories import loaded_recipe, tiny_tokenizer
+from factories import loaded_recipe, tiny_config, tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 from word_model import WORDS, random_sentences, trained_on_words
 
@@ -22,7 +22,7 @@ SOURCES, REFERENCES = random_sentences(12, random.Random(1000))
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_config, tmp_path_factory):
+def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certify") / "checkpoint"
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290, model_max_length=40)
     config = tiny_config(vocab_size=len(tokenizer), d_model=32)
@@ -114,7 +114,7 @@ def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
     assert "- MarianMT (float32): the runtime has ended" in printed.out
 
 
-def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tiny_model, tmp_path, monkeypatch):
+def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tmp_path, monkeypatch):
     folder = tmp_path / "windows"
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290)
     tiny_model(vocab_size=len(tokenizer), attention_window=2).save_pretrained(folder)

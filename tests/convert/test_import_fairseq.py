@@ -159,7 +159,7 @@ def test_the_settings_of_new_files_are_read(tmp_path):
     cfg = {"model": {"_name": "transformer", **stacks}, "task": task}
     torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
     report = import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
-    assert "lacks dict.de.txt and dict.en.txt, so no tokenizers were written" in report.text
+    assert "No tokenizers were written, because the folder lacks dict.de.txt and dict.en.txt" in report.text
     assert_equal_outputs(tmp_path / "ours", model)
 
 
@@ -211,12 +211,12 @@ def test_vocabularies_of_another_folder_are_read(tmp_path, capsys):
         (tmp_path / "theirs" / f"dict.{language}.txt").rename(files[-1])
     words = ["import", str(tmp_path / "theirs"), str(tmp_path / "ours"), "--vocabularies", *map(str, files)]
     assert main(words) == 0
-    assert "The tokenizers split texts at spaces" in capsys.readouterr().out
+    assert "The tokenizers split texts only at spaces" in capsys.readouterr().out
     source, target = load_tokenizers(tmp_path / "ours")
     assert source("a@@ one").input_ids == [10, 4, 2] and target("vier").input_ids == [8, 2]
     files[1].write_text("eins\n")
     assert main([*words[:2], str(tmp_path / "damaged"), *words[3:]]) != 0
-    assert "Line 1 of 'words.de.txt' must be a new token and a count" in capsys.readouterr().err
+    assert "Line 1 of 'words.de.txt' must contain a new token and its frequency" in capsys.readouterr().err
     assert not (tmp_path / "damaged").exists()
 
 

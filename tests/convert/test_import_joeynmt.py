@@ -192,12 +192,12 @@ def empty_section(folder):
 
 
 DAMAGE = {
-    damage_vocabulary: "must have the vocabulary src_vocab.txt, but has not",
+    damage_vocabulary: "must contain the vocabulary file src_vocab.txt, but does not",
     cut_vocabulary: "has `tokens of trg_vocab.txt` ",
-    cut_weights: "'best.ckpt' is not a file of torch.save, or is incomplete",
-    remove_weights: "must have best.ckpt or one `.ckpt` file, but has no such file",
+    cut_weights: "'best.ckpt' was not written by `torch.save`, or is incomplete",
+    remove_weights: "must contain best.ckpt or exactly one `.ckpt` file, but contains no such file",
     damage_config: "config.yaml of 'joeynmt' cannot be read",
-    empty_section: "must have the keys of `data.src`, but has not",
+    empty_section: "must have the section `data.src`, but has not",
 }
 
 

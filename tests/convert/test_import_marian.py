@@ -249,13 +249,19 @@ def test_the_option_tgt_lang_adds_the_tag(opus):
 def test_folders_of_other_formats_are_refused(tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"add_source_eos": false}')
     assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "marian_mt"]) == 1
-    assert "is a CTranslate2 folder, and CTranslate2 is a format to export to" in capsys.readouterr().err
+    assert (
+        "is a CTranslate2 folder, and CTranslate2 models can be exported but not imported"
+        in capsys.readouterr().err
+    )
     (tmp_path / "config.json").write_text('{"model_type": "vaswani"}')
     assert main(["import", str(tmp_path), str(tmp_path / "ours")]) == 1
-    assert "is a checkpoint of this package; use the checkpoint without an import" in capsys.readouterr().err
+    assert (
+        "is already a checkpoint of this package; use the checkpoint without an import"
+        in capsys.readouterr().err
+    )
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     assert main(["import", str(tmp_path), str(tmp_path / "ours")]) == 1
-    assert "is no checkpoint of a format that can be imported" in capsys.readouterr().err
+    assert "is not recognised as a checkpoint of a format that can be imported" in capsys.readouterr().err
     assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "t5"]) == 2
     assert 'vaswani: `format` must be "marian_mt"' in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

@@ -73,7 +73,7 @@ def test_sockeye_itself_computes_the_same(recorded, tmp_path, name):
 def test_the_imported_model_translates(recorded, tmp_path, capsys):
     folder = write(recorded["trained"], tmp_path / "sockeye")
     assert main(["import", str(folder), str(tmp_path / "ours")]) == 0
-    assert "The tokenizers split texts at spaces" in capsys.readouterr().out
+    assert "The tokenizers split texts only at spaces" in capsys.readouterr().out
     source, target = load_tokenizers(tmp_path / "ours")
     ids = json.loads((folder / "vocab.src.0.json").read_text())
     assert source("seven x hundred").input_ids == [ids["seven"], 1, ids["hundred"], 3]
@@ -186,12 +186,12 @@ def damage_config(folder):
 
 
 DAMAGE = {
-    quantize: "must consist of tensors, but does not",
-    remove_weights: "must have the weights params.best, but has not",
-    cut_weights: "'params.best' is not a file of torch.save, or is incomplete",
+    quantize: "must contain only tensors, but does not",
+    remove_weights: "must contain the weight file params.best, but does not",
+    cut_weights: "'params.best' was not written by `torch.save`, or is incomplete",
     remove_vocabulary: "it has no vocab.trg.0.json",
-    change_ids: "vocab.src.0.json of 'sockeye' must give <pad>, <unk>, <s> and </s> the ids 0 to 3",
-    cut_config: "must have the section `config_encoder`, but has not",
+    change_ids: "In vocab.src.0.json of 'sockeye', <pad>, <unk>, <s> and </s> must have the ids 0 to 3",
+    cut_config: "must contain the section `config_encoder`, but does not",
     damage_config: "`config` of 'sockeye' cannot be read",
 }
 

@@ -152,9 +152,9 @@ REFUSED = {
     "activation": ({"activation": "silu"}, "`activation` must be 'relu' or 'gelu', but is 'silu'"),
     "an unknown key": ({"heads": 3}, "`heads` is not a key, but has the value 3"),
     "an unknown name": ({"target_embedding": "tgt"}, "`target_embedding` must name a weight .* is 'tgt'; .*generator"),
-    "a bias as an embedding": ({"source_embedding": "generator.bias"}, "must be the name of a matrix"),
-    "an unused weight": ({"output_bias": None}, "The weight generator.bias is not a weight of torch.nn.Transformer"),
-    "unused positions": ({"positions": "none"}, "The weight positional_encoding.pos_embedding is not"),
+    "a bias as an embedding": ({"source_embedding": "generator.bias"}, "must name a matrix"),
+    "an unused weight": ({"output_bias": None}, "The weight generator.bias is neither a weight of torch.nn.Transformer"),
+    "unused positions": ({"positions": "none"}, "The weight positional_encoding.pos_embedding is neither"),
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from factories import tiny_model
 from safetensors.torch import load_file
 from tiny_runs import metrics, same, weights
 
@@ -60,9 +61,7 @@ def gradients(model, loss):
     "fields", [{"label_smoothing": 0.1}, {"label_smoothing": 0.0, "norm_position": "pre"}]
 )
 @pytest.mark.parametrize("keeps_ignored", [False, True])
-def test_the_loss_of_two_passes_is_what_its_paper_says(
-    tiny_model, fields, cut_rate, keeps_ignored, monkeypatch
-):
+def test_the_loss_of_two_passes_is_what_its_paper_says(fields, cut_rate, keeps_ignored, monkeypatch):
     # On a GPU the loss keeps ignored positions, because counting the other positions would force a
     # synchronisation.
     monkeypatch.setattr(
@@ -103,7 +102,7 @@ def test_the_loss_of_two_passes_is_what_its_paper_says(
         assert torch.allclose(found[name], gradient, atol=1e-5), name
 
 
-def test_nothing_diverges_without_dropout_and_the_loss_is_that_of_one_pass(tiny_model):
+def test_nothing_diverges_without_dropout_and_the_loss_is_that_of_one_pass():
     model = tiny_model(dropout=0.0, label_smoothing=0.1).train()
     alone = model(**BATCH)
     for num_items in (None, torch.tensor(7)):
@@ -112,7 +111,7 @@ def test_nothing_diverges_without_dropout_and_the_loss_is_that_of_one_pass(tiny_
         assert twice.loss.item() == pytest.approx(alone.loss.item() * share, rel=1e-5)
 
 
-def test_the_moving_average_is_that_of_the_weights_after_each_step(tiny_model):
+def test_the_moving_average_is_that_of_the_weights_after_each_step():
     model = tiny_model()
     weight = model.lm_head.weight
     start = weight[0, 0].item()

@@ -9,7 +9,7 @@ import errno
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import redirect_stderr
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -25,6 +25,12 @@ def _look() -> Implementation:
     from . import look
 
     return look.LookOptions, look.run
+
+
+def _demo() -> Implementation:
+    from . import demo
+
+    return demo.DemoOptions, demo.run
 
 
 def _recipes() -> Implementation:
@@ -103,6 +109,12 @@ def _certify() -> Implementation:
     from . import certify
 
     return certify.CertifyOptions, certify.run
+
+
+def _figures() -> Implementation:
+    from . import figures
+
+    return figures.FiguresOptions, figures.run
 
 
 def _import() -> Implementation:
@@ -206,6 +218,11 @@ COMMANDS = {
         'vaswani look checkpoints/run --text "A dog sleeps." --output page.html',
         _look,
     ),
+    "demo": Command(
+        "open a page on which people try models: translations, confidences, alignments and attention",
+        "vaswani demo checkpoints/run",
+        _demo,
+    ),
     "export": Command(
         "convert a checkpoint for another library, and compare the outputs of both models",
         "vaswani export checkpoints/run exported --format ctranslate2",
@@ -215,6 +232,11 @@ COMMANDS = {
         "export a checkpoint to all formats, and measure how much each engine differs from the checkpoint",
         "vaswani certify checkpoints/run --source test.en --reference test.de",
         _certify,
+    ),
+    "figures": Command(
+        "draw a checkpoint: attention, position encodings, learning rate, targets and training curve",
+        "vaswani figures checkpoints/run pictures --texts test.en",
+        _figures,
     ),
     "import": Command(
         "write a checkpoint from a checkpoint of another library, and compare the outputs of both models",
@@ -243,11 +265,14 @@ COMMANDS = {
 FAILURE = 1
 USAGE_ERROR = 2
 INTERRUPTED = 130
+# If the user has set one of these variables, the user has chosen how the threads of GNU's OpenMP library wait.
+_WAITING_VARIABLES = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Return the exit code of the process."""
     _open_closed_streams()
+    _limit_spinning(os.environ)
     words = sys.argv[1:] if argv is None else argv
     try:
         code = _run(words)
@@ -299,6 +324,18 @@ def _run(words: list[str]) -> int:
     with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
         run(options)
     return 0
+
+
+def _limit_spinning(environment: MutableMapping[str, str]) -> None:
+    """Let a thread that waits for other threads sleep after microseconds instead of milliseconds.
+
+    PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting thread of the library spins for
+    300,000 iterations. If another program takes the core of one thread, the other threads spin for most of
+    the time. The library reads the variable when torch is imported, so set the variable before the import.
+    scripts/benchmarks/threads.md has the measurements.
+    """
+    if not _WAITING_VARIABLES & environment.keys():
+        environment["GOMP_SPINCOUNT"] = "1000"
 
 
 def _set_log_level(verbosity: int, has_libraries: bool) -> None:

@@ -1,15 +1,18 @@
-"""`vaswani certify`: measures how much the exported models differ from a checkpoint."""
+"""Defines `vaswani certify`, the command that exports a checkpoint to all formats and measures how much the
+outputs of the exported models differ from the outputs of the checkpoint.
+"""
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
 from .lines import check_equally_many
 from .options import ModelOptions, check_file, on_command_line
 from .output import standard_output
+from .recorded_split import test_split
 
 if TYPE_CHECKING:
     from ..tasks.translation import TranslationEvaluation
@@ -24,12 +27,13 @@ class CertifyOptions(ModelOptions):
     reference: str | None = None
     """a file whose line i is the reference translation of line i of `--source` (plain or .gz)"""
     num_sentences: int = Field(1000, ge=1)
-    """the number of sentences: the first sentences of the test set"""
+    """the number of sentences to use; the command uses the first sentences of the test set"""
     num_beams: int | None = Field(None, ge=1)
-    """the number of beams; by default the number of beams of the checkpoint; engines without beam search use
-    greedy search"""
+    """the number of beams; by default the value in the generation config of the checkpoint; engines without
+    beam search use greedy search
+    """
     formats: list[str] = on_command_line([], metavar="FORMAT")
-    """the names of formats, such as marian; by default all formats"""
+    """the names of the export formats to measure, such as marian; by default all formats"""
     output: str | None = None
     """a new or empty folder for certificate.json; by default the file is written into the folder of the
     checkpoint, so that the model card shows the certificate"""
@@ -43,15 +47,15 @@ class CertifyOptions(ModelOptions):
                 check_file(option, path)
         if self.output is None and not Path(self.model).is_dir():
             raise ValueError(
-                f"`--output` must be given, because '{self.model}' is no local folder, and certificate.json needs a "
-                "folder."
+                f"`--output` must be given, because '{self.model}' is not a local folder, and the command "
+                "needs a folder for certificate.json."
             )
         return self
 
 
 def run(options: CertifyOptions) -> None:
-    """Print the certificate as a table, and write certificate.json. Raise an error if an engine with float32
-    weights differs from the checkpoint.
+    """Run the command: print the certificate as a table, and write certificate.json. Raise an error if the
+    outputs of an exported model with float32 weights differ too much from the outputs of the checkpoint.
     """
     from ..checkpoint.files import CERTIFICATE_FILE, new_folder, write_whole
     from ..checkpoint.loading import checkpoint_folder
@@ -95,7 +99,8 @@ def _test_set(
     recipe = recorded_recipe(folder)
     evaluation = None if recipe is None else recipe.evaluation
     if options.source is None or options.reference is None:
-        sources, references, name = _test_split(recipe)
+        remedy = "give `--source` and `--reference`"
+        sources, references, name = test_split(recipe, "--source", remedy)
         return sources, references, name, evaluation
     sources = list(read_lines(options.source))
     references = list(read_lines(options.reference))
@@ -103,29 +108,3 @@ def _test_set(
     refuse_blank(references, "`--reference`", options.reference)
     check_equally_many("lines", options.source, len(sources), options.reference, len(references))
     return sources, references, f"`{Path(options.source).name}`", evaluation
-
-
-def _test_split(recipe: Any) -> tuple[list[str], list[str], str]:
-    """Return the sources and the references of the test split of a recipe, and the name of the test split."""
-    from ..data.corpus import call_naming_split
-    from ..data.held_out import hold_out
-    from ..publish.model_card import data_facts
-    from ..tasks import TASKS
-
-    remedy = "give `--source` and `--reference`"
-    if recipe is None:
-        raise ValueError(f"`--source` must be given, because the checkpoint has no recipe; {remedy}.")
-    load_split = TASKS[recipe.task].load_split
-    try:
-        test = call_naming_split("test", load_split, recipe.data, "test", recipe.seed)
-        if "test" in recipe.data.held_out_sizes:
-            train = call_naming_split("train", load_split, recipe.data, "train", recipe.seed)
-            test = hold_out(train, recipe.data.held_out_sizes)["test"]
-    except ValueError as error:
-        raise ValueError(
-            f"`--source` must be given, because the test set of the recipe cannot be read ({error}); {remedy}."
-        ) from error
-    if test is None:
-        raise ValueError(f"`--source` must be given, because the recipe has no test set; {remedy}.")
-    facts = data_facts(recipe.data)["test"] or {}
-    return list(test["source"]), list(test["target"]), f"`{facts.get('name', 'the test set')}`"

@@ -78,7 +78,7 @@ def run(options: DistillOptions) -> None:
     chosen = TranslationOptions.of(**options.translation_settings())
     # Lock the output file before reading it, because another process may be writing to the file.
     with output_file(
-        options.output, "free space and run the command again with `--resume`", resume=options.resume
+        options.output, "free disk space and run the command again with `--resume`", resume=options.resume
     ) as file:
         done, size, record = _finished_part(options.output)
         earlier = None

@@ -211,7 +211,7 @@ def _translate_document(options: TranslateOptions, translator: Any, chosen: Tran
     if options.output is None:
         standard_output().write(output)
         return
-    with output_file(options.output, "free space and run the command again", resume=None) as file:
+    with output_file(options.output, "free disk space and run the command again", resume=None) as file:
         file.write(output)
 
 
@@ -330,7 +330,7 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
         yield standard_output(), 0
         return
     with output_file(
-        options.output, "free space and run the command again with `--resume`", resume=options.resume
+        options.output, "free disk space and run the command again with `--resume`", resume=options.resume
     ) as file:
         done, size = _complete_lines(options.output)
         if options.input is not None and done > count_lines(options.input, skips):

@@ -1,5 +1,5 @@
-"""Certifies a checkpoint: exports the checkpoint to every format, runs the exported models in their own
-engines, and measures how much the engines differ from the checkpoint.
+"""Creates a certificate for a checkpoint: exports the checkpoint to all formats, runs each exported model in
+the library of its format, and measures how much the outputs differ from the outputs of the checkpoint.
 """
 
 import os
@@ -28,33 +28,36 @@ from .export import FORMATS, card_data, export_model, load_checkpoint
 from .formats import TOLERANCE, Engine, Format, NotExpressibleError, alternatives
 from .translator_engine import TranslatorEngine
 
-# The limits of an engine with float32 weights: the largest difference of two log-probabilities (nats), and the
-# share of changed translations. The share is not 0, because two candidates whose scores differ by less than the
-# rounding of float32 may change places.
+# An engine with float32 weights may change at most this share of the translations. The share is not 0,
+# because float32 rounding may change the order of two candidates with almost equal scores.
 _LARGEST_SHARE = 0.01
-# The limits of an engine with int8 weights: the share of changed translations, and the loss of BLEU.
+# The limits for an engine with int8 weights: the largest share of changed translations, and the largest
+# decrease of BLEU (points).
 _LARGEST_SHARE_IN_INT8 = 0.05
 _LARGEST_LOSS_IN_INT8 = 0.3
-# The number of sentences that an engine translates before the measurement of its speed.
+# To warm up, an engine translates this number of sentences before its speed is measured.
 _WARM_UP = 8
 
 
 @dataclass
 class Row:
-    """A row of a certificate: an engine with exported weights.
+    """One row of a certificate: the measured results of one engine (runtime library) with one dtype of the
+    weights.
 
     Attributes:
         engine (str): The name of the format.
-        weights (str): "float32" or a quantization such as "int8".
+        weights (str): The dtype of the weights: "float32", or a quantization such as "int8".
         status (str): "measured", "not installed", "not expressible" or "failed".
-        message (str): The reason why the engine was not measured, or the limit that the engine exceeds.
-        num_beams (int): The number of beams of the search.
-        largest_difference (float, optional): The largest difference of two log-probabilities (nats) of tokens
-            in the translations of the checkpoint. None for the checkpoint itself.
-        changed (int): The number of translations that differ from the translations of the checkpoint.
-        sentences (int): The number of translated sentences.
+        message (str): If the engine was not measured, the reason. If the results exceed a limit, the results
+            and the limit. Otherwise empty.
+        num_beams (int): The number of beams in beam search.
+        largest_difference (float, optional): The largest difference (nats) between the log-probabilities that
+            the engine and the checkpoint give to a token. The tokens are the tokens of the checkpoint's
+            translations. None in a row of the checkpoint itself.
+        changed (int): The number of sentences that the engine translates differently from the checkpoint.
+        sentences (int): The number of sentences that the engine has translated.
         bleu (float): The BLEU score of the translations.
-        sentences_per_second (float): The speed of the translation.
+        sentences_per_second (float): The number of sentences that the engine translates in one second.
         megabytes (float): The size of the exported folder in MB (10^6 bytes).
     """
 
@@ -72,11 +75,13 @@ class Row:
 
 
 class CertificateError(ValueError):
-    """Raised if an exported model with float32 weights differs from the checkpoint."""
+    """Raised if an exported model with float32 weights failed, or if its outputs differ too much from the
+    outputs of the checkpoint.
+    """
 
 
 class _Checkpoint(TranslatorEngine):
-    """Runs the checkpoint itself."""
+    """Runs the checkpoint in this package, as the reference for the other engines."""
 
     def load(self, folder: Path) -> Translator:
         return Translator.from_pretrained(str(folder), "cpu", dtype="float32")
@@ -84,7 +89,9 @@ class _Checkpoint(TranslatorEngine):
 
 @dataclass
 class _Expected:
-    """The translations of the checkpoint with one number of beams, and the log-probabilities of the tokens."""
+    """The outputs of the checkpoint that engines are compared with: translations, and the log-probabilities
+    of their tokens. The outputs belong to one number of beams.
+    """
 
     row: Row
     translations: list[str]
@@ -115,13 +122,14 @@ def certify(
             (user/name or user/name@revision).
         sources (sequence): The source sentences of a test set.
         references (sequence): The reference translation of each sentence.
-        num_beams (int, optional): The number of beams. The default is the number of beams of the checkpoint.
-            Engines without beam search use greedy search.
-        formats (sequence): The names of formats, such as "marian". By default all formats.
-        evaluation (TranslationEvaluation, optional): The section `evaluation` of a recipe: the options of
-            BLEU.
+        num_beams (int, optional): The number of beams. The default is the number of beams in the generation
+            config of the checkpoint. Engines without beam search use greedy search.
+        formats (sequence): The names of the export formats to measure, such as "marian". By default all
+            formats are measured.
+        evaluation (TranslationEvaluation, optional): The options of BLEU, from the section `evaluation` of a
+            recipe.
         test_set (str): The name of the test set, for the model card.
-        report (Callable): A function that receives a line of text after each engine.
+        report (Callable): A function that is called with a line of text after the measurement of each engine.
 
     Returns:
         dict: `rows` has the fields of a `Row` for the checkpoint and for each engine. `test_set`, `sentences`,
@@ -129,7 +137,7 @@ def certify(
             describe the measurement.
 
     Raises:
-        ValueError: If the checkpoint is damaged, a format is unknown, or there are no sentences.
+        ValueError: If the checkpoint is damaged, if a format is unknown, or if `sources` is empty.
     """
     for name in formats:
         if name not in FORMATS:
@@ -163,7 +171,7 @@ def certify(
 
 
 def faults(certificate: dict[str, Any]) -> list[str]:
-    """Return one sentence for each engine with float32 weights that failed or exceeds a limit."""
+    """Return a line of text for each engine with float32 weights that failed or whose results exceed a limit."""
     found = []
     for row in certificate["rows"]:
         has_failed = row["status"] == "failed" or (row["status"] == "measured" and row["message"])
@@ -173,7 +181,7 @@ def faults(certificate: dict[str, Any]) -> list[str]:
 
 
 class _Certification:
-    """Measures the engines of one checkpoint."""
+    """Exports one checkpoint, and measures the exported models in their engines."""
 
     def __init__(
         self,
@@ -193,11 +201,15 @@ class _Certification:
         self._expected: dict[int, _Expected] = {}
 
     def own_rows(self) -> list[Row]:
-        """Return the rows of the checkpoint itself."""
+        """Return the rows with the results of the checkpoint in this package, one row for each number of
+        beams.
+        """
         return [expected.row for expected in self._expected.values()]
 
     def expected(self, has_beams: bool) -> _Expected:
-        """Return the outputs of the checkpoint with beam search or with greedy search."""
+        """Return the outputs of the checkpoint, with beam search if `has_beams` is True, otherwise with
+        greedy search.
+        """
         num_beams = self.num_beams if has_beams else 1
         if num_beams not in self._expected:
             self._expected[num_beams] = self._run_checkpoint(num_beams)
@@ -218,7 +230,8 @@ class _Certification:
         target_ids = []
         for ids, (best, *_) in zip(all_ids, found, strict=True):
             token_ids = best.token_ids or []
-            # Leave out texts that were cut, and translations that the length limit has ended.
+            # Compare no log-probabilities of source texts that were truncated, and none of translations that
+            # do not end with the end token, because the length limit has ended these translations.
             if len(ids) <= translator.max_length and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
@@ -229,7 +242,9 @@ class _Certification:
         return _Expected(row, translations, source_ids, target_ids, log_probs)
 
     def measure(self, entry: Format, quantization: str | None) -> Row:
-        """Export the checkpoint to a format, and compare the engine of the format with the checkpoint."""
+        """Export the checkpoint to a format, run the exported model in the engine of the format, and compare
+        the outputs with the outputs of the checkpoint.
+        """
         assert entry.engine is not None
         row = Row(entry.expressible.title, quantization or "float32", "failed")
         reason = missing_libraries(entry)
@@ -238,7 +253,8 @@ class _Certification:
             row.message = reason
             return row
         model, tokenizers = load_checkpoint(self.folder, needs_tokenizers=True)
-        # Formats store the dtype of the checkpoint, but the limits are for float32.
+        # Convert the model to float32, because an export keeps the dtype of the checkpoint and the limits are
+        # for float32.
         model = model.float()
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
@@ -253,7 +269,8 @@ class _Certification:
                 row.status = "not expressible"
                 row.message = str(error)
             except (ValueError, RuntimeError, OSError) as error:
-                # Continue with the other engines, because an error of one engine must not lose their results.
+                # Record the error and continue, because an error of one engine must not prevent the
+                # measurement of the other engines.
                 row.message = " ".join(str(error).split())
         return row
 
@@ -280,7 +297,9 @@ class _Certification:
 
 
 def missing_libraries(entry: Format) -> str | None:
-    """Return the sentence that says how to install the engine of a format; None if the engine is installed."""
+    """Return None if the engine of a format is installed. Otherwise, return a text that says how to install
+    the engine.
+    """
     assert entry.engine is not None
     if any(find_spec(library) is None for library in entry.libraries):
         return f"not installed; install it with `{install_command(entry.name)}`"
@@ -297,12 +316,14 @@ def _largest_difference(log_probs: list[list[float]], expected: list[list[float]
         if len(row) != len(own):
             raise ValueError(f"The engine returned {len(row)} log-probabilities for {len(own)} tokens.")
         largest.append((torch.tensor(row) - torch.tensor(own)).abs().max().item())
-    # Use `max` of torch, because `max` of Python may ignore a NaN.
+    # Use the `max` of torch, because the `max` of Python may ignore a NaN.
     return torch.tensor(largest).max().item()
 
 
 def _exceeded_limit(row: Row, own: Row) -> str:
-    """Return a sentence about the limit that an engine exceeds, or an empty text."""
+    """Return a text about the limit that the results of an engine exceed. Return an empty text if the results
+    exceed no limit.
+    """
     share = row.changed / row.sentences
     loss = own.bleu - row.bleu
     difference = row.largest_difference
@@ -312,7 +333,8 @@ def _exceeded_limit(row: Row, own: Row) -> str:
         if loss > _LARGEST_LOSS_IN_INT8:
             return f"BLEU is lower by {loss:.2f}, more than {_LARGEST_LOSS_IN_INT8}"
         return ""
-    # Compare in this form, because every comparison with NaN is False.
+    # Write `not (difference <= TOLERANCE)`, so that a NaN exceeds the limit too. Every comparison with NaN is
+    # False.
     if not (difference is not None and difference <= TOLERANCE):
         return f"the log-probabilities differ by {difference:.2g}, more than {TOLERANCE:g}"
     if share > _LARGEST_SHARE:
@@ -325,7 +347,7 @@ def _megabytes(paths: Any) -> float:
 
 
 def _in_words(row: Row) -> str:
-    """Describe a row in one line."""
+    """Describe a row of the certificate in one line of text."""
     name = f"{row.engine} ({row.weights})"
     if row.status != "measured":
         return f"{name}: {row.message}"

@@ -1,5 +1,5 @@
 """Exports a checkpoint to a format of another library. The table `FORMATS` lists the formats. To add a
-format, add one file and one entry of the table.
+format, add one file to this folder and one entry to the table `FORMATS`.
 """
 
 import os
@@ -22,13 +22,14 @@ from ..version import install_command
 from .argos import ARGOS
 from .ctranslate2_format import CTRANSLATE2
 from .formats import Format, NotExpressibleError, alternatives
+from .html_page import HTML
 from .marian import MARIAN
 from .marian_npz_export import MARIAN_NPZ
 from .onnx import ONNX
 from .transformers_js import TRANSFORMERS_JS
 
 FORMATS: dict[str, Format] = {
-    entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS)
+    entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS, HTML)
 }
 
 
@@ -55,13 +56,15 @@ def export(
     Args:
         model_name_or_path (str or PathLike): The checkpoint: a local folder, or a repository on the Hub
             (user/name or user/name@revision).
-        output (str or PathLike): The path of the new folder. A folder that exists must be empty. The
-            folder is created after the comparison has succeeded.
+        output (str or PathLike): The path of the folder to write. If the folder already exists, it must be
+            empty. The folder is only created if the written model and the checkpoint have the same outputs.
         format (str): The name of a format, such as "marian".
-        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is the
-            dtype of the checkpoint. Some formats support no quantization.
-        source_language (str, optional): The code of the source language, such as "en". Only for formats that
-            store the languages. The default is the language in the recipe or the record of the import.
+        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is "int8"
+            for the format "html", and the dtype of the checkpoint for other formats. Some formats do not
+            support quantization.
+        source_language (str, optional): The code of the source language, such as "en". Allowed only for
+            formats that store the languages. By default, the language is read from the recipe of the
+            checkpoint, or from the file that the import of the checkpoint has written.
         target_language (str, optional): The code of the target language.
 
     Returns:
@@ -69,9 +72,9 @@ def export(
             inputs.
 
     Raises:
-        ValueError: If an argument is invalid, if a library is missing, if the checkpoint is not of this
-            package, if the format does not support a field of the config, or if the outputs of the written
-            model and the checkpoint differ.
+        ValueError: If an argument is invalid, if a library is missing, if the checkpoint was not written by
+            this package, if the format cannot express the model, or if the outputs of the written model and
+            the checkpoint differ.
     """
     entry = _entry(format, quantization)
     _check_languages(entry, source_language, target_language)
@@ -94,10 +97,11 @@ def export_model(
     name: str,
     data: ModelCardData | None,
 ) -> str:
-    """Write a loaded model in another format into `folder`. Return one line with the difference.
+    """Write a loaded model in another format into `folder`. Return one line of text with the largest
+    difference between the written model and the checkpoint.
 
-    `checkpoint` is the folder that the model was loaded from. `name` is the name of the model in its card, and `data`
-    is the result of `card_data`.
+    `checkpoint` is the folder that the model was loaded from. `name` is the name of the model in the model
+    card, and `data` is the result of the function `card_data`.
     """
     compared = entry.export(model, tokenizers, folder, quantization)
     if entry.keeps_recipe:
@@ -108,8 +112,8 @@ def export_model(
 
 
 def _entry(name: str, quantization: str | None) -> Format:
-    """Find a format by name. Raise a ValueError if the format is unknown or does not support the
-    quantization.
+    """Return the entry of `FORMATS` with the given name. Raise a ValueError if the name is unknown or if the
+    format does not support the quantization.
     """
     if name not in FORMATS:
         raise ValueError(f"`format` must be {alternatives(FORMATS)}, but is {name!r}.")
@@ -117,12 +121,12 @@ def _entry(name: str, quantization: str | None) -> Format:
     if quantization is not None and not entry.quantizations:
         quantized = [other.name for other in FORMATS.values() if other.quantizations]
         raise ValueError(
-            f'`quantization` is for the format {alternatives(quantized)}, but is {quantization!r} with "{name}".'
+            f'`quantization` can only be used with the format {alternatives(quantized)}, but is {quantization!r} with the format "{name}".'
         )
     if quantization is not None and quantization not in entry.quantizations:
         raise ValueError(
             f"`quantization` must be {alternatives(entry.quantizations)}, but is {quantization!r}; leave "
-            "`quantization` out to keep the checkpoint's dtype."
+            "`quantization` out for the default of the format."
         )
     if any(find_spec(library) is None for library in entry.libraries):
         raise ValueError(
@@ -132,8 +136,8 @@ def _entry(name: str, quantization: str | None) -> Format:
 
 
 def _check_languages(entry: Format, *languages: str | None) -> None:
-    """Raise a ValueError if a language is invalid, if only one language is given, or if the format stores no
-    languages.
+    """Raise a ValueError if a language code is invalid, if only one language is given, or if languages are
+    given for a format that does not store languages.
     """
     for name, language in zip(("source_language", "target_language"), languages, strict=True):
         if language is not None and entry.describe is None:
@@ -154,8 +158,9 @@ def card_data(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> ModelCardData | None:
-    """Return the metadata of the card of a checkpoint, or None if the format has no card. `language` has the two
-    given languages. If no languages are given, `language` has the two recorded languages, or is None.
+    """Return the metadata of a checkpoint's model card. Return None if the format does not need the metadata.
+    The field `language` of the metadata has the two given languages. If no languages are given, the field has
+    the two languages that the checkpoint records, or None.
     """
     if entry.describe is None:
         return None
@@ -176,8 +181,8 @@ def card_data(
 
 
 def _write_recipe(checkpoint: Path, folder: Path) -> None:
-    """Copy the recipe of the checkpoint without private paths, because `vaswani distill` reads the languages
-    from the copied recipe.
+    """Copy the recipe of the checkpoint, because `vaswani distill` reads the languages from the copied
+    recipe. Private paths are removed from the copy.
     """
     recipe = readable_record(recipe_file(checkpoint))
     if recipe is not None:
@@ -185,8 +190,8 @@ def _write_recipe(checkpoint: Path, folder: Path) -> None:
 
 
 def load_checkpoint(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tuple[Any, Any]:
-    """Load the model in eval mode and its tokenizers. The tokenizers are None if the folder has no tokenizers
-    and the format needs no tokenizers.
+    """Load the model in eval mode, and load the tokenizers. If the format needs no tokenizers and the folder
+    has none, return None in place of the tokenizers.
     """
     folder = checkpoint_folder(model_name_or_path)
     model = load_model(folder, model_name_or_path)

@@ -32,7 +32,7 @@ _SAME_FIELDS = """
 
 _SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 _OUTPUT = "model.decoder.output_projection.weight"
-# The layers of all models that transformers converted from fairseq have the same names.
+# The layers of FSMT and M2M100 have the same names, because transformers converted both from fairseq.
 _LAYERS = {name: own for name, own in MARIAN_NAMES.names.items() if ".layers." in name}
 _EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 FSMT_NAMES = WeightNames(
@@ -47,7 +47,7 @@ M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*_EMBEDDINGS, 
 
 
 def _recognise(model_type: str) -> Recognise:
-    """Return a function that recognises a folder whose config.json has the model type `model_type`."""
+    """Return a function that returns True for a folder whose config.json has the model type `model_type`."""
 
     def recognise(path: Path) -> bool:
         config = path / CONFIG_FILE
@@ -104,9 +104,7 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
 
 
 def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]]:
-    """Load the model. Return the model, and the names of the weights that are missing in the file and that a
-    complete file may lack.
-    """
+    """Load the model. Return the model, and the names of the optional weights that are missing in the file."""
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
     optional = {*_SINUSOIDS, _OUTPUT}
@@ -122,12 +120,16 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
 def _imported(
     model: Any, state: Mapping[str, torch.Tensor], facts: dict[str, Any], **architecture: Any
 ) -> Imported:
-    """Return the imported model. `state` has the weight names of this package and the feature order of the
-    original.
+    """Create the imported model. In `state`, the weights have the names that this package uses, but the
+    features have the order of FSMT and M2M100.
     """
     pad = model.config.pad_token_id
     if pad is None:
-        refuse("pad_token_id", pad, "the first position is the id of `<pad>` plus 1")
+        refuse(
+            "pad_token_id",
+            pad,
+            "the position of the first token is the id of `<pad>` plus 1, so the model must have a `<pad>` token",
+        )
     config = VaswaniConfig(
         **{name: getattr(model.config, name) for name in _SAME_FIELDS},
         **architecture,
@@ -137,7 +139,7 @@ def _imported(
     )
 
     def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        # Turn the cache off, because FSMT applies no causal mask with a cache.
+        # Turn the cache off, because FSMT applies no causal mask if the cache is on.
         logits = model(**batch, use_cache=False).logits  # [B, T, V]
         # `<pad>` has probability 0 in this package.
         logits[..., pad] = EXCLUDED_LOGIT
@@ -149,7 +151,8 @@ def _imported(
         generation_config=model.generation_config,
         facts=facts,
         notes=[
-            "No fast tokenizer gives the same tokens as the tokenizer of the original, so no tokenizers were written."
+            "No tokenizers were written, because no fast tokenizer produces the same tokens as the "
+            "tokenizer of the imported model."
         ],
         log_probs=log_probs,
     )
@@ -164,10 +167,11 @@ FSMT = ImportFormat(
     read=read_fsmt,
     files=_FILES,
     peer="FSMT of transformers",
-    keeps="The weights, the two vocabulary sizes, the positions, the languages, and the defaults of the search.",
+    keeps="Keeps the weights, the two vocabulary sizes, the positions, the languages, and the default options of the search.",
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written, because the tokenizer of FSMT calls the Moses "
-        "scripts. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
+        "`<pad>` gets the probability 0. No tokenizers are written, because the tokenizer of FSMT calls "
+        "scripts of Moses. If the training is continued, `encoder_layerdrop` and `decoder_layerdrop` have "
+        "no effect."
     ),
 )
 M2M100 = ImportFormat(
@@ -177,9 +181,10 @@ M2M100 = ImportFormat(
     read=read_m2m100,
     files=(*_FILES, *_SHARDS),
     peer="M2M100 of transformers",
-    keeps="The weights, the positions, and the defaults of the search. NLLB models have the same format.",
+    keeps="Keeps the weights, the positions, and the default options of the search. NLLB models can be imported too.",
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written, because the tokenizers add a tag of the source "
-        "language. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
+        "`<pad>` gets the probability 0. No tokenizers are written, because the tokenizers of M2M100 add a "
+        "tag of the source language to each text. If the training is continued, `encoder_layerdrop` and "
+        "`decoder_layerdrop` have no effect."
     ),
 )

@@ -1,4 +1,6 @@
-"""Runs a folder that `vaswani export --format transformers_js` wrote: logits in ONNX Runtime, translations in Node.js."""
+"""Runs a model that `vaswani export --format transformers_js` has exported. Log-probabilities are computed in
+ONNX Runtime, and translations in Node.js.
+"""
 
 import json
 import os
@@ -14,9 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import read_json_object
 
-# The folder of the graphs, and the names of the graphs without the suffix of the dtype.
+# The name of the folder with the graphs, and the names of the graph files without the suffix of the dtype.
 GRAPHS, ENCODER, DECODER = "onnx", "encoder_model", "decoder_model_merged"
-# Maps the names of dtypes in transformers.js to the suffixes of file names.
+# Maps the name of each dtype in transformers.js to the suffix of the file name.
 DTYPES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized"}
 _SCRIPT = Path(__file__).with_name("transformers_js_translate.cjs")
 
@@ -29,7 +31,7 @@ class TransformersJsEngine:
     installation: ClassVar[str | None] = "npm install @huggingface/transformers"
 
     def __init__(self, folder: Path, dtype: str = "fp32", batch_size: int = 16) -> None:
-        # Turn off telemetry, so that ONNX Runtime does not send usage reports.
+        # Turn off telemetry, because ONNX Runtime can send usage reports.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
@@ -80,7 +82,7 @@ class TransformersJsEngine:
         return torch.cat(logits, dim=1)
 
     def _empty_cache(self, batch_size: int) -> dict[str, Any]:
-        """Keys and values of length 0, as transformers.js creates them."""
+        """Return keys and values of length 0, as transformers.js creates them for the first call."""
         cache = {}
         for value in self._sessions[DECODER].get_inputs():
             if value.name.startswith("past_key_values"):

@@ -1,7 +1,7 @@
-"""Defines `TranslatorEngine`, the base class of the engines that the translator of this package can run.
+"""Defines `TranslatorEngine`, the base class of engines that use the translator of this package.
 
-Some runtimes compute the log-probabilities of each step, and others have a backend of the translator. These
-runtimes need no search and no tokenization: the translator tokenizes the texts, searches and decodes.
+Such an engine needs only a translator backend. The translator splits and tokenizes the texts, and decodes the
+translations.
 """
 
 from pathlib import Path
@@ -9,15 +9,16 @@ from typing import Any, ClassVar
 
 from ..model.translator_vaswani import BaseTranslator, Hypothesis, Segment, batches_by_length
 
-# The number of source and target tokens of a batch.
+# The maximum number of source and target tokens in a batch.
 _TOKENS_PER_BATCH = 4096
 
 
 class TranslatorEngine:
-    """An `Engine` that runs a translator. A derived class defines `load`.
+    """An `Engine` (runs an exported model) that uses a translator of this package. A subclass defines the
+    method `load`.
 
     Attributes:
-        search (dict): The settings of the search, in addition to `num_beams`.
+        search (dict): The options of the search that all engines use, apart from `num_beams`.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -34,7 +35,7 @@ class TranslatorEngine:
         self.translator = self.load(folder)
 
     def load(self, folder: Path) -> BaseTranslator:
-        """Load the translator of a folder."""
+        """Return a translator for the exported model in `folder`."""
         raise NotImplementedError
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:

@@ -1,7 +1,7 @@
 """Creates fast tokenizers for texts whose tokens are separated by spaces.
 
-Some libraries translate only texts that other programs have tokenized and segmented. The imported tokenizers split
-such texts at spaces, and join the parts of words in translations.
+Some libraries expect texts that other programs have already tokenized and segmented. The tokenizers in this
+file split such texts at spaces, and join the parts of words in translations.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,13 @@ def word_tokenizer(
     joiner: str = "@@",
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that splits texts at spaces, and joins tokens that end with `joiner` to the next token."""
+    """Create a tokenizer that splits texts at spaces. When the tokenizer decodes, it joins each token that
+    ends with `joiner` to the next token.
+    """
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The first decoder adds spaces between tokens. Its prefix never occurs in text.
+    # The WordPiece decoder is used because it adds spaces between tokens. Its prefix is a string that never
+    # occurs in text.
     backend.decoder = decoders.Sequence(
         [
             decoders.WordPiece(prefix="\ue000", cleanup=False),
@@ -48,7 +51,9 @@ def imported_tokenizer(
     unknown: str,
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create the tokenizer of transformers. The tokenizer adds `end` to each text."""
+    """Create the `PreTrainedTokenizerFast` from a tokenizer of the library `tokenizers`. The tokenizer
+    appends `end` to each text.
+    """
     backend.post_processor = processors.TemplateProcessing(
         single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, ids[end])]
     )

@@ -372,6 +372,21 @@ class Translation(Task):
         outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
         return Scores(scores, lines, "".join(outputs))
 
+    def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[dict[str, Any]]:
+        translator = Translator.from_pretrained(str(folder), device=device)
+        examples = []
+        for source, translation in zip(texts, translator.translate(texts, return_scores=True), strict=True):
+            words = [[word.word, round(word.confidence, 4)] for word in translation.words or ()]
+            examples.append(
+                {
+                    "source": source,
+                    "output": translation.text,
+                    "confidence": round(translation.confidence or 0.0, 4),
+                    "words": words,
+                }
+            )
+        return examples
+
     def card_words(
         self, facts: dict[str, Any], data: TranslationData | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:

@@ -1,7 +1,7 @@
 """Writes docs/look.webp, the recording of a page of `vaswani look` that README shows.
 
     vaswani look CHECKPOINT --text "..." --output page.html
-    python scripts/reference/look_recording.py page.html docs/look.webp
+    python docs/generators/look_recording.py page.html docs/look.webp
 
 The script opens the page in headless Chromium with Playwright, makes a screenshot after each action, and joins the
 screenshots with Pillow. The recording takes 40 seconds.
