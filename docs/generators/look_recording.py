@@ -19,7 +19,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 SECONDS = 40
-WIDTH, HEIGHT = 960, 620
+WIDTH, HEIGHT = 1000, 720
 # A circle that shows where the mouse is, because screenshots have no mouse pointer.
 POINTER = """() => {
   const pointer = document.createElement("div");
@@ -47,6 +47,7 @@ def attention_scenes(page: Page) -> Iterator[Scene]:
     """Words under the pointer, single heads, other layers, and the other kinds of attention."""
     rows = page.locator(".words.row button")
     yield lambda: scroll_to(page, "header"), 2.5
+    yield lambda: scroll_to(page, ".attention"), 0.5
     for index in range(1, min(6, rows.count())):
         yield rows.nth(index).hover, 0.9
     yield lambda: page.mouse.move(0, 0), 0.4

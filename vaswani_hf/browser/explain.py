@@ -101,7 +101,7 @@ class _Explainer:
         self.options = options
         self.end_ids = eos_token_ids(self.backend.generation_config)
 
-    def search(self) -> tuple[Hypothesis, SearchRecord]:
+    def search(self) -> tuple[Hypothesis, SearchRecord | None]:
         """Search the best translation, and record the search."""
         recorder: CandidateRecorder | ProcessorRecorder
         if self.model.config.model_type == "vaswani":
@@ -156,7 +156,7 @@ class _Explainer:
         return Hypothesis(self.tokenizer(text_target=target)["input_ids"], text=target)
 
     def explain(
-        self, best: Hypothesis, search: SearchRecord, text: str, name: str, *, is_given: bool
+        self, best: Hypothesis, search: SearchRecord | None, text: str, name: str, *, is_given: bool
     ) -> Explanation:
         """Explain a translation."""
         start = decoder_start_token_id(self.backend.generation_config) or 0
@@ -166,7 +166,7 @@ class _Explainer:
         scored = self._scored([best])[0]
         num_ending = len(best.token_ids) - best.num_forced - len(scored.token_log_probs or ())
         log_probs = [0.0] * best.num_forced + list(scored.token_log_probs or ()) + [0.0] * num_ending
-        is_complete = is_given or _is_result(search, best.token_ids)
+        is_complete = search is not None and (is_given or _is_result(search, best.token_ids))
         return Explanation(
             model=name,
             source_text=text,
