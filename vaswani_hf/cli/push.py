@@ -1,4 +1,4 @@
-"""`vaswani push`: uploads a checkpoint to the Hub."""
+"""Defines `vaswani push`, the command that uploads a checkpoint to the Hub."""
 
 from .options import CodeOptions, on_command_line
 
@@ -19,10 +19,9 @@ class PushOptions(CodeOptions):
     tag: str | None = None
     """a new tag for the commit, such as v1.0"""
     license: str | None = None
-    """the licence of the model for the model card, as an identifier of the Hub such as cc-by-4.0"""
+    """the licence of the model, which the model card states, as an identifier of the Hub such as cc-by-4.0"""
     base_model: str | None = None
-    """the repository of the model whose weights were the initial weights of the training, for the model
-    card"""
+    """the repository of the model that the training started from, which the model card names"""
 
 
 def run(options: PushOptions) -> None:
