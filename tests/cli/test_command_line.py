@@ -122,7 +122,7 @@ def test_words_that_fit_no_option_end_with_a_sentence_and_the_way_to_the_help(ca
     [
         (["tranlate"], "there is no command 'tranlate'; the most similar command is translate; see"),
         (["fly"], "there is no command 'fly'; see vaswani --help"),
-        ([], "the first word must be a command; see vaswani --help"),
+        ([], "the first argument must be a command; see vaswani --help"),
     ],
 )
 def test_a_word_that_is_no_command_is_answered_by_a_similar_command(capsys, words, message):

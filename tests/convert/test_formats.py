@@ -36,6 +36,8 @@ EMBEDDINGS = Format(
     ),
     export=write_embeddings,
     quantizations=("float16",),
+    main_file="embeddings.pt",
+    library_name="embeddings",
 )
 
 

@@ -1,4 +1,4 @@
-"""`vaswani env`: prints versions and hardware as text that a user can paste into a bug report."""
+"""Defines `vaswani env`, the command that prints versions and hardware as a text for bug reports."""
 
 import os
 import platform
