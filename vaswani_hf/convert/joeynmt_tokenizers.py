@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from .formats import Tokenizers
-from .sentencepiece_models import fast_tokenizer, read_sentencepiece
+from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
 from .word_tokenizers import imported_tokenizer, word_tokenizer
 
 _SPACE = "▁"
@@ -87,7 +87,7 @@ def _sentencepiece(
     if not (folder / name).is_file():
         return None, f"the folder of the original lacks the SentencePiece model {name}"
     model = read_sentencepiece(folder / name)
-    if model.is_bpe and any(len(piece) > 1 and piece not in ids for piece in model.pieces):
+    if model.is_bpe and lacks_pieces(ids, model):
         return None, f"the vocabulary lacks pieces of the BPE model {name}"
     return fast_tokenizer(model, ids, **special), None
 

@@ -32,6 +32,7 @@ from ..checkpoint.tokenizers import SHARED_IDS_MARK, read_json_object
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.loss_vaswani import EXCLUDED_LOGIT
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.translator_vaswani import languages_of
 from .formats import (
     ALL_FIELDS,
     Expressible,
@@ -87,6 +88,11 @@ def export_transformers_js(
 def _only_tokenizer(tokenizers: Tokenizers) -> Any:
     """Return the tokenizer that encodes the source. The tokenizer must also decode the target."""
     source, target = tokenizers
+    if languages_of(source):
+        raise NotExpressibleError(
+            "The tokenizer has tokens of languages, which the pipeline of transformers.js does not add to the texts of a "
+            "MarianMT model; use another format."
+        )
     if source is not target and not target.init_kwargs.get(SHARED_IDS_MARK, False):
         raise NotExpressibleError(
             "`tokenizers` are a source and a target tokenizer with different ids, which transformers.js cannot "

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import read_json_object
+from .onnx_engine import OnnxGraph
 
 # The folder of the graphs, and the names of the graphs without the suffix of the dtype.
 GRAPHS, ENCODER, DECODER = "onnx", "encoder_model", "decoder_model_merged"
@@ -26,25 +27,19 @@ class TransformersJsEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
     beam_search: ClassVar[bool] = False
+    search: ClassVar[Mapping[str, Any]] = {}
     installation: ClassVar[str | None] = "npm install @huggingface/transformers"
 
     def __init__(self, folder: Path, dtype: str = "fp32", batch_size: int = 16) -> None:
-        # Turn off telemetry, so that ONNX Runtime does not send usage reports.
-        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-        import onnxruntime
-
         self._folder = Path(os.path.abspath(folder))
         self._dtype = dtype
         self._batch_size = batch_size
         config = read_json_object(self._folder, CONFIG_FILE, folder)
         self._start: int = config["decoder_start_token_id"]
         self._pad: int = config["pad_token_id"] or 0
-        self._sessions = {
-            name: onnxruntime.InferenceSession(
-                self._folder / GRAPHS / f"{name}{DTYPES[dtype]}.onnx", providers=["CPUExecutionProvider"]
-            )
-            for name in (ENCODER, DECODER)
-        }
+        self._encoder, self._decoder = (
+            OnnxGraph(self._folder / GRAPHS / f"{name}{DTYPES[dtype]}.onnx") for name in (ENCODER, DECODER)
+        )
 
     @classmethod
     def is_available(cls) -> bool:
@@ -60,39 +55,29 @@ class TransformersJsEngine:
 
         `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the right.
         """
-        values = {name: tensor.numpy() for name, tensor in batch.items()}
-        inputs: dict[str, Any] = {
-            "encoder_attention_mask": values["attention_mask"],
-            "encoder_hidden_states": self._run(ENCODER, values)["last_hidden_state"],
-            **self._empty_cache(len(values["input_ids"])),
+        inputs = {
+            "encoder_attention_mask": batch["attention_mask"],
+            "encoder_hidden_states": self._encoder(**batch)["last_hidden_state"],
+            **self._empty_cache(len(batch["input_ids"])),
         }
-        target = values["decoder_input_ids"]
+        target = batch["decoder_input_ids"]
         num_first = target.shape[1] - num_steps
         logits = []
         for start, end in [(0, num_first), *((i, i + 1) for i in range(num_first, target.shape[1]))]:
-            inputs |= {
-                "input_ids": target[:, start:end],
-                "use_cache_branch": torch.tensor([start > 0]).numpy(),
-            }
-            outputs = self._run(DECODER, inputs)
-            logits.append(torch.from_numpy(outputs.pop("logits")))
+            inputs |= {"input_ids": target[:, start:end], "use_cache_branch": torch.tensor([start > 0])}
+            outputs = self._decoder(**inputs)
+            logits.append(outputs.pop("logits"))
             inputs |= {name.replace("present", "past_key_values"): value for name, value in outputs.items()}
         return torch.cat(logits, dim=1)
 
-    def _empty_cache(self, batch_size: int) -> dict[str, Any]:
+    def _empty_cache(self, batch_size: int) -> dict[str, torch.Tensor]:
         """Keys and values of length 0, as transformers.js creates them."""
         cache = {}
-        for value in self._sessions[DECODER].get_inputs():
+        for value in self._decoder.session.get_inputs():
             if value.name.startswith("past_key_values"):
                 _, heads, _, width = value.shape
-                cache[value.name] = torch.zeros(batch_size, heads, 0, width).numpy()
+                cache[value.name] = torch.zeros(batch_size, heads, 0, width)
         return cache
-
-    def _run(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        session = self._sessions[name]
-        names = [output.name for output in session.get_outputs()]
-        inputs = {value.name: values[value.name] for value in session.get_inputs()}
-        return dict(zip(names, session.run(names, inputs), strict=True))
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """See `Engine.log_probs`."""
