@@ -5,11 +5,10 @@ has no key `layer_norm`, different factors `alpha` and two vocabularies. "sp" is
 model and one joint vocabulary.
 """
 
-from pathlib import Path
-
 import pytest
 import torch
 import yaml
+from parity import largest_difference, load_recorded, record_parity, write_files
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
@@ -18,20 +17,17 @@ from vaswani_hf.convert.joeynmt import NAMES
 from vaswani_hf.convert.joeynmt_tokenizers import joeynmt_tokenizers
 from vaswani_hf.model.modeling_vaswani import sinusoids
 
-RECORDED = Path(__file__).parent / "recorded" / "joeynmt.pt"
 CASES = ["word", "sp"]
 
 
 @pytest.fixture
 def recorded():
-    return torch.load(RECORDED, weights_only=True)
+    return load_recorded("joeynmt")
 
 
 def write(case, folder, change=lambda settings: None):
     """Write a folder as JoeyNMT. `change` changes the settings of config.yaml."""
-    folder.mkdir()
-    for name, content in case["files"].items():
-        (folder / name).write_bytes(content.numpy().tobytes())
+    write_files(case, folder)
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     change(settings)
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))
@@ -41,29 +37,17 @@ def write(case, folder, change=lambda settings: None):
     return folder
 
 
-def differences(folder, case):
-    ours = VaswaniForSeq2SeqLM.from_pretrained(folder).eval()
-    source, target = case["input_ids"], case["decoder_input_ids"]
-    with torch.no_grad():
-        logits = ours(
-            input_ids=source,
-            attention_mask=(source != 1).long(),
-            decoder_input_ids=target,
-            decoder_attention_mask=(target != 1).long(),
-        ).logits
-    classes = [0, *range(2, logits.shape[-1])]
-    found = logits.log_softmax(-1)[..., classes] - case["log_probs"][..., classes]
-    return found[target != 1].abs().max()
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_the_imported_model_computes_the_log_probabilities_of_joeynmt(recorded, tmp_path, name):
+def test_the_imported_model_computes_the_log_probabilities_of_joeynmt(
+    recorded, tmp_path, record_property, name
+):
     if name == "sp":
         pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
     case = recorded[name]
     report = import_checkpoint(write(case, tmp_path / "joeynmt"), tmp_path / "ours")
     assert report.format == "joeynmt"
-    assert differences(tmp_path / "ours", case) < 1e-5
+    difference = largest_difference(tmp_path / "ours", case, padding=1)
+    record_parity(record_property, "JoeyNMT", "JoeyNMT 2.3.0 (recorded)", difference, 1e-5)
     ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     search = ours.generation_config
     assert (search.num_beams, search.length_penalty, search.length_penalty_type) == (5, 1.0, "gnmt")
@@ -76,10 +60,10 @@ def test_the_imported_model_computes_the_log_probabilities_of_joeynmt(recorded, 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_joeynmt_itself_computes_the_same(recorded, tmp_path, name):
+def test_joeynmt_itself_computes_the_same(recorded, tmp_path, record_property, name):
     pytest.importorskip("joeynmt.model", reason="needs JoeyNMT: pip install joeynmt")
     report = import_checkpoint(write(recorded[name], tmp_path / "joeynmt"), tmp_path / "ours")
-    assert report.difference is not None and report.difference < 1e-4
+    record_parity(record_property, "JoeyNMT", "JoeyNMT", report.difference)
 
 
 @pytest.mark.parametrize("name", CASES)

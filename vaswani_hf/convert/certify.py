@@ -215,10 +215,9 @@ class _Certification:
         """Return the settings of a beam search."""
         config = self.engine.translator.backend.generation_config
         search = {"num_beams": self.num_beams}
-        for name in SCORE_PER_TOKEN:
+        for name, default in SCORE_PER_TOKEN.items():
             value = setting_of(name, changes, config)
-            if value is not None:
-                search[name] = value
+            search[name] = default if value is None else value
         return search
 
     def _run_checkpoint(self, search: dict[str, Any]) -> _Expected:
@@ -245,8 +244,7 @@ class _Certification:
         row = Row("vaswani_hf", "float32", "measured", megabytes=_megabytes(files))
         row.num_beams = search["num_beams"]
         if row.num_beams > 1:
-            penalty = {**SCORE_PER_TOKEN, **search}
-            row.length_penalty = f"{penalty['length_penalty_type']} {penalty['length_penalty']:g}"
+            row.length_penalty = f"{search['length_penalty_type']} {search['length_penalty']:g}"
         self._score(row, translations, seconds)
         log_probs = self.engine.log_probs(source_ids, target_ids)
         row.seconds = time.perf_counter() - begin
