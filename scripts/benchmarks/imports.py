@@ -20,7 +20,8 @@ def measured(files: list[Path]) -> dict[tuple[str, str], list[float]]:
     """Run tests, and return the recorded differences (nats) by format and original."""
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        words = ["-q", "-p", "no:xdist", "-k", "compute", f"--junitxml={report}", *map(str, files)]
+        words = ["-q", "-p", "no:xdist", "-k", "compute", "-o", "junit_family=xunit1"]
+        words += [f"--junitxml={report}", *map(str, files)]
         subprocess.run([sys.executable, "-m", "pytest", *words], check=True, stdout=sys.stderr)
         found: dict[tuple[str, str], list[float]] = {}
         for element in ElementTree.parse(report).iter("property"):

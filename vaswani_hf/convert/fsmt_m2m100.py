@@ -109,8 +109,8 @@ def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
         reason = f"the vocabularies lack tokens of {_MERGES_FILE}"
         return None, [f"No tokenizers were written, because {reason}."]
     return (source, target), [
-        "The tokenizers segment words, but do not run Moses: tokenize texts with `MosesTokenizer` of sacremoses, with "
-        "`aggressive_dash_splits=True`, and detokenize translations with `MosesDetokenizer`."
+        "The tokenizers segment words, but do not run Moses: tokenize texts with `moses_pipeline` and `moses_tokenize` of "
+        "FSMTTokenizer, and detokenize translations with `moses_detokenize`."
     ]
 
 

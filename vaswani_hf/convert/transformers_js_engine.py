@@ -13,12 +13,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import read_json_object
+from ..model.translator_vaswani import batches_by_length
 from .onnx_engine import OnnxGraph
 
 # The folder of the graphs, and the names of the graphs without the suffix of the dtype.
 GRAPHS, ENCODER, DECODER = "onnx", "encoder_model", "decoder_model_merged"
 # Maps the names of dtypes in transformers.js to the suffixes of file names.
 DTYPES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized"}
+# The number of source tokens of a batch, or characters of a batch in Node.js.
+_TOKENS_PER_BATCH = 16384
 _SCRIPT = Path(__file__).with_name("transformers_js_translate.cjs")
 
 
@@ -30,7 +33,7 @@ class TransformersJsEngine:
     search: ClassVar[Mapping[str, Any]] = {}
     installation: ClassVar[str | None] = "npm install @huggingface/transformers"
 
-    def __init__(self, folder: Path, dtype: str = "fp32", batch_size: int = 16) -> None:
+    def __init__(self, folder: Path, dtype: str = "fp32", batch_size: int = 32) -> None:
         self._folder = Path(os.path.abspath(folder))
         self._dtype = dtype
         self._batch_size = batch_size
@@ -81,31 +84,36 @@ class TransformersJsEngine:
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """See `Engine.log_probs`."""
-        rows: list[list[float]] = []
-        for first in range(0, len(source_ids), self._batch_size):
-            sources = [torch.tensor(ids) for ids in source_ids[first : first + self._batch_size]]
-            targets = [torch.tensor(ids) for ids in target_ids[first : first + self._batch_size]]
+        rows: list[list[float]] = [[] for _ in source_ids]
+        for numbers in batches_by_length(source_ids, _TOKENS_PER_BATCH, self._batch_size):
+            sources = [torch.tensor(source_ids[i]) for i in numbers]
+            targets = [torch.tensor(target_ids[i]) for i in numbers]
             inputs = [torch.cat((torch.tensor([self._start]), ids[:-1])) for ids in targets]
             batch = {
                 "input_ids": pad_sequence(sources, batch_first=True, padding_value=self._pad),
                 "attention_mask": pad_sequence([torch.ones_like(ids) for ids in sources], batch_first=True),
                 "decoder_input_ids": pad_sequence(inputs, batch_first=True, padding_value=self._pad),
             }
-            for row, ids in zip(self.logits(batch).log_softmax(dim=-1), targets, strict=True):
-                rows.append(row[torch.arange(len(ids)), ids].tolist())
+            log_probs = self.logits(batch).log_softmax(dim=-1)
+            for i, row, ids in zip(numbers, log_probs, targets, strict=True):
+                rows[i] = row[torch.arange(len(ids)), ids].tolist()
         return rows
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """Translate texts in Node.js with greedy search. transformers.js has no beam search, so `num_beams` has no
         effect.
         """
+        batches = list(batches_by_length(texts, _TOKENS_PER_BATCH, self._batch_size))
         job = {
             "folder": str(self._folder),
             "dtype": self._dtype,
-            "batch_size": self._batch_size,
-            "texts": texts,
+            "batches": [[texts[i] for i in numbers] for numbers in batches],
         }
         result = subprocess.run(["node", _SCRIPT], input=json.dumps(job), capture_output=True, text=True)
         if result.returncode != 0:
             raise ValueError(f"transformers.js cannot run '{self._folder}': {result.stderr.strip()[-500:]}")
-        return json.loads(result.stdout)
+        translations = [""] * len(texts)
+        for numbers, found in zip(batches, json.loads(result.stdout), strict=True):
+            for i, translation in zip(numbers, found, strict=True):
+                translations[i] = translation
+        return translations

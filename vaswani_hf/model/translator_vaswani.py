@@ -30,7 +30,7 @@ import copy
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -958,7 +958,7 @@ def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any])
 
 
 def batches_by_length(
-    pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
+    pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
     """Yield batches of the indices of pieces, longest pieces first. A batch has at most `tokens_per_batch`
     tokens with padding, except for a single longer piece.
