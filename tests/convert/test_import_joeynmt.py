@@ -5,6 +5,7 @@ has no key `layer_norm`, different factors `alpha` and two vocabularies. "sp" is
 model and one joint vocabulary.
 """
 
+import marian_models
 import pytest
 import torch
 import yaml
@@ -93,8 +94,53 @@ def test_the_level_char_gives_the_tokens_of_joeynmt(recorded, tmp_path):
     assert source.decode(source("one  two ?").input_ids, skip_special_tokens=True) == "one two?"
 
 
+MERGES = ["o n", "on e</w>", "t h", "th i", "thi r", "t y</w>"]
+
+
+def merging_side(folder, version="0.2"):
+    """Write merges of subword-nmt, and return the settings of a side and a vocabulary with all parts."""
+    (folder / "codes").write_text("\n".join([f"#version: {version}", *MERGES]) + "\n")
+    letters = sorted(set("".join(marian_models.RARE_TEXTS[2:4]) + "onethirtyße日") - {" ", "\t", "\n", "w"})
+    parts = [*letters, *(f"{letter}@@" for letter in letters)]
+    parts += ["on@@", "one", "th@@", "thi@@", "thir@@", "ty"]
+    side = {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "data/codes"}}
+    return side, ["<unk>", "<pad>", "<s>", "</s>", *dict.fromkeys(parts)]
+
+
+def test_the_merges_of_subword_nmt_give_equal_ids_and_texts(tmp_path):
+    apply_bpe = pytest.importorskip(
+        "subword_nmt.apply_bpe", reason="needs subword-nmt: pip install subword-nmt"
+    )
+    side, vocabulary = merging_side(tmp_path)
+    (source, target), notes = joeynmt_tokenizers(tmp_path, (side, side), (vocabulary, vocabulary))
+    assert source is target and not notes
+    with (tmp_path / "codes").open(encoding="utf-8") as codes:
+        bpe = apply_bpe.BPE(codes)
+    bpe.vocab = set(vocabulary)
+    for text in [*marian_models.RARE_TEXTS, "one thirty", "thirtyone  three ty", "日ße日"]:
+        expected = bpe.process_line(text).strip().split()
+        ids = [vocabulary.index(token) if token in vocabulary else 0 for token in expected]
+        assert source(text).input_ids == [*ids, 3], text
+    ids = source("thirtyone three on").input_ids
+    assert source.decode(ids, skip_special_tokens=True) == "thirtyone three on"
+
+
+def test_merges_that_cannot_be_expressed_are_noted(tmp_path):
+    side, vocabulary = merging_side(tmp_path)
+    without_part = [token for token in vocabulary if token != "thi@@"]
+    _, notes = joeynmt_tokenizers(tmp_path, (side, side), (without_part, without_part))
+    assert len(notes) == 1 and "lacks parts of the merges codes" in notes[0]
+    side, vocabulary = merging_side(tmp_path, version="0.1")
+    _, notes = joeynmt_tokenizers(tmp_path, (side, side), (vocabulary, vocabulary))
+    assert len(notes) == 1 and "do not have the format 0.2" in notes[0]
+
+
 TOKENIZERS = {
-    "subword-nmt": ({"level": "bpe", "tokenizer_type": "subword-nmt"}, "segments with subword-nmt"),
+    "fastBPE": ({"level": "bpe", "tokenizer_type": "fastbpe"}, "segments with fastbpe"),
+    "missing merges": (
+        {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "data/codes"}},
+        "lacks the merges codes",
+    ),
     "Moses": ({"tokenizer_cfg": {"pretokenizer": "moses"}}, "tokenizes with moses"),
     "missing model": (
         {"level": "bpe", "tokenizer_cfg": {"model_file": "data/x.model"}},

@@ -1,8 +1,9 @@
 """Creates fast tokenizers from the settings and the vocabularies of JoeyNMT.
 
-The levels `word` and `char` and SentencePiece models become fast tokenizers with equal token ids. A tokenizer that
-cannot be expressed becomes a tokenizer that splits texts at spaces. subword-nmt splits each merged part that the
-vocabulary lacks into smaller parts again, and fast tokenizers do not. SentencePiece does the same with BPE models.
+The levels `word` and `char`, SentencePiece models and merges of subword-nmt become fast tokenizers with equal token
+ids. A tokenizer that cannot be expressed becomes a tokenizer that splits texts at spaces. subword-nmt splits each
+merged part that the vocabulary lacks into smaller parts again, and fast tokenizers do not. Therefore the vocabulary
+must have all merged parts. SentencePiece does the same with BPE models.
 """
 
 import re
@@ -16,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from .formats import Tokenizers
 from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
-from .word_tokenizers import imported_tokenizer, word_tokenizer
+from .word_tokenizers import END_OF_WORD, imported_tokenizer, merging_tokenizer, word_tokenizer
 
 _SPACE = "▁"
 # A sigma at the end of a word becomes "ς". The normalizer of the library `tokenizers` lowercases each character alone.
@@ -66,6 +67,8 @@ def _tokenizer(
     reason = None
     if options.get("pretokenizer", "none") != "none":
         reason = f"the original tokenizes with {options['pretokenizer']}"
+    elif level == "bpe" and kind == "subword-nmt":
+        tokenizer, reason = _subword_nmt(folder, options, ids, special)
     elif level == "bpe" and kind != "sentencepiece":
         reason = f"the original segments with {kind}"
     elif level == "bpe":
@@ -90,6 +93,31 @@ def _sentencepiece(
     if model.is_bpe and lacks_pieces(ids, model):
         return None, f"the vocabulary lacks pieces of the BPE model {name}"
     return fast_tokenizer(model, ids, **special), None
+
+
+def _subword_nmt(
+    folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: Mapping[str, Any]
+) -> tuple[Any, str | None]:
+    name = Path(options["codes"]).name
+    if not (folder / name).is_file():
+        return None, f"the folder of the original lacks the merges {name}"
+    version, *lines = (folder / name).read_text(encoding="utf-8").splitlines()
+    if version.strip() != "#version: 0.2":
+        return None, f"the merges {name} do not have the format 0.2 of subword-nmt"
+    merges = [(left, right) for left, right in map(str.split, lines)]
+    separator = options.get("separator", "@@")
+    parts = {}
+    for token, number in ids.items():
+        if token in special.values():
+            parts[token] = number
+        elif token.endswith(separator):
+            parts[token.removesuffix(separator)] = number
+        else:
+            parts[token + END_OF_WORD] = number
+    tokenizer = merging_tokenizer(parts, merges, **special)
+    if tokenizer is None:
+        return None, f"the vocabulary lacks parts of the merges {name}"
+    return tokenizer, None
 
 
 def _words(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:

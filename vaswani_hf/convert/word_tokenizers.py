@@ -60,7 +60,7 @@ def merging_tokenizer(
         return None
     model = models.BPE(dict(ids), list(merges), unk_token=unknown, end_of_word_suffix=END_OF_WORD)
     backend = Tokenizer(model)
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     backend.decoder = decoders.BPEDecoder(END_OF_WORD)
     return imported_tokenizer(backend, ids, pad=pad, start=start, end=end, unknown=unknown)
 
