@@ -1,10 +1,7 @@
 """Imports models of Eole: a folder with config.json, vocab.json and `model.*.safetensors`.
 
-The differences from the paper: pre-norm with a LayerNorm at the end of each stack; an output projection with
-a bias. Embeddings are multiplied by sqrt(d_model) only with sinusoids. "SinusoidalInterleaved" means the
-paper's sinusoids, and "SinusoidalConcat" means tensor2tensor's sinusoids with all sines in the first half of
-the features. A source text
-has no `</s>`.
+Eole continues OpenNMT-py: opennmt.py describes the differences of both libraries from the paper. The checkpoint of
+Eole has no table of sinusoids. Embeddings are multiplied by sqrt(d_model) only with sinusoids.
 
 config.json has only the values that differ from Eole's defaults. A value in the section "encoder" or
 "decoder" of config.json replaces the value of the model for this stack.
