@@ -3,7 +3,9 @@
 All models are in float32.
 """
 
+import errno
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -137,3 +139,13 @@ def test_sample_inputs_use_existing_tokens_and_positions_only():
         is_padding = batch[f"{name}attention_mask"] == 0
         assert torch.equal(batch[f"{name}input_ids"] == 4, is_padding)
     assert batch["decoder_input_ids"][:, 0].tolist() == [0, 0, 0]
+
+
+def test_a_full_disk_names_the_file(folder, tmp_path, monkeypatch, capsys):
+    def write(model, tokenizers, folder, quantization):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setitem(FORMATS, "embeddings", replace(EMBEDDINGS, export=write))
+    assert main(["export", str(folder()), str(tmp_path / "out"), "--format", "embeddings"]) == 1
+    assert f"'{tmp_path}/.out." in capsys.readouterr().err
+    assert not list(tmp_path.glob(".out*"))

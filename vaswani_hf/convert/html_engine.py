@@ -3,20 +3,13 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 # The names of the exported files.
 PAGE_FILE, MODULE_FILE = "index.html", "vaswani.mjs"
 _SCRIPT = Path(__file__).parent.parent / "browser" / "node_job.mjs"
-# The settings of the search with which `vaswani certify` compares engines.
-_SEARCH = {
-    "length_penalty": 1.0,
-    "length_penalty_type": "power",
-    "coverage_penalty": 0.0,
-    "early_stopping": False,
-}
 
 
 class HtmlEngine:
@@ -24,6 +17,8 @@ class HtmlEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ()
     beam_search: ClassVar[bool] = True
+    # The page has the search of this package, so it searches with the settings of the checkpoint.
+    search: ClassVar[Mapping[str, Any]] = {}
     installation: ClassVar[str | None] = "apt install nodejs"
 
     def __init__(self, folder: Path) -> None:
@@ -40,7 +35,7 @@ class HtmlEngine:
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """See `Engine.translate`."""
-        found = self.translations(texts, num_beams=num_beams, **_SEARCH)
+        found = self.translations(texts, num_beams=num_beams)
         return [of_text[0]["text"] for of_text in found]
 
     def translations(self, texts: Sequence[str], **options: Any) -> list[list[dict[str, Any]]]:

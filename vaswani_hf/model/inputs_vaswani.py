@@ -325,6 +325,14 @@ class TranslationOptions:
     seed: int | None = option(
         None, "seed of sampling; the same seed draws the same translations", least=0, most=2**32 - 1
     )
+    src_lang: str | None = option(
+        None, "language of the texts, as the tokenizer names it, for models of many languages such as NLLB"
+    )
+    tgt_lang: str | None = option(
+        None,
+        "language of the translations, as the tokenizer names it, for models with several target languages; for "
+        "example nld if the tokenizer has the tag >>nld<<",
+    )
     return_scores: bool = option(
         False, "return score, tokens, words and confidences with each translation", command_line=False
     )
@@ -337,7 +345,7 @@ class TranslationOptions:
         command_line=False,
     )
     tokenize: dict[str, Any] = option(
-        factory=dict, help="arguments of the source tokenizer, such as `src_lang`", command_line=False
+        factory=dict, help="arguments of the source tokenizer, such as `truncation`", command_line=False
     )
     decode: dict[str, Any] = option(
         factory=lambda: {"clean_up_tokenization_spaces": False},

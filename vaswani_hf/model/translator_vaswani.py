@@ -30,7 +30,7 @@ import copy
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -91,8 +91,14 @@ _NO_LIMIT = 10**6
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 # The options that `score` accepts in addition to `SCORE_SETTINGS`.
-_SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
+_SCORE_OPTIONS = (
+    *("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config"),
+    *("src_lang", "tgt_lang"),
+)
 _TAG = re.compile(r">>\S+?<<")
+# The key of tokenizer_config.json that maps each language to its token. The source begins with the token of the
+# source language, and the target begins with the token of the target language, as in M2M100 and NLLB.
+LANGUAGE_TOKENS = "language_tokens"
 
 # Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
 # target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. The
@@ -297,6 +303,10 @@ class BaseTranslator:
     def _tags(self) -> dict[str, int]:
         return tags_of(self.source_tokenizer)
 
+    @cached_property
+    def _languages(self) -> dict[str, int]:
+        return languages_of(self.source_tokenizer)
+
     def translate(
         self,
         lines: Iterable[str],
@@ -498,7 +508,7 @@ class BaseTranslator:
 
     def _with_tag(self, text: str, options: TranslationOptions) -> str:
         """Add the tag of the option `tgt_lang` to a text without a tag, if the tokenizer has tags."""
-        language = options.tokenize.get("tgt_lang")
+        language = options.tgt_lang
         if language is None or not self._tags or not text.strip() or self._tag_of(text.lstrip()):
             return text
         tag = f">>{language}<<"
@@ -523,25 +533,38 @@ class BaseTranslator:
         if not texts:
             return []
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
-        languages = {name: settings.pop(name, None) for name in ("src_lang", "tgt_lang")}
         prefixed = [self.prefix + text for text in texts]
         tokenizer = self.source_tokenizer
         if hasattr(tokenizer, "_build_translation_inputs"):
             # Pass the languages, because tokenizers of multilingual models, such as mBART, need the
             # languages.
+            languages = {"src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
             settings = {"return_tensors": None, **languages, **settings}
             tokenizer = tokenizer._build_translation_inputs
         with TOKENIZING:
             inputs = tokenizer(prefixed, **settings)
         generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
+        first_ids = []
+        if self._languages:
+            first_ids = [self._language_id("src_lang", options.src_lang)]
+            generate["forced_bos_token_id"] = self._language_id("tgt_lang", options.tgt_lang)
         max_length = self.max_length
         segments = []
         for row, (text, token_ids) in enumerate(zip(texts, inputs["input_ids"], strict=True)):
-            segment = Segment(text, token_ids, generate=generate)
-            if self.source_tokenizer.is_fast and (options.return_alignments or len(token_ids) > max_length):
-                segment.words = self._source_words(prefixed[row], inputs[row])
+            segment = Segment(text, [*first_ids, *token_ids], generate=generate)
+            is_long = len(segment.token_ids) > max_length
+            if self.source_tokenizer.is_fast and (options.return_alignments or is_long):
+                segment.words = [-1] * len(first_ids) + self._source_words(prefixed[row], inputs[row])
             segments.append(segment)
         return segments
+
+    def _language_id(self, name: str, language: str | None) -> int:
+        """Return the id of the token of a language. `name` is the name of the option."""
+        if language not in self._languages:
+            raise ValueError(
+                f"`{name}` must be a language of the model ({', '.join(self._languages)}), but is {language!r}."
+            )
+        return self._languages[language]
 
     def _source_words(self, text: str, encoding: Any) -> list[int]:
         """Return for each token the index of its word in the text without the task prefix, or -1 if the token
@@ -567,14 +590,15 @@ class BaseTranslator:
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. If the segment begins with a tag, each
-        piece begins with the tag.
+        """Divide a segment into pieces of at most `max_length` tokens. If the segment begins with a tag or with
+        the token of a language, each piece begins with the tag or the token.
         """
         if len(segment.token_ids) <= max_length:
             return [segment]
         *ids, end_id = segment.token_ids
         words = segment.words or [-1] * len(segment.token_ids)
-        tag_ids = ids[:1] if ids[0] in self._tags.values() else []
+        first_ids = {*self._tags.values(), *self._languages.values()}
+        tag_ids = ids[:1] if ids[0] in first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
         pieces = []
@@ -830,7 +854,9 @@ class BaseTranslator:
                     f"Pair {number:,} must have at most {positions} tokens on each side, as many as the model has positions, "
                     f"but has {length}."
                 )
-            hypotheses.append([Hypothesis(ids, text=target)])
+            first_ids = language_token(segment)
+            hypothesis = Hypothesis([*first_ids, *ids], len(first_ids), len(first_ids), text=target)
+            hypotheses.append([hypothesis])
         return [translation for (translation,) in self._score_hypotheses(segments, hypotheses, options)]
 
     def _warn_of_limit(self, segments: list[Segment], options: TranslationOptions) -> None:
@@ -939,7 +965,7 @@ def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any])
 
 
 def batches_by_length(
-    pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
+    pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
     """Yield batches of the indices of pieces, longest pieces first. A batch has at most `tokens_per_batch`
     tokens with padding, except for a single longer piece.
@@ -1139,6 +1165,14 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
         if not token.special and _TAG.fullmatch(token.content):
             tags[token.content] = token_id
     return tags
+
+
+def languages_of(tokenizer: Any) -> dict[str, int]:
+    """Return the languages of a tokenizer with tokens of languages, with the token ids. The dict is empty for other
+    tokenizers.
+    """
+    tokens = getattr(tokenizer, "init_kwargs", {}).get(LANGUAGE_TOKENS, {})
+    return {language: tokenizer.convert_tokens_to_ids(token) for language, token in tokens.items()}
 
 
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
@@ -1428,10 +1462,14 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
     """Return the forced first tokens of each segment's translation: the language token and the target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
-    language = segments[0].generate.get("forced_bos_token_id")
     # Add the language token, because `generate` forces the language only if the call has no prefix.
-    first = [] if language is None else [language]
-    return [[*first, *segment.prefix] for segment in segments]
+    return [[*language_token(segment), *segment.prefix] for segment in segments]
+
+
+def language_token(segment: Segment) -> list[int]:
+    """Return the token of the target language that the translation of a segment begins with, or an empty list."""
+    language = segment.generate.get("forced_bos_token_id")
+    return [] if language is None else [language]
 
 
 def _pad_rows(
