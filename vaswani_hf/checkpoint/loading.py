@@ -177,8 +177,8 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
 
 
 def load_faults(report: dict[str, Any]) -> str:
-    """Describe the weights that `from_pretrained` could not load. Return an empty text if all weights were
-    loaded.
+    """Return a text about the weights that `from_pretrained` could not load. The text is empty if all weights
+    were loaded.
     """
     faults = [
         *_fault(report["missing_keys"], "missing"),
@@ -193,8 +193,8 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
-    """Describe the weights that have a fault, for example "lm_head.weight and 3 more are missing". Return an
-    empty list if no weight has the fault.
+    """Return a list with a text about the weights that have a certain fault, for example "lm_head.weight and
+    3 more are missing". The list is empty if no weight has the fault.
     """
     found = sorted(keys)
     if not found:
@@ -213,7 +213,8 @@ def check_config(
     describes the accepted kinds in the error message (default: the words of `KINDS`).
     """
     path = folder / CONFIG_FILE
-    # Check only folders that the user named. The cache has no folder for a repository without files.
+    # Check only folders that the user has given, because the cache has no folder for a repository without
+    # files.
     if str(folder) == str(name) and not folder.is_dir():
         raise ValueError(
             f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."

@@ -128,8 +128,8 @@ class CTranslate2Backend:
             self._num_positions if has_limit else min(self._num_positions, DEFAULT_MAX_LENGTH)
         )
         self._translator = self._load(num_threads or torch.get_num_threads())
-        # The seed for the next call that samples, and a second CTranslate2 translator that is used for
-        # sampling.
+        # `_seed` is the seed for the next call that samples. `_sampler` is a second CTranslate2 translator
+        # that is used only for sampling.
         self._seed: int | None = None
         self._sampler: Any = None
 
@@ -257,8 +257,8 @@ class CTranslate2Backend:
         return [[self._target_tokens[i] for i in ids] for ids in token_ids]
 
     def _config(self, settings: dict[str, Any]) -> SearchSettings:
-        """Return the search settings of a call. If the call omits a setting, the setting has the value of the
-        checkpoint, or else the default.
+        """Complete the search settings of a call. If the call does not give a setting, the value of the
+        checkpoint is used, or else the default.
         """
         for name in settings:
             if name not in _KNOWN_SETTINGS:
@@ -360,7 +360,7 @@ class CTranslate2Backend:
             attention = [first, *result.attention[i][1:]] if first else None
             # CTranslate2 divides the log-probability of the tokens after the prefix by a power of the number
             # of all tokens, including the prefix. Undo this division, because the search of this package does
-            # not count the prefix.
+            # not count the tokens of the prefix.
             log_prob = result.scores[i] * len(tokens) ** config.length_penalty
             score = log_prob / length_penalty(len(tokens) - prefix_length + num_counted, config)
             if config.coverage_penalty and attention:
