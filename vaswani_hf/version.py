@@ -14,9 +14,10 @@ def install_command(extra: str) -> str:
     """Return the command that installs the libraries of an optional dependency group of pyproject.toml.
 
     The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI. The
-    names are in quotes, because zsh needs the quotes.
+    names of the libraries are in quotes, because zsh needs the quotes.
     """
-    # Import these functions here, because `vaswani --help` imports this file and must be fast.
+    # Import the functions here instead of at the top, because `vaswani --help` imports this file and must be
+    # fast.
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement
@@ -28,3 +29,13 @@ def install_command(extra: str) -> str:
             requirement.marker = None
             libraries.append(f"'{requirement}'")
     return f"pip install {' '.join(libraries)}"
+
+
+def minimum_versions(*libraries: str) -> str:
+    """Return the lowest versions of dependencies that the package supports, as lines of a requirements.txt."""
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+
+    found = {Requirement(text).name: text for text in requires("vaswani_hf") or [] if "extra ==" not in text}
+    return "".join(f"{found[name]}\n" for name in libraries)

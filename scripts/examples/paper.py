@@ -47,9 +47,8 @@ from vaswani_hf.pictures.style import Picture, save
 
 # The folder of tests/reference.py in a clone of the repository.
 sys.path[:0] = ["tests", str(Path(vaswani_hf.__file__).parents[1] / "tests")]
-# mypy finds the folder scripts/reference in place of tests/reference.py.
-from reference import Reference, score_function, sinusoid  # type: ignore[attr-defined]  # noqa: E402
-from reference import attention as attention_by_hand  # type: ignore[attr-defined]  # noqa: E402
+from reference import Reference, score_function, sinusoid  # noqa: E402
+from reference import attention as attention_by_hand  # noqa: E402
 
 torch.set_printoptions(precision=3, linewidth=110, sci_mode=False)
 FOLDER = Path(tempfile.mkdtemp(prefix="paper_"))
@@ -436,7 +435,7 @@ print(f"{'difference':<67} {'parameters':>10} {'change':>7}  field")
 print(f"{'none: the paper':<67} {small.num_parameters():>10,} {0:>7.3f}")
 for difference_name, fields in DIFFERENCES:
     torch.manual_seed(0)
-    other = VaswaniForSeq2SeqLM(VaswaniConfig(**{**config.to_diff_dict(), **fields})).eval()
+    other = VaswaniForSeq2SeqLM(VaswaniConfig(**config.to_diff_dict() | fields)).eval()
     other.load_state_dict(trained_weights, strict=False)
     change = (log_probs_of(other) - baseline)[:, kept].abs().max().item()
     print(f"{difference_name:<67} {other.num_parameters():>10,} {change:>7.3f}  {fields}")
@@ -450,7 +449,7 @@ for difference_name, fields in DIFFERENCES:
 # %%
 DROPOUTS = [{"dropout": 0.0}, {"dropout": 0.1}, {"dropout": 0.1, "attention_dropout": 0.1}]
 for probabilities in DROPOUTS:
-    other = VaswaniForSeq2SeqLM(VaswaniConfig(**{**config.to_diff_dict(), **probabilities})).train()
+    other = VaswaniForSeq2SeqLM(VaswaniConfig(**config.to_diff_dict() | probabilities)).train()
     other.load_state_dict(trained_weights)
     torch.manual_seed(0)
     runs = torch.stack([log_probs_of(other)[:, kept] for _ in range(20)])

@@ -6,16 +6,15 @@ with learned positions and random weights ("post_norm").
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from parity import largest_difference, load_recorded, record_parity, write_files
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
 
-RECORDED = Path(__file__).parent / "recorded" / "sockeye.pt"
 CASES = ["trained", "post_norm"]
 EXPECTED = {
     "trained": {"norm_position": "pre", "tie_word_embeddings": True, "position_embedding": "sinusoidal"},
@@ -31,49 +30,41 @@ EXPECTED = {
 
 @pytest.fixture
 def recorded():
-    return torch.load(RECORDED, weights_only=True)
+    return load_recorded("sockeye")
 
 
 def write(case, folder):
     """Write a folder as Sockeye."""
-    folder.mkdir()
-    for name, content in case["files"].items():
-        (folder / name).write_bytes(content.numpy().tobytes())
+    write_files(case, folder)
     torch.save(case["state"], folder / "params.best")
     return folder
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_imported_model_computes_the_log_probabilities_of_sockeye(recorded, tmp_path, name):
+def test_the_imported_model_computes_the_log_probabilities_of_sockeye(
+    recorded, tmp_path, record_property, name
+):
     case = recorded[name]
     report = import_checkpoint(write(case, tmp_path / "sockeye"), tmp_path / "ours")
     assert report.format == "sockeye"
-    ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval()
+    ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     expected = {"layer_norm_eps": 1e-6, "lm_head_bias": True, "attention_bias": False} | EXPECTED[name]
     assert expected.items() <= ours.config.to_dict().items()
-    source, target = case["input_ids"], case["decoder_input_ids"]
-    with torch.no_grad():
-        logits = ours(
-            input_ids=source,
-            attention_mask=(source != 0).long(),
-            decoder_input_ids=target,
-            decoder_attention_mask=(target != 0).long(),
-        ).logits
-    differences = logits.log_softmax(-1)[..., 1:] - case["log_probs"][..., 1:]
-    assert differences[target != 0].abs().max() < 1e-5
+    difference = largest_difference(tmp_path / "ours", case, padding=0)
+    record_parity(record_property, "Sockeye", "Sockeye 3.1.34 (recorded)", difference, 1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_sockeye_itself_computes_the_same(recorded, tmp_path, name):
+def test_sockeye_itself_computes_the_same(recorded, tmp_path, record_property, name):
     pytest.importorskip("sockeye.model", reason="needs Sockeye: pip install sockeye")
     report = import_checkpoint(write(recorded[name], tmp_path / "sockeye"), tmp_path / "ours")
-    assert report.difference is not None and report.difference < 1e-4
+    record_parity(record_property, "Sockeye", "Sockeye", report.difference)
 
 
 def test_the_imported_model_translates(recorded, tmp_path, capsys):
     folder = write(recorded["trained"], tmp_path / "sockeye")
     assert main(["import", str(folder), str(tmp_path / "ours")]) == 0
-    assert "The tokenizers split texts at spaces" in capsys.readouterr().out
+    assert "The tokenizers split texts only at spaces" in capsys.readouterr().out
     source, target = load_tokenizers(tmp_path / "ours")
     ids = json.loads((folder / "vocab.src.0.json").read_text())
     assert source("seven x hundred").input_ids == [ids["seven"], 1, ids["hundred"], 3]
@@ -186,12 +177,12 @@ def damage_config(folder):
 
 
 DAMAGE = {
-    quantize: "must consist of tensors, but does not",
-    remove_weights: "must have the weights params.best, but has not",
-    cut_weights: "'params.best' is not a file of torch.save, or is incomplete",
+    quantize: "must contain only tensors, but does not",
+    remove_weights: "must contain the weight file params.best, but does not",
+    cut_weights: "'params.best' was not written by `torch.save`, or is incomplete",
     remove_vocabulary: "it has no vocab.trg.0.json",
-    change_ids: "vocab.src.0.json of 'sockeye' must give <pad>, <unk>, <s> and </s> the ids 0 to 3",
-    cut_config: "must have the section `config_encoder`, but has not",
+    change_ids: "In vocab.src.0.json of 'sockeye', <pad>, <unk>, <s> and </s> must have the ids 0 to 3",
+    cut_config: "must contain the section `config_encoder`, but does not",
     damage_config: "`config` of 'sockeye' cannot be read",
 }
 

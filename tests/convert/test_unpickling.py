@@ -44,5 +44,5 @@ def test_code_in_a_file_is_not_executed(tmp_path):
 
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "x.pt").write_bytes(b"hello")
-    with pytest.raises(ValueError, match=r"^'x.pt' is not a file of torch.save, or is incomplete"):
+    with pytest.raises(ValueError, match=r"^'x.pt' was not written by `torch.save`, or is incomplete"):
         load_weights(tmp_path / "x.pt")

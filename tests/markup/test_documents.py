@@ -96,7 +96,11 @@ def test_a_catalogue_keeps_ids_and_existing_translations():
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
-        ("srt", "1\n00:00 --> b\none\n\n", "^The text must be in the format of SubRip, but is not: .*[^.].$"),
+        (
+            "srt",
+            "1\n00:00 --> b\none\n\n",
+            "^The text must have the SubRip format, but has an error: .*[^.].$",
+        ),
         ("po", "one two", "^The text must be a gettext catalogue, but has a syntax error .*[^.].$"),
     ],
 )

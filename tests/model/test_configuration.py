@@ -7,6 +7,7 @@ import logging
 
 import pytest
 import torch
+from factories import tiny_model
 from transformers import AutoConfig
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
@@ -84,7 +85,7 @@ INVALID = {
     "share_encoder_decoder_embeddings": ([None], "True or False"),
     "tie_word_embeddings": (["yes"], "True or False"),
     "use_cache": ([1], "True or False"),
-    "is_encoder_decoder": ([False], "True, because the model has an encoder and a decoder"),
+    "is_encoder_decoder": ([False], "True, because the model always has an encoder and a decoder"),
     "bos_token_id": ([-1, "<s>", 0.0], "a token id (an integer of 0 or more) or None"),
     "pad_token_id": ([-1], "a token id (an integer of 0 or more) or None"),
     "eos_token_id": ([-1, [], [2, "3"]], "a token id (an integer of 0 or more), a list of token ids or None"),
@@ -370,7 +371,7 @@ def fingerprint(model: VaswaniForSeq2SeqLM) -> dict:
 
 
 @pytest.fixture(scope="module")
-def unchanged(tiny_model):
+def unchanged():
     """Return the fingerprint of a model with these additional fields; each fingerprint is computed once."""
     found = {}
 
@@ -384,6 +385,6 @@ def unchanged(tiny_model):
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_field_is_read_by_the_model(tiny_model, unchanged, name):
+def test_every_field_is_read_by_the_model(unchanged, name):
     beside = BESIDE.get(name, {})
     assert unchanged(beside) != fingerprint(tiny_model(**beside | {name: CHANGES[name]}))

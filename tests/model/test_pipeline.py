@@ -10,7 +10,7 @@ from itertools import count, islice
 import datasets
 import pytest
 import torch
-from factories import tiny_tokenizer
+from factories import tiny_config, tiny_tokenizer
 from transformers import (
     GenerationConfig,
     MBartConfig,
@@ -44,7 +44,7 @@ SETTINGS = {"num_beams": 2, "max_new_tokens": 12}
 
 
 @pytest.fixture(scope="module")
-def make_model(tiny_config):
+def make_model():
     """Train a model until it has memorised the four sentences."""
 
     def make(source_tokenizer, target_tokenizer, **fields) -> VaswaniForSeq2SeqLM:
@@ -307,7 +307,8 @@ def test_the_stop_sequence_of_transformers_4(translator, tokenizer, recwarn):
     # A stop sequence that does not occur changes nothing, and `</s>` still ends a translation.
     assert translator(TEXTS[1], stop_sequence="~", num_beams=3) == RECORDS[1:2]
     with pytest.warns(
-        UserWarning, match="^`stop_sequence` has several tokens; the first token ends a translation.$"
+        UserWarning,
+        match="^`stop_sequence` has several tokens; only its first token is used, and ends a translation.$",
     ):
         assert translator(TEXTS[1], stop_sequence=text + "~~", return_tensors=True)[0].keys() == found.keys()
     with pytest.raises(TypeError, match="^A stop sequence must be a str, but is of type int.$"):

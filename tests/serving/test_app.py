@@ -88,7 +88,7 @@ def test_a_text_without_letters_is_returned(client, text):
         ({"q": "x", "alternatives": 10}, "`alternatives` must be at most 9, but is 10."),
         (
             {"q": "x", "format": "html"},
-            "`format` must be text, because the service does not translate html yet.",
+            "`format` must be text, because the service does not translate HTML yet.",
         ),
         ({"q": "x", "format": "pdf"}, "`format` must be 'text' or 'html', but is 'pdf'."),
     ],
@@ -199,10 +199,11 @@ def test_v1_constraints(client):
             {"text": "x", "must_contain": ["y"] * 21},
             f"`must_contain` must be a list of at most 20, but is {['y'] * 21}.",
         ),
-        ({"text": ["x"], "stream": True}, "`text` must be one text with `stream`, but is a list."),
+        ({"text": ["x"], "stream": True}, "`text` must be a single text if `stream` is true, but is a list."),
         (
             {"text": "x", "stream": True, "alternatives": 1},
-            "`stream` shows greedy search and must come without `alternatives` and `must_contain`.",
+            "`stream` cannot be used together with `alternatives` or `must_contain`, because `stream` "
+            "needs greedy search.",
         ),
     ],
     ids=str,
@@ -293,7 +294,7 @@ def test_a_full_queue(serve, copier):
         recorded.proceed.set()
         assert first.result(60).json() == {"translatedText": "eins"}
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
-    assert answer.json() == {"error": "The service is busy; send the request again later."}
+    assert answer.json() == {"error": "The queue of the service is full; send the request again later."}
 
 
 def test_a_request_that_takes_too_long_leaves_the_queue(serve, copier):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from device_waiting import Waiting
+from factories import tiny_model
 from tiny_runs import results, same, weights
 
 from vaswani_hf import processor
@@ -66,7 +67,7 @@ WITHOUT_HARDWARE = "computing in float32 (no bfloat16 in the hardware of this {}
         ("cuda", True, [*AUTO, "--dataloader_num_workers", "0"], IN_BFLOAT16),
         ("cuda", True, [*AUTO, "--streaming", "true"], IN_BFLOAT16),
         ("cuda", False, [*AUTO, "--dataloader_num_workers", "1", "--torch_compile", "true"],
-         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to switch it off: `--torch_compile false`), "
+         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to turn compilation off: `--torch_compile false`), "
          "batches prepared by 1 process"),
     ],
 )  # fmt: skip
@@ -156,7 +157,7 @@ def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, monkeypatch,
         run("run", "--max_steps=3 --resume=true --bf16=false")
 
 
-def test_bfloat16_on_a_processor_attends_in_float32(tiny_model, monkeypatch):
+def test_bfloat16_on_a_processor_attends_in_float32(monkeypatch):
     """On a CPU attention is computed in float32, because the backward pass of the fused kernel is slow in
     bfloat16.
     """

@@ -1,4 +1,6 @@
-"""`vaswani certify`: measures how much the exported models differ from a checkpoint."""
+"""Defines `vaswani certify`, the command that exports a checkpoint to all formats and measures how much the
+outputs of the exported models differ from the outputs of the checkpoint.
+"""
 
 import json
 import sys
@@ -25,12 +27,13 @@ class CertifyOptions(ModelOptions):
     reference: str | None = None
     """a file whose line i is the reference translation of line i of `--source` (plain or .gz)"""
     num_sentences: int = Field(1000, ge=1)
-    """the number of sentences: the first sentences of the test set"""
+    """the number of sentences to use; the command uses the first sentences of the test set"""
     num_beams: int | None = Field(None, ge=1)
-    """the number of beams; by default the number of beams of the checkpoint; engines without beam search use
-    greedy search"""
+    """the number of beams; by default the value in the generation config of the checkpoint; engines without
+    beam search use greedy search
+    """
     formats: list[str] = on_command_line([], metavar="FORMAT")
-    """the names of formats, such as marian; by default all formats"""
+    """the names of the export formats to measure, such as marian; by default all formats"""
     output: str | None = None
     """a new or empty folder for certificate.json; by default the file is written into the folder of the
     checkpoint, so that the model card shows the certificate"""
@@ -44,15 +47,15 @@ class CertifyOptions(ModelOptions):
                 check_file(option, path)
         if self.output is None and not Path(self.model).is_dir():
             raise ValueError(
-                f"`--output` must be given, because '{self.model}' is no local folder, and certificate.json needs a "
-                "folder."
+                f"`--output` must be given, because '{self.model}' is not a local folder, and the command "
+                "needs a folder for certificate.json."
             )
         return self
 
 
 def run(options: CertifyOptions) -> None:
-    """Print the certificate as a table, and write certificate.json. Raise an error if an engine with float32
-    weights differs from the checkpoint.
+    """Run the command: print the certificate as a table, and write certificate.json. Raise an error if the
+    outputs of an exported model with float32 weights differ too much from the outputs of the checkpoint.
     """
     from ..checkpoint.files import CERTIFICATE_FILE, new_folder, write_whole
     from ..checkpoint.loading import checkpoint_folder

@@ -25,7 +25,7 @@ from .options import (
 )
 from .output import check_output, output_file, standard_output
 
-_REMEDY = "free space and run the command again with another name"
+_REMEDY = "free disk space and run the command again with another name"
 # The options that can be given with `--text_file`, and the options that can be given with `--trees`.
 _WITH_TEXT = ("text_file", "code", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
 _WITH_TREES = (
@@ -90,8 +90,8 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
     Unbabel/wmt22-comet-da"""
     robustness: bool = False
     """also translate the test set in upper case, in title case, with typos, without final punctuation, with
-    wrong spaces and with placeholders; prints BLEU and chrF of MODEL and of the systems of `--compare` for each
-    change"""
+    wrong spaces and with placeholders; prints BLEU and chrF of MODEL and of the systems of `--compare` for
+    each kind of change"""
     calibration: Literal["fit", "check"] | None = None
     """fit writes calibration.json and calibration.png into the checkpoint folder, from a validation set; check
     measures an existing calibration on another test set; both print the expected and the found share of good
@@ -103,7 +103,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
 
     @property
     def model_name(self) -> str:
-        """Return the name of the model. If `--revision` is given, the name is user/name@revision."""
+        """The name of the model. If `--revision` is given, the name is user/name@revision."""
         return str(self.model) if self.revision is None else f"{self.model}@{self.revision}"
 
     @property
@@ -139,7 +139,9 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             raise ValueError(f"`--{name}` is for {owner}, but {chosen}; leave one of the two options out.")
 
     def _given_of_models(self) -> list[str]:
-        """Return the given options that have no effect if a file of translations or trees is scored."""
+        """Return the options that the user gives although they have no effect on the scores of a file of
+        translations or trees.
+        """
         return [name for name in _OF_MODELS if name in self.model_fields_set]
 
     def _check_trees(self, trees: str) -> None:
@@ -289,7 +291,7 @@ def _evaluate_text(options: EvaluateOptions, path: str) -> None:
     """Print the perplexity of a language model on the texts of a file."""
     from ..tasks.language_modeling import evaluate_text_file, scores_of_texts_as_text
 
-    # Fail at once if standard output is closed.
+    # Raise an error immediately if standard output is closed.
     standard_output()
     settings = {name: getattr(options, name) for name in ("device", "dtype", "tokens_per_batch")}
     scores = evaluate_text_file(options.model_name, path, **settings)
@@ -297,12 +299,14 @@ def _evaluate_text(options: EvaluateOptions, path: str) -> None:
 
 
 def _evaluate_trees(options: EvaluateOptions, treebank: str) -> None:
-    """Print the scores of a parser on a treebank, or the scores of a file that has trees of a parser."""
+    """Print the scores of a parser on a treebank, or the scores of a file with the trees that a parser has
+    written.
+    """
     from ..data.trees import read_treebank, treebank_files
     from ..parsing import bracketing
     from ..parsing.parser import Parser
 
-    # Fail at once if standard output is closed.
+    # Raise an error immediately if standard output is closed.
     standard_output()
     gold = [tree for path in treebank_files([treebank]) for tree in read_treebank(path)]
     if not any(tree.words for tree in gold):
@@ -331,7 +335,7 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     from ..evaluation.comparison import check_comparable, comparison_as_text, comparison_picture
     from ..recipe.loading import readable_record
 
-    # Fail at once if standard output is closed.
+    # Raise an error immediately if standard output is closed.
     standard_output()
     if options.tokenize is not None:
         check_tokenizer(options.tokenize)
@@ -344,7 +348,7 @@ def _evaluate_translations(options: EvaluateOptions, source: str, reference: str
     check_equally_many("lines", source, len(sources), reference, len(references))
     if options.compare:
         check_comparable(len(sources))
-    # Read all files before a model translates, because an error in a file should be reported at once.
+    # Read all files before a model translates, so that an error in a file is reported immediately.
     finished = {}
     for name in filter(_is_file, options.systems):
         finished[name] = _stripped_lines(name)
@@ -416,8 +420,8 @@ def _compare(
     finished: dict[str, list[str]],
     scoring: dict[str, Any],
 ) -> tuple[dict[str, Any], CometError | None]:
-    """Return the comparison of all systems, and the error of COMET or None. `scoring` contains `tokenize` and
-    `lowercase` if the user or a recipe sets these options.
+    """Compare all systems. Return the results, and the error of COMET (None if COMET succeeded). `scoring`
+    contains `tokenize` and `lowercase` if the user or a recipe sets these options.
     """
     from ..evaluation.comparison import compare_systems
     from ..evaluation.evaluate import translate_test_set
@@ -428,7 +432,7 @@ def _compare(
         if name in finished:
             translations[name] = finished[name]
             continue
-        # `del translator` frees each model before the next model is loaded, to save memory.
+        # Free the memory of each model (`del translator`) before the next model is loaded.
         translator = Translator.from_pretrained(name, options.device, **options.precision)
         settings = options.translation_settings()
         translations[name] = translate_test_set(translator, sources, name, **settings)
@@ -443,10 +447,10 @@ def _compare(
 
 
 def _calibration(options: EvaluateOptions, sources: list[str], references: list[str]) -> dict[str, Any]:
-    """Fit or check the calibration of a checkpoint, and return the reliability curve. A fitted calibration is
-    written into the folder of the checkpoint.
+    """Fit or check the calibration of a checkpoint (the probability that a translation is good), and return
+    the results. A fitted calibration is written into the folder of the checkpoint.
     """
-    from ..checkpoint.files import CALIBRATION_FILE, write_whole
+    from ..checkpoint.files import CALIBRATION_FILE, CALIBRATION_PICTURE, write_whole
     from ..evaluation.calibration import (
         FEWEST_SENTENCES,
         fit_calibration,
@@ -475,8 +479,7 @@ def _calibration(options: EvaluateOptions, sources: list[str], references: list[
     calibration = fit_calibration(translations, good)
     results = reliability(calibration, translations, good)
     path = Path(options.model_name) / CALIBRATION_FILE
-    picture = path.with_suffix(".png")
-    picture.write_bytes(reliability_picture(results))
+    path.with_name(CALIBRATION_PICTURE).write_bytes(reliability_picture(results))
     write_whole(path, json.dumps({"weights": calibration.weights, **results}, indent=2) + "\n")
     return {**results, "written": str(path)}
 
@@ -484,7 +487,9 @@ def _calibration(options: EvaluateOptions, sources: list[str], references: list[
 def _robustness(
     options: EvaluateOptions, sources: list[str], references: list[str], scoring: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the scores of all systems on the test set and on its changed copies."""
+    """Return the scores of all systems on the test set and on changed copies of the test set, for example
+    with typos.
+    """
     from ..evaluation.bleu import score_translations
     from ..evaluation.robustness import SEED, perturbed_test_sets, score_robustness
     from ..translation.translator import Translator
@@ -493,13 +498,13 @@ def _robustness(
     test_sets = perturbed_test_sets(sources, references)
     systems = []
     for name in options.systems:
-        # `del translator` frees each model before the next model is loaded, to save memory.
+        # Free the memory of each model (`del translator`) before the next model is loaded.
         translator = Translator.from_pretrained(name, options.device, **options.precision)
         settings = options.translation_settings()
         scores = score_robustness(translator, name, test_sets, scoring, settings)
         systems.append({"system": name, "scores": scores})
         del translator
-    # All scores have the same signatures, so take the signatures from any score.
+    # Compute an arbitrary score to get the signatures, because all scores have the same signatures.
     any_scores = score_translations(references, references, **scoring)
     signatures = {name: any_scores[name] for name in ("bleu_signature", "chrf_signature")}
     return {"sentences": len(sources), "seed": SEED, **signatures, "systems": systems}
@@ -517,8 +522,8 @@ def _score_one(
     as text.
 
     `record` is the recipe of the checkpoint. The task of the recipe determines the metrics. With
-    `--split_compounds`, the function scores the outputs as translations. A file of outputs is scored as
-    translations, because a file does not name its task.
+    `--split_compounds`, the outputs are always scored as translations. A file with outputs is also scored as
+    translations, because the file does not name a task.
     """
     from ..evaluation.bleu import score_translations
     from ..evaluation.evaluate import translate_and_measure
@@ -585,8 +590,8 @@ def _stripped_lines(path: str) -> list[str]:
 
 
 def _checkpoint(name: str) -> Path:
-    """The folder of a checkpoint. Raise an error if `name` is not a checkpoint, before another system begins
-    to translate.
+    """Return the local folder of a checkpoint. Raise an error if `name` is not a checkpoint. The function is
+    called for all systems before a system translates, so that the error comes early.
 
     If `name` is a repository on the Hub, this function downloads the checkpoint.
     """

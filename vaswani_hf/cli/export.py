@@ -1,4 +1,4 @@
-"""`vaswani export`: converts a checkpoint for another library."""
+"""Defines `vaswani export`, the command that converts a checkpoint to the format of another library."""
 
 from .options import ModelOptions, on_command_line
 
@@ -9,20 +9,23 @@ class ExportOptions(ModelOptions):
     output: str = on_command_line(positional=True)
     """a new or empty folder"""
     format: str
-    """the name of a format, such as marian; an unknown name gives an error that lists all formats"""
+    """the name of a format, such as marian; to list all formats, give an unknown name"""
     quantization: str | None = None
-    """only for ctranslate2: the dtype of the exported weights, such as int8 or float16; by default the dtype of
-    the checkpoint; other commands load a checkpoint with int8 weights by their option of the same name"""
+    """the dtype of the exported weights, such as int8 or float16, only for the formats ctranslate2, argos and
+    html; by default int8 for html, and the dtype of the checkpoint for the other formats; to load a checkpoint
+    with int8 weights, use the option --quantization of the other commands
+    """
     source_language: str | None = None
-    """only for formats that store the languages: the code of the source language, such as en; by default the
-    language that the checkpoint records"""
+    """the code of the source language, such as en, only for formats that store the languages; by default the
+    language that the checkpoint records
+    """
     target_language: str | None = None
-    """only for formats that store the languages: the code of the target language, such as de"""
+    """the code of the target language, such as de, only for formats that store the languages"""
 
 
 def run(options: ExportOptions) -> None:
-    """Export the checkpoint, and print the difference between the outputs of the original and the exported
-    model.
+    """Run the command: export the checkpoint, and print the largest difference between the outputs of the
+    checkpoint and the exported model.
     """
     from ..convert.export import export
 

@@ -1,6 +1,6 @@
 """Formats the texts that `vaswani train --help-keys` and `--help-key` print.
 
-scripts/reference/recipe_reference.py generates recipe_keys.json from the settings classes. This module reads
+docs/generators/recipe_reference.py generates recipe_keys.json from the settings classes. This module reads
 recipe_keys.json instead of the classes, because an import of the classes would also import torch.
 """
 
@@ -31,7 +31,7 @@ class PrintKeys(argparse.Action):
         try:
             print(text, flush=True)
         except BrokenPipeError:
-            # Report no error, because the program that reads standard output, such as `head`, has ended.
+            # Ignore the error, because the program that reads standard output, such as `head`, has ended.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         parser.exit()
 

@@ -1,4 +1,4 @@
-"""`vaswani serve`: translates texts that other programs send over HTTP."""
+"""Defines `vaswani serve`, the command that starts an HTTP service for translation."""
 
 import errno
 import ipaddress
@@ -18,9 +18,11 @@ from ..version import install_command
 from .options import SEARCH, CodeOptions, EngineOptions, check_different, on_command_line, translation_options
 
 _API_KEY = "VASWANI_API_KEY"
-# Refuse further connections with the status 503, because each connection needs a file descriptor.
+# Limit the number of connections, because each connection needs a file descriptor. Further connections are
+# refused with the HTTP status 503.
 _MOST_CONNECTIONS = 1000
-# The errors of a port that is in use or that needs more rights. All other errors are errors of the address.
+# These errors mean that the port is in use or that the port needs more rights. All other errors concern the
+# address.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
 
@@ -29,14 +31,17 @@ class ServeOptions(_SearchFields, EngineOptions, CodeOptions, Limits):
     """The options of `vaswani serve`."""
 
     models: list[str] = on_command_line(positional=True, metavar="MODEL")
-    """checkpoint folders or repositories on the Hub; each model translates between other languages"""
+    """checkpoint folders or repositories on the Hub; each model must have a different pair of languages"""
     languages: list[str] = on_command_line([], metavar="SOURCE:TARGET")
-    """the languages of each model, such as en:de; by default the languages that the checkpoints record"""
+    """the source and target language of each model, such as en:de; by default the languages that the
+    checkpoints record
+    """
     host: str = "127.0.0.1"
-    """the address of the service; an address that other machines can reach needs an API key in the environment
-    variable VASWANI_API_KEY"""
+    """the address of the service; if other computers can connect to the address, the environment variable
+    VASWANI_API_KEY must contain an API key
+    """
     port: int = Field(5000, ge=0, le=65535)
-    """the port of the service; 0 is any free port"""
+    """the port of the service; 0 selects any free port"""
     split_sentences: bool = True
     """translate texts sentence by sentence"""
     workers: int = on_command_line(1, hidden=True)
@@ -65,7 +70,7 @@ class ServeOptions(_SearchFields, EngineOptions, CodeOptions, Limits):
 
 
 def run(options: ServeOptions) -> None:
-    """Serve until the process receives SIGINT or SIGTERM."""
+    """Run the service until the process receives the signal SIGINT or SIGTERM."""
     for library in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         if find_spec(library) is None:
             raise ValueError(
@@ -96,7 +101,8 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
         print(f"vaswani serves {pairs} at {address} (Ctrl-C ends the service)", file=sys.stderr)
         print(f"try: {_curl_line(address, service.needs_key, next(iter(directions)))}", file=sys.stderr)
 
-    # Log nothing of uvicorn: its access log contains queries, and its error log contains tracebacks.
+    # Turn off the logs of uvicorn, because the access log contains queries and the error log contains
+    # tracebacks.
     config = uvicorn.Config(
         make_app(service, announce),
         log_config=None,
@@ -106,11 +112,11 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
         timeout_graceful_shutdown=int(options.timeout) + 1,
     )
     server = uvicorn.Server(config)
-    # After its graceful stop, uvicorn sends the signal again. Ignore the second signal, because the service has
-    # done its work.
+    # After a graceful stop, uvicorn sends the signal to the process again. Ignore the second signal, because
+    # the service has already stopped.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # The translator logs parts of texts, such as missing phrases.
+    # Turn off the log of the translator, because the log contains parts of texts, such as missing phrases.
     logging.getLogger("vaswani_hf.model").setLevel(logging.ERROR)
     server.run(sockets=[listening])
     print("vaswani: the service has ended", file=sys.stderr)
@@ -124,7 +130,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:
-    """Open the port before the models are loaded, so that an error about the port comes immediately."""
+    """Open the port before loading the models, so that an error about the port is reported immediately."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=2048)
@@ -137,8 +143,9 @@ def _listening_socket(host: str, port: int) -> socket.socket:
             f"`--port` must be a free port, but {port} cannot be used ({os.strerror(error.errno)}); give another port, or 0 "
             "for any free port."
         ) from error
-    # uvicorn sends the header and the body of an answer separately. Without this option, the body waits 40 ms for
-    # the acknowledgement of the header. The sockets of the clients inherit the option.
+    # Set TCP_NODELAY, because uvicorn sends the header and the body of an answer separately. Without
+    # TCP_NODELAY, the body waits 40 ms until the client acknowledges the header. The sockets of the clients
+    # inherit the option.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 

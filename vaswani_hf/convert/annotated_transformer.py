@@ -1,12 +1,13 @@
 """Imports a state dict of "The Annotated Transformer" of Harvard NLP.
 
-The differences from the paper: pre-norm with a LayerNorm at the end of each stack; biases in the attention;
-an output projection with a bias. The LayerNorm of the original divides by the unbiased standard deviation
-plus 1e-6. The LayerNorm of PyTorch divides by the square root of the biased variance. The biased standard
-deviation is sqrt((D - 1) / D) times the unbiased standard deviation, so the import multiplies the weight of
-the LayerNorm by sqrt((D - 1) / D). D is the model width.
+The model differs from the paper in three points: pre-norm with a LayerNorm at the end of each stack; biases
+in the attention; an output projection with a bias. LayerNorm divides by the unbiased standard deviation plus
+1e-6 in "The Annotated Transformer", and by the biased standard deviation in PyTorch. The biased standard
+deviation is sqrt((D - 1) / D) times the unbiased standard deviation. Therefore the import multiplies the
+weight of each LayerNorm by sqrt((D - 1) / D). D is the model width.
 
-The state dict lacks the number of heads. The file of `--config` gives the number of heads.
+The state dict does not contain the number of heads. The user gives the number of heads in the file of the
+option `--config`.
 """
 
 import re
@@ -24,16 +25,16 @@ from .weights import WeightNames, shared_weights, sizes, timescales_of
 _TITLE = "the Annotated Transformer"
 _FIRST_WEIGHT = re.compile(r"^(module\.)?decoder\.layers\.0\.src_attn\.linears\.0\.weight$")
 _TABLES = ("src_embed.1.pe", "tgt_embed.1.pe")
-# LayerNorm of PyTorch adds this number to the variance. The original adds no epsilon to the variance. Use an
-# epsilon that is too small to have an effect. The original adds 1e-6 to the standard deviation. The import
-# ignores the 1e-6, because 1e-6 changes outputs by less than one part in 100,000 if the standard deviation is
-# above 0.1.
+# PyTorch's LayerNorm adds this epsilon to the variance. "The Annotated Transformer" adds no epsilon to the
+# variance, so the epsilon is too small to have an effect. "The Annotated Transformer" adds 1e-6 to the
+# standard deviation. The import ignores this addition, because 1e-6 changes outputs by less than one part in
+# 100,000 if the standard deviation is above 0.1.
 _LAYER_NORM_EPS = 1e-12
 
 
 class AnnotatedTransformerFacts(Settings):
-    """The facts that a state dict of the Annotated Transformer lacks. The defaults are the values in "The
-    Annotated Transformer".
+    """Settings that a state dict of "The Annotated Transformer" does not contain. The defaults are the values
+    in the code of "The Annotated Transformer".
     """
 
     h: int = Field(ge=1)
@@ -93,7 +94,7 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
             own[name] = own[name] * ((d_model - 1) / d_model) ** 0.5
     source = own["model.encoder.embed_tokens.weight"]
     target = own["model.decoder.embed_tokens.weight"]
-    # Compare the weights, because the state dict does not say whether the user has tied the weights.
+    # Compare the values of the weights, because the state dict does not tell whether the weights were tied.
     weight_fields = shared_weights(
         own, torch.equal(source, target), torch.equal(target, own["lm_head.weight"])
     )
@@ -116,14 +117,18 @@ def read_annotated_transformer(path: Path, options: ReadOptions) -> Imported:
         config=config,
         state_dict=own,
         generation_config=generation_config(config),
-        notes=["The original has no tokenizers, so no tokenizers were written."],
+        notes=["No tokenizers were written, because the state dict contains no vocabularies."],
     )
 
 
 def _refuse_other_positions(state: dict[str, torch.Tensor]) -> None:
     for name in _TABLES:
         if name in state and timescales_of(state[name].squeeze(0)) != ("paper", False):
-            refuse(name, tuple(state[name].shape), "the table does not have the sinusoids of the paper")
+            refuse(
+                name,
+                tuple(state[name].shape),
+                "the position table does not contain the sinusoids of the paper",
+            )
 
 
 ANNOTATED_TRANSFORMER = ImportFormat(
@@ -133,10 +138,10 @@ ANNOTATED_TRANSFORMER = ImportFormat(
     read=read_annotated_transformer,
     files=("*.pt",),
     peer="The Annotated Transformer",
-    keeps="The weights, both embeddings, and the output projection with its bias.",
+    keeps="Keeps the weights, both embeddings, and the output projection with its bias.",
     loses=(
-        "`<pad>` gets the probability 0. The vocabularies are objects of torchtext, so no tokenizers are written. "
-        "`--config` gives the number of heads (`h`)."
+        "`<pad>` gets the probability 0. The vocabularies are objects of torchtext, so no tokenizers are "
+        "written. The file of `--config` must contain the number of heads (`h`)."
     ),
     options=("config",),
 )

@@ -1,21 +1,25 @@
 """Converts a checkpoint to a package of Argos Translate, which LibreTranslate can load too.
 
-The exported folder has one file `translate-FROM_TO-1_0.argosmodel`. The file is a zip archive with one folder:
+The exported folder contains one file `translate-FROM_TO-1_0.argosmodel`. The file is a zip archive with one
+folder. The folder contains:
 
-- model/: the CTranslate2 model. CTranslate2 adds `</s>` to the source, because Argos Translate does not.
-- sentencepiece.model: segments the source and joins the target. Argos Translate has only one SentencePiece model, so
-  the pieces of the target are in this model as unused pieces.
+- model/: the CTranslate2 model. The model makes CTranslate2 add `</s>` to the source, because Argos Translate
+does not add `</s>`.
+- sentencepiece.model: splits the source into pieces, and joins the pieces of the target. Argos Translate has
+only one SentencePiece model for both languages. Therefore the target pieces are also in this model, marked so
+that source texts are never split into target pieces.
 - metadata.json: the codes and the names of the two languages.
 - README.md
 
-Argos Translate cannot run byte-level BPE. Therefore only checkpoints that were imported from MarianMT can be
-exported.
+Argos Translate cannot run byte-level BPE tokenizers. Therefore only checkpoints that were imported from
+MarianMT can be exported to Argos Translate.
 """
 
 import json
 import random
 import shutil
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -25,21 +29,22 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE, write_whole
 from ..checkpoint.tokenizers import read_json, read_json_object
+from ..model.translator_vaswani import languages_of, tags_of
 from ..translation.ctranslate2_files import MODEL_FILE
 from .ctranslate2_format import CTRANSLATE2
 from .ctranslate2_limits import EXPRESSIBLE
 from .formats import Expressible, Format, NotExpressibleError, Tokenizers
-from .sentencepiece_models import TAG, sentencepiece_model, without_foreign_mark
+from .sentencepiece_models import sentencepiece_model, without_foreign_mark
 
 _VERSION = "1.0"
-# The version of Argos Translate that the tests load the package with.
+# The tests load an exported package with this version of Argos Translate.
 _ARGOS_VERSION = "1.11"
 _MODEL = "model"
 _PIECES = "sentencepiece.model"
 _METADATA = "metadata.json"
 _SOURCE_VOCABULARY = "source_vocabulary.json"
 _TARGET_VOCABULARY = "target_vocabulary.json"
-# The number of random texts with which the two tokenizers are compared, and the number of tokens of a text.
+# To compare the two tokenizers, both tokenize `_NUM_TEXTS` random texts of `_NUM_TOKENS` tokens.
 _NUM_TEXTS = 300
 _NUM_TOKENS = 12
 
@@ -52,11 +57,11 @@ def export_argos(
     """
     assert tokenizers is not None
     source, target = tokenizers
-    tags = sorted(token for token in source.get_vocab() if TAG.fullmatch(token))
+    tags = [*tags_of(source), *languages_of(source)]
     if tags:
         raise NotExpressibleError(
-            f"The tokenizer has tags of target languages, such as {tags[0]}, which Argos Translate cannot put before a "
-            "text; use another format."
+            f"The tokenizer has several target languages, such as {tags[0]}, but a package of Argos Translate has one "
+            "target language; use another format."
         )
     folder.mkdir()
     (folder / _PIECES).write_bytes(sentencepiece_model(source, target))
@@ -69,7 +74,9 @@ def export_argos(
 
 
 def _compare_segmentations(tokenizer: Any, path: Path) -> None:
-    """Raise a ValueError if the SentencePiece model segments a random text in another way than the tokenizer."""
+    """Raise a ValueError if the SentencePiece model and the tokenizer split a random text into different
+    tokens.
+    """
     import sentencepiece
 
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
@@ -81,8 +88,8 @@ def _compare_segmentations(tokenizer: Any, path: Path) -> None:
         found = tokenizer.convert_tokens_to_ids(pieces.encode(text, out_type=str))
         if ids != found:
             raise NotExpressibleError(
-                f"The SentencePiece model must segment texts as the tokenizer of the checkpoint, but segments {text!r} in "
-                "another way; nothing was written."
+                "The SentencePiece model must split texts into the same tokens as the tokenizer of the "
+                f"checkpoint, but splits {text!r} into other tokens; nothing was written."
             )
 
 
@@ -101,8 +108,8 @@ def _copy_model(converted: Path, folder: Path) -> None:
 
 
 def describe_argos(folder: Path, name: str, data: ModelCardData) -> None:
-    """Write the metadata, and replace all files by one package. `data` is the metadata of the card of the
-    checkpoint.
+    """Write the metadata and the README, and then replace all files in `folder` by one `.argosmodel` archive.
+    `data` is the metadata of the checkpoint's model card.
     """
     source, target = list(data.language or ())
     names = [LANGUAGES.get(code, code).capitalize() for code in (source, target)]
@@ -137,19 +144,21 @@ This package translates from {names[0]} to {names[1]} in Argos Translate and in 
 
 
 class ArgosEngine:
-    """Implements `Engine` for Argos Translate, without its sentence splitting. Argos Translate has a fixed length
-    penalty, so only greedy search gives the translations of this package.
+    """Runs an exported model in Argos Translate without the sentence splitter of Argos Translate. Only greedy
+    search is used, because beam search in Argos Translate has a fixed length penalty.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("argostranslate",)
     beam_search: ClassVar[bool] = False
+    search: ClassVar[Mapping[str, Any]] = {}
     installation: ClassVar[str | None] = "pip install argostranslate"
 
     def __init__(self, folder: Path) -> None:
         import ctranslate2
         from argostranslate.package import Package
 
-        # The temporary folder exists as long as this object.
+        # Keep a reference, because the temporary folder is deleted together with the `TemporaryDirectory`
+        # object.
         self._temporary = TemporaryDirectory()
         (archive,) = Path(folder).glob("*.argosmodel")
         with zipfile.ZipFile(archive) as file:
@@ -168,7 +177,7 @@ class ArgosEngine:
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """See `Engine.log_probs`."""
-        # Leave out the last token, because CTranslate2 adds `</s>` to the source and to the target.
+        # Leave out the last token `</s>`, because CTranslate2 adds `</s>` to the source and to the target.
         sources = [[self._source_tokens[i] for i in ids[:-1]] for ids in source_ids]
         targets = [[self._target_tokens[i] for i in ids[:-1]] for ids in target_ids]
         results = self._translator.score_batch(sources, targets, max_input_length=0)
@@ -185,12 +194,14 @@ class ArgosEngine:
         ]
 
     def split_sentences(self, text: str) -> list[str]:
-        """Implement the interface of the sentence splitters of Argos Translate: do not split the text."""
+        """Return the whole text as one sentence. Argos Translate calls this method to split a text."""
         return [text]
 
 
 ARGOS = Format(
     name="argos",
+    main_file="*.argosmodel",
+    library_name="argostranslate",
     expressible=Expressible("Argos Translate", EXPRESSIBLE.fields, EXPRESSIBLE.limits),
     export=export_argos,
     libraries=("ctranslate2", "sentencepiece"),

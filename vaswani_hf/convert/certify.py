@@ -1,10 +1,11 @@
-"""Certifies a checkpoint: exports the checkpoint to every format, runs the exported models in their own
-engines, and measures how much the engines differ from the checkpoint.
+"""Creates a certificate for a checkpoint: exports the checkpoint to all formats, runs each exported model in
+the library of its format, and measures how much the outputs differ from the outputs of the checkpoint.
 """
 
+import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ import torch
 from ..checkpoint.files import CHECKPOINT_FILES
 from ..checkpoint.loading import checkpoint_folder
 from ..model.configuration_vaswani import eos_token_ids
+from ..model.generation_vaswani import setting_of
 from ..model.inputs_vaswani import TranslationOptions, make_requests
 from ..model.translator_vaswani import DEFAULT_SEARCH, TOKENIZING
 from ..processor import processor_name
@@ -24,38 +26,41 @@ from ..publish.certificate import hashes_of_weights
 from ..tasks.translation import Translation, TranslationEvaluation
 from ..translation.translator import Translator
 from ..version import __version__, install_command
-from .export import FORMATS, card_data, export_model, load_checkpoint
-from .formats import TOLERANCE, Engine, Format, NotExpressibleError, alternatives
+from .export import FORMATS, card_data, describe_model, load_checkpoint, write_model
+from .formats import SCORE_PER_TOKEN, TOLERANCE, Engine, Format, NotExpressibleError, alternatives
 from .translator_engine import TranslatorEngine
 
-# The limits of an engine with float32 weights: the largest difference of two log-probabilities (nats), and the
-# share of changed translations. The share is not 0, because two candidates whose scores differ by less than the
-# rounding of float32 may change places.
+# An engine with float32 weights may change at most this share of the translations. The share is not 0,
+# because float32 rounding may change the order of two candidates with almost equal scores.
 _LARGEST_SHARE = 0.01
-# The limits of an engine with int8 weights: the share of changed translations, and the loss of BLEU.
+# The limits for an engine with int8 weights: the largest share of changed translations, and the largest
+# decrease of BLEU (points).
 _LARGEST_SHARE_IN_INT8 = 0.05
 _LARGEST_LOSS_IN_INT8 = 0.3
-# The number of sentences that an engine translates before the measurement of its speed.
+# To warm up, an engine translates this number of sentences before its speed is measured.
 _WARM_UP = 8
 
 
 @dataclass
 class Row:
-    """A row of a certificate: an engine with exported weights.
+    """One row of a certificate: the measured results of one engine (runtime library) with one dtype of the
+    weights.
 
     Attributes:
         engine (str): The name of the format.
-        weights (str): "float32" or a quantization such as "int8".
+        weights (str): The dtype of the weights: "float32", or a quantization such as "int8".
         status (str): "measured", "not installed", "not expressible" or "failed".
         message (str): The reason why the engine was not measured, or the limit that the engine exceeds.
         num_beams (int): The number of beams of the search.
+        length_penalty (str): The length penalty of the search, such as "gnmt 0.6". Empty for greedy search.
         largest_difference (float, optional): The largest difference of two log-probabilities (nats) of tokens
             in the translations of the checkpoint. None for the checkpoint itself.
         changed (int): The number of translations that differ from the translations of the checkpoint.
         sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
-        sentences_per_second (float): The speed of the translation.
+        sentences_per_second (float): The number of sentences that the engine translates in one second.
         megabytes (float): The size of the exported folder in MB (10^6 bytes).
+        seconds (float): The time of the whole row: the export, the translation and the log-probabilities.
     """
 
     engine: str
@@ -63,20 +68,24 @@ class Row:
     status: str
     message: str = ""
     num_beams: int = 0
+    length_penalty: str = ""
     largest_difference: float | None = None
     changed: int = 0
     sentences: int = 0
     bleu: float = 0.0
     sentences_per_second: float = 0.0
     megabytes: float = 0.0
+    seconds: float = 0.0
 
 
 class CertificateError(ValueError):
-    """Raised if an exported model with float32 weights differs from the checkpoint."""
+    """Raised if an exported model with float32 weights failed, or if its outputs differ too much from the
+    outputs of the checkpoint.
+    """
 
 
 class _Checkpoint(TranslatorEngine):
-    """Runs the checkpoint itself."""
+    """Runs the checkpoint in this package, as the reference for the other engines."""
 
     def load(self, folder: Path) -> Translator:
         return Translator.from_pretrained(str(folder), "cpu", dtype="float32")
@@ -84,7 +93,7 @@ class _Checkpoint(TranslatorEngine):
 
 @dataclass
 class _Expected:
-    """The translations of the checkpoint with one number of beams, and the log-probabilities of the tokens."""
+    """The translations of the checkpoint with one search, and the log-probabilities of the tokens."""
 
     row: Row
     translations: list[str]
@@ -115,21 +124,22 @@ def certify(
             (user/name or user/name@revision).
         sources (sequence): The source sentences of a test set.
         references (sequence): The reference translation of each sentence.
-        num_beams (int, optional): The number of beams. The default is the number of beams of the checkpoint.
-            Engines without beam search use greedy search.
-        formats (sequence): The names of formats, such as "marian". By default all formats.
-        evaluation (TranslationEvaluation, optional): The section `evaluation` of a recipe: the options of
-            BLEU.
+        num_beams (int, optional): The number of beams. The default is the number of beams in the generation
+            config of the checkpoint. Engines without beam search use greedy search.
+        formats (sequence): The names of the export formats to measure, such as "marian". By default all
+            formats are measured.
+        evaluation (TranslationEvaluation, optional): The options of BLEU, from the section `evaluation` of a
+            recipe.
         test_set (str): The name of the test set, for the model card.
-        report (Callable): A function that receives a line of text after each engine.
+        report (Callable): A function that is called with a line of text after the measurement of each engine.
 
     Returns:
         dict: `rows` has the fields of a `Row` for the checkpoint and for each engine. `test_set`, `sentences`,
-            `length_penalty`, `hardware`, `versions`, `date` and `weights` (the hash of each weight file)
+            `hardware`, `versions`, `date` and `weights` (the hash of each weight file)
             describe the measurement.
 
     Raises:
-        ValueError: If the checkpoint is damaged, a format is unknown, or there are no sentences.
+        ValueError: If the checkpoint is damaged, if a format is unknown, or if `sources` is empty.
     """
     for name in formats:
         if name not in FORMATS:
@@ -144,7 +154,7 @@ def certify(
     jobs = [(entry, quantization) for entry in entries for quantization in entry.certified]
     rows = []
     start = time.perf_counter()
-    certification.expected(has_beams=True)
+    certification.expected(has_beams=True, changes={})
     for number, (entry, quantization) in enumerate(jobs, 1):
         row = certification.measure(entry, quantization)
         rows.append(row)
@@ -154,7 +164,6 @@ def certify(
         "rows": [asdict(row) for row in [*certification.own_rows(), *rows]],
         "test_set": test_set,
         "sentences": len(sources),
-        "length_penalty": TranslatorEngine.search["length_penalty"],
         "hardware": f"{processor_name()}, {torch.get_num_threads()} threads",
         "versions": {"vaswani_hf": __version__, "torch": torch.__version__},
         "date": datetime.now(UTC).date().isoformat(),
@@ -163,7 +172,7 @@ def certify(
 
 
 def faults(certificate: dict[str, Any]) -> list[str]:
-    """Return one sentence for each engine with float32 weights that failed or exceeds a limit."""
+    """Return a line of text for each engine with float32 weights that failed or whose results exceed a limit."""
     found = []
     for row in certificate["rows"]:
         has_failed = row["status"] == "failed" or (row["status"] == "measured" and row["message"])
@@ -173,7 +182,7 @@ def faults(certificate: dict[str, Any]) -> list[str]:
 
 
 class _Certification:
-    """Measures the engines of one checkpoint."""
+    """Exports one checkpoint, and measures the exported models in their engines."""
 
     def __init__(
         self,
@@ -190,23 +199,38 @@ class _Certification:
         self.engine = _Checkpoint(folder)
         of_checkpoint = self.engine.translator.backend.generation_config.num_beams
         self.num_beams = num_beams or of_checkpoint or DEFAULT_SEARCH["num_beams"]
-        self._expected: dict[int, _Expected] = {}
+        self._expected: dict[str, _Expected] = {}
 
     def own_rows(self) -> list[Row]:
-        """Return the rows of the checkpoint itself."""
+        """Return the rows with the results of the checkpoint in this package, one row for each number of
+        beams.
+        """
         return [expected.row for expected in self._expected.values()]
 
-    def expected(self, has_beams: bool) -> _Expected:
-        """Return the outputs of the checkpoint with beam search or with greedy search."""
-        num_beams = self.num_beams if has_beams else 1
-        if num_beams not in self._expected:
-            self._expected[num_beams] = self._run_checkpoint(num_beams)
-        return self._expected[num_beams]
+    def expected(self, has_beams: bool, changes: Mapping[str, Any]) -> _Expected:
+        """Return the outputs of the checkpoint with beam search or with greedy search. `changes` are the settings of
+        the beam search that differ from the settings of the checkpoint.
+        """
+        search = self._search(changes) if has_beams else {"num_beams": 1}
+        key = json.dumps(search)
+        if key not in self._expected:
+            self._expected[key] = self._run_checkpoint(search)
+        return self._expected[key]
 
-    def _run_checkpoint(self, num_beams: int) -> _Expected:
+    def _search(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a beam search."""
+        config = self.engine.translator.backend.generation_config
+        search = {"num_beams": self.num_beams}
+        for name, default in SCORE_PER_TOKEN.items():
+            value = setting_of(name, changes, config)
+            search[name] = default if value is None else value
+        return search
+
+    def _run_checkpoint(self, search: dict[str, Any]) -> _Expected:
+        begin = time.perf_counter()
         translator = self.engine.translator
-        options = TranslationOptions.of(num_beams=num_beams, **self.engine.search)
-        list(translator.translate(self.sources[:_WARM_UP], num_beams=num_beams, **self.engine.search))
+        options = TranslationOptions.of(**search)
+        list(translator.translate(self.sources[:_WARM_UP], **search))
         start = time.perf_counter()
         found = list(translator.translations(make_requests(self.sources, None, None), options))
         seconds = time.perf_counter() - start
@@ -218,18 +242,25 @@ class _Certification:
         target_ids = []
         for ids, (best, *_) in zip(all_ids, found, strict=True):
             token_ids = best.token_ids or []
-            # Leave out texts that were cut, and translations that the length limit has ended.
+            # Compare no log-probabilities of source texts that were truncated, and none of translations that
+            # do not end with the end token, because the length limit has ended these translations.
             if len(ids) <= translator.max_length and token_ids[-1:] == ends[:1]:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
         files = {path for pattern in CHECKPOINT_FILES for path in self.folder.glob(pattern)}
-        row = Row("vaswani_hf", "float32", "measured", num_beams=num_beams, megabytes=_megabytes(files))
+        row = Row("vaswani_hf", "float32", "measured", megabytes=_megabytes(files))
+        row.num_beams = search["num_beams"]
+        if row.num_beams > 1:
+            row.length_penalty = f"{search['length_penalty_type']} {search['length_penalty']:g}"
         self._score(row, translations, seconds)
         log_probs = self.engine.log_probs(source_ids, target_ids)
+        row.seconds = time.perf_counter() - begin
         return _Expected(row, translations, source_ids, target_ids, log_probs)
 
     def measure(self, entry: Format, quantization: str | None) -> Row:
-        """Export the checkpoint to a format, and compare the engine of the format with the checkpoint."""
+        """Export the checkpoint to a format, run the exported model in the engine of the format, and compare
+        the outputs with the outputs of the checkpoint.
+        """
         assert entry.engine is not None
         row = Row(entry.expressible.title, quantization or "float32", "failed")
         reason = missing_libraries(entry)
@@ -237,29 +268,34 @@ class _Certification:
             row.status = "not installed"
             row.message = reason
             return row
-        model, tokenizers = load_checkpoint(self.folder, needs_tokenizers=True)
+        checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
+        start = time.perf_counter()
         # Formats store the dtype of the checkpoint, but the limits are for float32.
-        model = model.float()
+        checkpoint.model.float()
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
             try:
-                entry.expressible.refuse_others(model.config)
+                entry.expressible.refuse_others(checkpoint.model.config)
+                expected = self.expected(entry.engine.beam_search, entry.engine.search)
+                start = time.perf_counter()
                 data = card_data(entry, self.folder)
-                export_model(
-                    entry, model, tokenizers, folder, quantization, self.folder, self.folder.name, data
-                )
-                self._compare(row, entry.engine(folder), folder)
+                write_model(entry, checkpoint, folder, quantization)
+                if data is not None:
+                    describe_model(entry, folder, self.folder.name, data)
+                self._compare(row, expected, entry.engine(folder), folder)
             except NotExpressibleError as error:
                 row.status = "not expressible"
                 row.message = str(error)
             except (ValueError, RuntimeError, OSError) as error:
-                # Continue with the other engines, because an error of one engine must not lose their results.
+                # Record the error and continue, because an error of one engine must not prevent the
+                # measurement of the other engines.
                 row.message = " ".join(str(error).split())
+        row.seconds = time.perf_counter() - start
         return row
 
-    def _compare(self, row: Row, engine: Engine, folder: Path) -> None:
-        expected = self.expected(engine.beam_search)
+    def _compare(self, row: Row, expected: _Expected, engine: Engine, folder: Path) -> None:
         row.num_beams = expected.row.num_beams
+        row.length_penalty = expected.row.length_penalty
         row.megabytes = _megabytes(path for path in folder.rglob("*") if path.is_file())
         engine.translate(self.sources[:_WARM_UP], row.num_beams)
         start = time.perf_counter()
@@ -280,7 +316,9 @@ class _Certification:
 
 
 def missing_libraries(entry: Format) -> str | None:
-    """Return the sentence that says how to install the engine of a format; None if the engine is installed."""
+    """Return None if the engine of a format is installed. Otherwise, return a text that says how to install
+    the engine.
+    """
     assert entry.engine is not None
     if any(find_spec(library) is None for library in entry.libraries):
         return f"not installed; install it with `{install_command(entry.name)}`"
@@ -297,12 +335,14 @@ def _largest_difference(log_probs: list[list[float]], expected: list[list[float]
         if len(row) != len(own):
             raise ValueError(f"The engine returned {len(row)} log-probabilities for {len(own)} tokens.")
         largest.append((torch.tensor(row) - torch.tensor(own)).abs().max().item())
-    # Use `max` of torch, because `max` of Python may ignore a NaN.
+    # Use the `max` of torch, because the `max` of Python may ignore a NaN.
     return torch.tensor(largest).max().item()
 
 
 def _exceeded_limit(row: Row, own: Row) -> str:
-    """Return a sentence about the limit that an engine exceeds, or an empty text."""
+    """Return a text about the limit that the results of an engine exceed. Return an empty text if the results
+    exceed no limit.
+    """
     share = row.changed / row.sentences
     loss = own.bleu - row.bleu
     difference = row.largest_difference
@@ -312,7 +352,8 @@ def _exceeded_limit(row: Row, own: Row) -> str:
         if loss > _LARGEST_LOSS_IN_INT8:
             return f"BLEU is lower by {loss:.2f}, more than {_LARGEST_LOSS_IN_INT8}"
         return ""
-    # Compare in this form, because every comparison with NaN is False.
+    # Write `not (difference <= TOLERANCE)`, so that a NaN exceeds the limit too. Every comparison with NaN is
+    # False.
     if not (difference is not None and difference <= TOLERANCE):
         return f"the log-probabilities differ by {difference:.2g}, more than {TOLERANCE:g}"
     if share > _LARGEST_SHARE:
@@ -325,9 +366,12 @@ def _megabytes(paths: Any) -> float:
 
 
 def _in_words(row: Row) -> str:
-    """Describe a row in one line."""
+    """Describe a row of the certificate in one line of text."""
     name = f"{row.engine} ({row.weights})"
     if row.status != "measured":
         return f"{name}: {row.message}"
-    text = f"{name}: largest difference {row.largest_difference:.1e}, {row.changed:,} translations changed"
+    text = (
+        f"{name}: largest difference {row.largest_difference:.1e}, {row.changed:,} translations changed, "
+        f"{row.seconds:.0f} seconds"
+    )
     return f"{text}; {row.message}" if row.message else text

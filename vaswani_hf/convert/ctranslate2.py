@@ -2,14 +2,14 @@
 `VaswaniConfig` to the converter.
 
 Importing this file registers the loader, so that `ctranslate2.converters.TransformersConverter` converts
-Vaswani checkpoints. The CTranslate2 model differs from the checkpoint in three points:
+Vaswani checkpoints. The converter changes three things in the CTranslate2 model:
 
-- The sinusoids are stored as a table, because CTranslate2 computes sinusoids in a different order: all sines,
-  then all cosines, and positions from 1.
-- A bias of the output projection gives the padding class a logit so low that the probability of the class is
+- The sinusoids of all positions are stored as a table. CTranslate2 itself would compute other sinusoids: all
+sines before all cosines, and positions counted from 1.
+- The output projection gets a bias that gives `<pad>` a very low logit, so that the probability of `<pad>` is
 0.
-- In CTranslate2, keys and values have the same width. If `d_k` and `d_v` differ, the narrower projections are
-  padded with zeros.
+- If `d_k` and `d_v` differ, the narrower projections are padded with zeros, because keys and values must have
+the same width in CTranslate2.
 """
 
 import shutil
@@ -48,8 +48,8 @@ class VaswaniLoader(BartLoader):
         return "AutoModelForSeq2SeqLM"
 
     def __call__(self, model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerFast) -> TransformerSpec:
-        """Convert a model to a specification. The specification shares the weights of the model, so
-        quantizing the specification may change the model.
+        """Convert a model to a CTranslate2 specification. Quantizing the specification may change the model,
+        because the specification and the model share the weights.
 
         `tokenizer` is the source tokenizer. If the model has a separate target tokenizer, the target
         tokenizer is in a subfolder of the source tokenizer's folder.
@@ -64,7 +64,9 @@ class VaswaniLoader(BartLoader):
         return spec
 
     def get_model_spec(self, model: VaswaniForSeq2SeqLM) -> TransformerSpec:
-        """Convert a model to a specification that does not contain the positions and the vocabularies."""
+        """Convert a model to a CTranslate2 specification without the position tables and without the
+        vocabularies.
+        """
         config = model.config
         activation = Activation[ACTIVATIONS[config.activation_function]]
         encoder = TransformerEncoderSpec(
@@ -73,10 +75,12 @@ class VaswaniLoader(BartLoader):
             pre_norm=config.has_final_norm(is_decoder=False),
             activation=activation,
         )
-        # The specification class creates the LayerNorm after the last layer only with `pre_norm`. CTranslate2
-        # applies this LayerNorm in both norm positions.
+        # Change `pre_norm` only after the specification is created, because the constructor creates the final
+        # LayerNorm only if `pre_norm` is True. CTranslate2 applies an existing final LayerNorm with
+        # `pre_norm` True and False.
         encoder.pre_norm = config.norm_position_of(is_decoder=False) == "pre"
-        # CTranslate2 returns the attention weights of the last layer (-1), averaged over all heads (0).
+        # With these values, CTranslate2 returns the attention weights of the last layer (-1), averaged over
+        # all heads (0).
         heads = {"alignment_layer": -1, "alignment_heads": 0}
         decoder = TransformerDecoderSpec(
             config.decoder_layers,
@@ -151,7 +155,7 @@ def export_ctranslate2(
         (torch.tensor(row) - expected[range(len(ids)), [*ids[1:], eos]]).abs().max().item()
         for row, expected, ids in zip(scores, log_probs, target_ids, strict=True)
     ]
-    # Use `max` of torch, because `max` of Python may ignore a NaN.
+    # Use the `max` of torch, because the `max` of Python may ignore a NaN.
     largest = torch.tensor(differences).max().item()
     return report(
         "log-probabilities of CTranslate2", largest, TOLERANCE if quantization in (None, "float32") else None
@@ -165,8 +169,8 @@ def _with_target(tokenizer: PreTrainedTokenizerFast) -> Tokenizers:
 
 
 def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
-    """Return the start token of the decoder from the generation config, or else from the config of the
-    model.
+    """Return the id of the decoder's start token from the generation config. If the generation config has
+    none, return the id in the config of the model.
     """
     starts = (decoder_start_token_id(config) for config in (model.generation_config, model.config))
     return next((token_id for token_id in starts if token_id is not None), 0)
@@ -175,8 +179,8 @@ def _start_token_id(model: VaswaniForSeq2SeqLM) -> int:
 def _set_vocabularies(spec: TransformerSpec, model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers) -> None:
     config: Any = model.config
     source, target = (
-        # Add or drop entries, because the vocabulary of the model may be larger or smaller than the
-        # vocabulary of the tokenizer.
+        # Make each vocabulary as large as the vocabulary of the model, because the tokenizer may have more or
+        # fewer tokens.
         [tokenizer.convert_ids_to_tokens(i) if i < len(tokenizer) else f"<unused {i}>" for i in range(size)]
         for tokenizer, size in zip(tokenizers, (config.vocab_size, config.decoder_vocab_size), strict=True)
     )

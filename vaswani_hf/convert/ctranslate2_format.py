@@ -1,6 +1,4 @@
-"""Defines the entry for CTranslate2 in the table of export formats. The conversion itself is in
-ctranslate2.py, which imports CTranslate2.
-"""
+"""Defines the CTranslate2 entry of the table of export formats. The conversion is in ctranslate2.py."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,6 +30,8 @@ class CTranslate2Engine(TranslatorEngine):
 
 CTRANSLATE2 = Format(
     name="ctranslate2",
+    main_file="model.bin",
+    library_name="ctranslate2",
     expressible=EXPRESSIBLE,
     export=_export,
     libraries=("ctranslate2",),

@@ -7,7 +7,7 @@ from ..model.extension_vaswani import POSITION_ENCODINGS
 from .formats import Expressible, Limit, needs_end_token, needs_start_token
 from .simplify import SCALED_DOT_LIMITS
 
-# Maps the names of activations in transformers to the names in CTranslate2.
+# Maps the name of each activation in transformers to its name in CTranslate2.
 ACTIVATIONS = {
     "gelu": "GELU",
     "gelu_fast": "GELUTanh",

@@ -1,13 +1,10 @@
 """Imports models of Eole: a folder with config.json, vocab.json and `model.*.safetensors`.
 
-The differences from the paper: pre-norm with a LayerNorm at the end of each stack; an output projection with
-a bias. Embeddings are multiplied by sqrt(d_model) only with sinusoids. "SinusoidalInterleaved" means the
-paper's sinusoids, and "SinusoidalConcat" means tensor2tensor's sinusoids with all sines in the first half of
-the features. A source text
-has no `</s>`.
+Eole continues OpenNMT-py: opennmt.py describes the differences of both libraries from the paper. The checkpoint of
+Eole has no table of sinusoids. Embeddings are multiplied by sqrt(d_model) only with sinusoids.
 
-config.json has only the values that differ from Eole's defaults. A value in the section "encoder" or
-"decoder" of config.json replaces the value of the model for this stack.
+config.json has only the values that differ from Eole's defaults. In config.json, a value in the section
+"encoder" or "decoder" takes precedence over the value in the section "model".
 """
 
 from collections.abc import Mapping
@@ -49,7 +46,7 @@ _VOCABULARY_FILE = "vocab.json"
 _WEIGHT_FILES = "model.*.safetensors"
 _STACKS = ("encoder", "decoder")
 _SINUSOIDS = ("SinusoidalInterleaved", "SinusoidalConcat")
-# For each activation of Eole, the name in transformers.
+# Maps the name of each activation in Eole to its name in transformers.
 _ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -57,32 +54,45 @@ _ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "silu": "silu",
 }
-# For each field of a stack, Eole's default and the reason for refusing other values.
+# For each config field of a stack: Eole's default, and the reason why models with other values cannot be
+# imported.
 _REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
-    "parallel_residual": (False, "this package computes the sub-layers one after the other"),
-    "ffn_layernorm": (False, "this package has one LayerNorm per sub-layer"),
-    "query_norm": (False, "this package has no LayerNorm for queries"),
-    "key_norm": (False, "this package has no LayerNorm for keys"),
-    "value_norm": (False, "this package has no LayerNorm for values"),
-    "q_gating": (False, "this package has no gate for queries"),
-    "attn_scaling": (None, "this package divides scores by the square root of the width of a head"),
-    "head_dim": (None, "only heads of the width d_model / number of heads can be imported"),
-    "sliding_window": (0, "the sliding window differs from `attention_window` of this package"),
-    "relative_positions_buckets": (0, "only absolute positions can be imported"),
-    "num_experts": (0, "this package has one feed-forward network per layer"),
-    "layer_types": (None, "all layers must have the same type"),
+    "parallel_residual": (
+        False,
+        "this package does not compute attention and feed-forward network in parallel",
+    ),
+    "ffn_layernorm": (False, "this package does not support a second LayerNorm in the feed-forward network"),
+    "query_norm": (False, "this package does not support a LayerNorm of queries"),
+    "key_norm": (False, "this package does not support a LayerNorm of keys"),
+    "value_norm": (False, "this package does not support a LayerNorm of values"),
+    "q_gating": (False, "this package does not support gates for queries"),
+    "attn_scaling": (
+        None,
+        "this package always divides attention scores by the square root of the width of a head",
+    ),
+    "head_dim": (None, "only models whose heads have the width d_model / number of heads can be imported"),
+    "sliding_window": (0, "the sliding window is not the same as `attention_window` in this package"),
+    "relative_positions_buckets": (0, "only models with absolute positions can be imported"),
+    "num_experts": (0, "this package does not support several feed-forward networks (experts) in a layer"),
+    "layer_types": (None, "only models whose layers all have the same type can be imported"),
     "encoder_layer_style": ("standard", "the encoder must be pre-norm"),
-    "final_encoder_layer_norm": (True, "both stacks must end with a LayerNorm"),
+    "final_encoder_layer_norm": (
+        True,
+        "only models with a LayerNorm at the end of both stacks can be imported",
+    ),
 }
 _REQUIRED_OF_MODEL: dict[str, tuple[Any, str]] = {
-    "generator_function": ("softmax", "only a softmax over the vocabulary can be imported"),
-    "add_estimator": (False, "this package has no output that estimates the quality of a translation"),
-    "left_pad": (False, "only padding on the right can be imported"),
+    "generator_function": ("softmax", "only models with a softmax over the vocabulary can be imported"),
+    "add_estimator": (
+        False,
+        "this package does not support an output that estimates the quality of a translation",
+    ),
+    "left_pad": (False, "only models with padding on the right can be imported"),
 }
 _REQUIRED_OF_EMBEDDINGS: dict[str, tuple[Any, str]] = {
-    "embedding_type": ("standard", "this package has no LayerNorm for embeddings"),
-    "normalize": (False, "only embeddings with sinusoids can be scaled"),
-    "position_shift": (0, "learned positions must be counted from 0"),
+    "embedding_type": ("standard", "this package does not support a LayerNorm of embeddings"),
+    "normalize": (False, "this package scales embeddings only in models with sinusoidal positions"),
+    "position_shift": (0, "only models whose learned positions are counted from 0 can be imported"),
 }
 
 
@@ -124,7 +134,9 @@ NAMES = WeightNames(_names(), ignored=(*_TABLES.values(), _SCALAR))
 
 
 def recognise_eole(path: Path) -> bool:
-    """Return True for a folder with vocab.json and a config.json that describes a model with two stacks."""
+    """Return True for a folder with vocab.json and a config.json that describes a model with an encoder and a
+    decoder.
+    """
     if not (path / CONFIG_FILE).is_file() or not (path / _VOCABULARY_FILE).is_file():
         return False
     model = read_json_object(path, CONFIG_FILE, path).get("model")
@@ -132,7 +144,7 @@ def recognise_eole(path: Path) -> bool:
 
 
 def read_eole(path: Path, options: ReadOptions) -> Imported:
-    """Read a folder of Eole."""
+    """Read an Eole model from its folder."""
     settings = read_json_object(path, CONFIG_FILE, path)
     model = settings["model"]
     vocabulary = read_json_object(path, _VOCABULARY_FILE, path)
@@ -140,7 +152,7 @@ def read_eole(path: Path, options: ReadOptions) -> Imported:
     embeddings = {**model, **(model.get("embeddings") or {})}
     positions = embeddings.get("position_encoding_type", "SinusoidalInterleaved")
     if positions not in (*_SINUSOIDS, "Learned", None):
-        refuse("position_encoding_type", positions, "only absolute positions can be imported")
+        refuse("position_encoding_type", positions, "only models with absolute positions can be imported")
     state = _state(path)
     own = NAMES.to_ours(state, _TITLE)
     tables = {stack: state[name] for stack, name in _TABLES.items() if name in state}
@@ -192,7 +204,9 @@ def _log_probs_of_eole(
     state: Mapping[str, torch.Tensor],
     pad: int | None,
 ) -> LogProbs | None:
-    """Return the function `Imported.log_probs` that runs the model in Eole; None if Eole is not installed."""
+    """Return a function that computes log-probabilities with Eole (see `Imported.log_probs`). Return None if
+    Eole is not installed.
+    """
     try:
         from eole.config.inference import InferenceConfig
         from eole.config.models import build_model_config
@@ -206,7 +220,7 @@ def _log_probs_of_eole(
 
     def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         target = batch["decoder_input_ids"]
-        # Eole leaves out the last target token.
+        # Append a token to each target sequence, because Eole ignores the last target token.
         outputs = original(batch["input_ids"], torch.cat((target, target[:, :1]), dim=1), None)
         logits = original.generator(outputs[0])
         logits[..., pad] = EXCLUDED_LOGIT
@@ -216,14 +230,14 @@ def _log_probs_of_eole(
 
 
 def _value(model: Mapping[str, Any], stack: str, field: str, default: Any) -> Any:
-    """Return the value of a field for a stack: the value in the section of the stack, or else the value of
-    the model.
+    """Return the value of a field for the encoder or the decoder. A value in the section of the stack takes
+    precedence over the value in the section of the model.
     """
     return (model.get(stack) or {}).get(field, model.get(field, default))
 
 
 def _refuse_others(model: Mapping[str, Any]) -> None:
-    """Refuse models that a config of this package cannot express."""
+    """Raise an error for models that this package cannot express."""
     embeddings = {**model, **(model.get("embeddings") or {})}
     for field, (value, reason) in _REQUIRED_OF_MODEL.items():
         require(field, model.get(field, value), value, reason)
@@ -233,7 +247,10 @@ def _refuse_others(model: Mapping[str, Any]) -> None:
         kind = f"{stack}_type"
         default = "transformer" if model.get("architecture") == "transformer" else "rnn"
         require(
-            kind, _value(model, stack, kind, default), "transformer", "only a Transformer can be imported"
+            kind,
+            _value(model, stack, kind, default),
+            "transformer",
+            "only Transformer models can be imported",
         )
         for field, (value, reason) in _REQUIRED_OF_STACK.items():
             require(field, _value(model, stack, field, value), value, reason)
@@ -243,28 +260,37 @@ def _refuse_others(model: Mapping[str, Any]) -> None:
         heads = _value(model, stack, "heads", 8)
         num_kv = _value(model, stack, "heads_kv", None)
         if num_kv not in (None, heads):
-            refuse("heads_kv", num_kv, "this package has separate keys and values for each head")
+            refuse("heads_kv", num_kv, "this package does not support heads that share keys and values")
         activation = _value(model, stack, "mlp_activation_fn", "relu")
         if activation not in _ACTIVATIONS:
-            refuse("mlp_activation_fn", activation, "this package has no gate in the feed-forward network")
+            refuse(
+                "mlp_activation_fn",
+                activation,
+                "this package does not support this activation or gates in the feed-forward network",
+            )
     defaults: dict[str, Any] = {"norm_eps": 1e-5, "mlp_activation_fn": "relu"}
     for field, default in defaults.items():
         of_encoder, of_decoder = (_value(model, stack, field, default) for stack in _STACKS)
-        require(field, of_encoder, of_decoder, "both stacks must have the same value")
+        require(field, of_encoder, of_decoder, "the encoder and the decoder must have the same value")
 
 
 def _state(path: Path) -> dict[str, torch.Tensor]:
-    """Return the float32 weights of all shards."""
+    """Load the weights of all `model.*.safetensors` files, and return the weights in float32."""
     state: dict[str, torch.Tensor] = {}
     for file in sorted(path.glob(_WEIGHT_FILES)):
         state.update(load_file(file))
     if not state:
         raise ValueError(
-            f"'{path.name}' must have files {_WEIGHT_FILES}, but has none; copy the weights to the folder."
+            f"The folder '{path.name}' must contain files {_WEIGHT_FILES}, but has none; copy the weights "
+            "to the folder."
         )
     for name, tensor in state.items():
         if name.endswith(".layer_scalar") and bool((tensor != 1).any()):
-            refuse(name, tensor.tolist(), "this package does not scale the outputs of a layer")
+            refuse(
+                name,
+                tensor.tolist(),
+                "this package does not support factors that scale the outputs of a layer",
+            )
     return {name: tensor.float() for name, tensor in state.items()}
 
 
@@ -286,9 +312,9 @@ EOLE = ImportFormat(
     files=(CONFIG_FILE, _VOCABULARY_FILE, _WEIGHT_FILES),
     peer=_TITLE,
     keeps=(
-        "The weights, the output bias, the vocabularies, and sinusoids or learned positions. With `--vocabularies`, the "
-        "tokenizers segment texts with the SentencePiece models; without `--vocabularies`, tokens are separated by "
-        "spaces."
+        "Keeps the weights, the output bias, the vocabularies, and sinusoids or learned positions. With "
+        "`--vocabularies`, the tokenizers segment texts with the SentencePiece models; without "
+        "`--vocabularies`, tokens are separated by spaces."
     ),
     loses=(
         "The padding token gets the probability 0. Rotary and relative positions, gated feed-forward networks, RMSNorm, "

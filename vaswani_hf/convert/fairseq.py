@@ -1,12 +1,12 @@
 """Imports the `.pt` files of fairseq: the architecture `transformer` and its sizes, such as `_wmt_en_de_big`.
 
 The settings are an argparse.Namespace in `args` (old files), or a dict or an OmegaConf object in `cfg` (new
-files). The file has no vocabularies: the files dict.LANGUAGE.txt in the same folder list the tokens from id
-4.
+files). The vocabularies are in the files dict.LANGUAGE.txt in the same folder. The first token of such a file
+has the id 4.
 
-The differences from the paper: the attention projections have biases; the sinusoids have the timescales of
-tensor2tensor, with all sines in the first half of the features; the first token has the position 2; the
-decoder starts from `</s>`.
+The models differ from the paper in four points: the attention projections have biases; the sinusoids have the
+timescales of tensor2tensor, with all sines in the first half of the features; the first token has the
+position 2; the decoder starts from `</s>`.
 """
 
 from collections.abc import Mapping
@@ -28,12 +28,13 @@ _SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _BOS, _PAD, _EOS, _UNK = range(4)
 
 _NODES = ("AnyNode", "StringNode", "IntegerNode", "FloatNode", "BooleanNode")
-# The classes of the sections of the settings. OmegaConf objects contain the names of these classes.
+# fairseq's classes for the sections of its settings. OmegaConf objects refer to these classes by name.
 _SECTIONS = """
     CommonConfig DistributedTrainingConfig DatasetConfig OptimizationConfig CheckpointConfig FairseqBMUFConfig
     GenerationConfig CommonEvalConfig EvalLMConfig InteractiveConfig EMAConfig FairseqConfig
 """.split()
-# The classes that may occur in the settings. All other classes are refused.
+# Objects of these classes are allowed in the settings of a file. If a file contains an object of another
+# class, the file is not read.
 _CLASSES = (
     "argparse.Namespace",
     "typing.Any",
@@ -70,16 +71,16 @@ _ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# For each setting that must have one value: the value, and the reason.
+# For each setting: the only value that can be imported, and the reason.
 _REQUIRED = {
-    "adaptive_input": (False, "each token has an embedding of the full width"),
-    "adaptive_softmax_cutoff": (None, "the output projection is one matrix"),
-    "layernorm_embedding": (False, "no LayerNorm follows the embeddings"),
-    "no_cross_attention": (False, "the decoder attends to the source"),
-    "cross_self_attention": (False, "self-attention and cross-attention are separate sub-layers"),
-    "char_inputs": (False, "the source consists of tokens"),
-    "encoder_layers_to_keep": (None, "all layers are used"),
-    "decoder_layers_to_keep": (None, "all layers are used"),
+    "adaptive_input": (False, "all embeddings must have the same width"),
+    "adaptive_softmax_cutoff": (None, "the output projection must be a single matrix"),
+    "layernorm_embedding": (False, "there must be no LayerNorm after the embeddings"),
+    "no_cross_attention": (False, "the decoder must attend to the encoder output"),
+    "cross_self_attention": (False, "self-attention and cross-attention must be separate sub-layers"),
+    "char_inputs": (False, "the encoder must read tokens, not characters"),
+    "encoder_layers_to_keep": (None, "all layers must be used"),
+    "decoder_layers_to_keep": (None, "all layers must be used"),
 }
 
 
@@ -95,14 +96,15 @@ def _names() -> WeightNames:
                 for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
                     name = f"{attention}.{part}.{kind}"
                     names[f"{layer}.{name}"] = f"{own}.{name}"
-                # Files of the oldest fairseq versions have one joint projection for queries, keys and values.
+                # Split the joint projection of queries, keys and values that files of the oldest fairseq
+                # versions have.
                 joint = tuple(f"{own}.{attention}.{part}_proj.{kind}" for part in "qkv")
                 names[f"{layer}.{attention}.in_proj_{kind}"] = joint
             for part in ("fc1", "fc2", *norms):
                 names[f"{layer}.{part}.{kind}"] = f"{own}.{part}.{kind}"
             names[f"{stack}.layer_norm.{kind}"] = f"model.{stack}.layer_norm.{kind}"
-        # Ignore the copies of the encoder's weights that fairseq 0.12 stores for a fast path. Training does
-        # not change the copies.
+        # fairseq 0.12 stores copies of the encoder's weights for a fast inference path. Ignore the copies,
+        # because training does not update the copies.
         for copy in ("in_proj", "out_proj", "fc1", "fc2"):
             ignored += [f"encoder.layers.{{}}.{copy}_{kind}" for kind in ("weight", "bias")]
         names[f"{stack}.embed_tokens.weight"] = f"model.{stack}.embed_tokens.weight"
@@ -127,11 +129,13 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
     """Read a `.pt` file of fairseq, and the vocabularies in its folder."""
     file = weight_file(path)
     if not file.is_file():
-        raise ValueError(f"'{path}' must be a `.pt` file, or a folder with one `.pt` file; name the file.")
+        raise ValueError(
+            f"'{path}' must be a `.pt` file, or a folder that contains exactly one `.pt` file; give the path of the file."
+        )
     loaded = load_weights(file, _CLASSES)
     if not isinstance(loaded, dict) or not isinstance(loaded.get("model"), dict):
         raise ValueError(
-            f"'{file.name}' has no entry `model`, so it is no checkpoint of fairseq; name another file."
+            f"'{file.name}' must have the entry `model`, but has not; name a checkpoint file of fairseq."
         )
     settings = _settings(loaded)
     _refuse_others(settings)
@@ -161,25 +165,27 @@ def read_fairseq(path: Path, options: ReadOptions) -> Imported:
 
 
 def _settings(loaded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the model and of the task in one dict. The keys are the names on the command
-    line of fairseq.
+    """Return the settings of the model and the settings of the task in one dict. The keys are the names of
+    fairseq's command-line options, with underscores.
     """
     if loaded.get("args") is not None:
         return _plain(loaded["args"])
     cfg = _plain(loaded.get("cfg"))
     if not isinstance(cfg, dict) or not isinstance(cfg.get("model"), dict):
-        raise ValueError("The file has no settings in `args` or `cfg`; take a file that fairseq-train wrote.")
+        raise ValueError(
+            "The file has no settings in `args` or `cfg`; use a file that fairseq-train has written."
+        )
     task = cfg.get("task") or {}
     settings = {**task, **cfg["model"]}
     for stack in ("encoder", "decoder"):
-        # In newer versions, the settings have one section for each stack.
+        # In newer fairseq versions, the settings of the encoder and the decoder are in separate sections.
         section = settings.pop(stack, None) or {}
         settings |= {f"{stack}_{name}": value for name, value in section.items()}
     return settings
 
 
 def _plain(value: Any) -> Any:
-    """Convert the objects of settings to plain values."""
+    """Convert OmegaConf objects and namespaces to dicts, lists and plain values."""
     if isinstance(value, Stub):
         attributes = vars(value)
         if "_content" in attributes:
@@ -202,21 +208,30 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         )
     for name, (value, reason) in _REQUIRED.items():
         # A missing setting is allowed, because old files lack settings of newer versions.
-        require(name, settings.get(name, value) or value, value, f"in a model of this package {reason}")
+        require(name, settings.get(name, value) or value, value, f"in a model of this package, {reason}")
     width = settings.get("encoder_embed_dim")
     for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
-        require(name, settings.get(name) or width, width, f"both stacks must have the width {width}")
+        require(
+            name,
+            settings.get(name) or width,
+            width,
+            f"the encoder and the decoder must have the same width {width}",
+        )
     is_learned = settings.get("encoder_learned_pos", False)
-    reason = f"`encoder_learned_pos` is {is_learned}, and both stacks must have the same kind of positions"
+    reason = f"`encoder_learned_pos` is {is_learned}, and the encoder and the decoder must have the same kind of positions"
     require("decoder_learned_pos", settings.get("decoder_learned_pos", False), is_learned, reason)
     activation = settings.get("activation_fn", "relu")
     if activation not in _ACTIVATIONS:
-        refuse("activation_fn", activation, f"only {', '.join(_ACTIVATIONS)} can be imported")
+        refuse(
+            "activation_fn",
+            activation,
+            f"only models with the activations {', '.join(_ACTIVATIONS)} can be imported",
+        )
 
 
 def _renamed(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Rename the LayerNorms of files of the oldest fairseq versions, because these files have numbers in
-    place of the names.
+    """Rename LayerNorm weights, because the oldest fairseq versions number the LayerNorms of a layer and
+    newer versions name the LayerNorms.
     """
     numbered = {
         "encoder": ("self_attn_layer_norm", "final_layer_norm"),
@@ -234,7 +249,9 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
     """Return the config of the model. Add the shared embedding to `state` if both embeddings are equal."""
     missing = [name for name in _SIZES if settings.get(name) is None]
     if missing:
-        raise ValueError(f"The settings lack `{missing[0]}`; take a file that fairseq-train wrote.")
+        raise ValueError(
+            f"The settings in the file lack `{missing[0]}`; use a file that fairseq-train has written."
+        )
     source = state["model.encoder.embed_tokens.weight"]
     target = state["model.decoder.embed_tokens.weight"]
     is_joint = torch.equal(source, target)
@@ -249,7 +266,7 @@ def _config(settings: Mapping[str, Any], state: dict[str, torch.Tensor]) -> Vasw
         refuse(
             "no_decoder_final_norm",
             final_norms[0],
-            "either both stacks or no stack must end with a LayerNorm",
+            "either both the encoder and the decoder must end with a LayerNorm, or neither",
         )
     position_embedding = "sinusoidal"
     num_positions = settings.get("max_source_positions", 1024)
@@ -311,10 +328,10 @@ def _with_positions(state: dict[str, torch.Tensor], config: VaswaniConfig) -> di
             "max_target_positions",
             lengths[1],
             lengths[0],
-            "both tables of positions must have the same length",
+            "the position tables of the encoder and the decoder must have the same length",
         )
         for name in tables:
-            # Leave out the first rows, because the first token of a text has the position 2.
+            # Leave out the first two rows, because the first token of a text has the position 2.
             state[name] = state[name][_PAD + 1 :]
     return state
 
@@ -331,11 +348,11 @@ def _tokenizers(
     languages = [settings.get("source_lang"), settings.get("target_lang")]
     files = [folder / f"dict.{language}.txt" for language in languages]
     if options.vocabularies:
-        # A single file is a joint vocabulary of both languages.
+        # If the folder has only one dictionary file, the file is a joint vocabulary of both languages.
         files = [options.vocabularies[0], options.vocabularies[-1]]
     elif not all(file.is_file() for file in files):
         names = " and ".join(sorted({file.name for file in files}))
-        return None, [f"The folder of the original lacks {names}, so no tokenizers were written."]
+        return None, [f"No tokenizers were written, because the folder lacks {names}."]
     models = sorted(folder.glob("*.model"))
     sizes = (config.vocab_size, config.decoder_vocab_size)
     tokenizers = []
@@ -354,25 +371,27 @@ def _tokenizers(
         target = source
     if len(models) == 1:
         return (source, target), []
-    note = "The tokenizers split texts at spaces: tokenize and segment your texts as for the training of the original."
+    note = "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that prepared the training data."
     return (source, target), [note]
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    """Return the ids of the tokens in a dictionary file. Each line of the file has a token and a count."""
+    """Map each token of a fairseq dictionary file to its id. Each line of the file contains a token and the
+    frequency of the token.
+    """
     ids = {token: number for number, token in enumerate(_SPECIAL_TOKENS)}
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"The vocabulary '{path.name}' cannot be read ({error}); name another file."
+            f"The vocabulary file '{path.name}' cannot be read ({error}); copy or download the file again."
         ) from None
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.isdecimal() or (token in ids and token not in _SPECIAL_TOKENS):
             raise ValueError(
-                f"Line {number:,} of '{path.name}' must be a new token and a count, but is {line[:50]!r}; copy or "
-                "download the file again."
+                f"Line {number:,} of '{path.name}' must contain a new token and its frequency, but is "
+                f"{line[:50]!r}; copy or download the file again."
             )
         ids.setdefault(token, len(ids))
     return ids
@@ -386,13 +405,15 @@ FAIRSEQ = ImportFormat(
     files=("*.pt", "dict.*.txt", "*.model"),
     peer="fairseq",
     keeps=(
-        "The weights, the positions, and the vocabularies dict.LANGUAGE.txt. With one SentencePiece model in the folder, "
-        "the tokenizers segment texts. Without a SentencePiece model, the tokenizers split texts at spaces and join "
-        "tokens that end with `@@`."
+        "Keeps the weights, the positions, and the vocabularies dict.LANGUAGE.txt. If the folder contains "
+        "one SentencePiece model, the imported tokenizers segment texts with this model. Otherwise, the "
+        "imported tokenizers split source texts at spaces, and join target tokens that end with `@@` to "
+        "the next token."
     ),
     loses=(
-        "`<pad>` gets the probability 0. Other architectures, adaptive embeddings, `layernorm_embedding` and stacks of "
-        "different widths are refused. Layerdrop and quantization noise of the training are lost."
+        "`<pad>` gets the probability 0. Other architectures, adaptive embeddings, `layernorm_embedding` "
+        "and stacks of different widths are refused. The settings for layerdrop and quantization noise are "
+        "lost."
     ),
     options=("vocabularies",),
 )

@@ -1,7 +1,8 @@
 """Defines the class `Format`, the check whether a format supports a config, and the comparison of a written
 model with its checkpoint.
 
-This file and the files that define formats do not import libraries that only one format needs.
+This file and the files that define formats import no library that only a single format needs, because the
+library may not be installed.
 
 In shapes, B is the batch size, S the source length and T the target length.
 """
@@ -23,17 +24,17 @@ from ..settings.sections import FREE_FIELDS
 # The source tokenizer and the target tokenizer. If the model has a joint vocabulary, both entries are the
 # same tokenizer.
 Tokenizers = tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]
-# A function that returns the reason why a format does not support a field of a config, or None if the format
-# supports the field.
+# A function that returns the reason why a format does not support a field of a config. The function returns
+# None if the format supports the field.
 Limit = Callable[[VaswaniConfig], str | None]
 
 # The config fields that have no effect on the outputs of a trained model.
 FIELDS_OF_TRAINING = frozenset([*FREE_FIELDS, "initializer_range"])
 ALL_FIELDS = frozenset(inspect.get_annotations(VaswaniConfig))
 
-# Rounding differences are smaller than the tolerance, because another order of float32 sums changes logits by
-# about 1e-6. An export with a wrong weight differs by more than the tolerance, because a wrong weight changes
-# logits by more than 1e-2.
+# The tolerance is larger than rounding differences, because another order of float32 sums changes logits by
+# about 1e-6. The tolerance is smaller than the effect of an error in an export, because a wrong weight
+# changes logits by more than 1e-2.
 TOLERANCE = 1e-4
 _SOURCE_LENGTHS = (13, 8, 1)
 _TARGET_LENGTHS = (11, 6, 2)
@@ -45,41 +46,53 @@ def alternatives(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
+# The settings of a beam search that divides the score by the length, as the searches of transformers and of Marian do.
+SCORE_PER_TOKEN: Mapping[str, Any] = {
+    "length_penalty": 1.0,
+    "length_penalty_type": "power",
+    "coverage_penalty": 0.0,
+    "early_stopping": False,
+}
+
+
 def only(name: str, value: Any, reason: str) -> Limit:
-    """Return a `Limit`: the format supports only one value of a field."""
+    """Return a `Limit` (a check of one config field) that accepts only one value of the field."""
     return lambda config: None if getattr(config, name) == value else reason
 
 
 def needs_start_token(config: VaswaniConfig) -> str | None:
-    """Return the reason for a refusal if a config has no start token, because the decoder of some formats
-    needs a start token.
+    """Check that a config has a start token, because the decoder needs a start token in some formats. Return
+    the reason for a refusal if the config has none.
     """
     return "the decoder of the format needs a start token" if decoder_start_token_id(config) is None else None
 
 
 def needs_end_token(config: VaswaniConfig) -> str | None:
-    """Return the reason for a refusal if a config has no end token, because the search of some formats needs
-    an end token.
+    """Check that a config has an end token, because the search needs an end token in some formats. Return the
+    reason for a refusal if the config has none.
     """
     return "the search of the format needs an end token" if config.eos_token_id is None else None
 
 
 class NotExpressibleError(ValueError):
-    """Raised if a format cannot express a checkpoint, for example a value of its config or its tokenizer."""
+    """Raised if a format cannot express a checkpoint, for example because of a config value or because of the
+    tokenizer.
+    """
 
 
 @dataclass(frozen=True)
 class Expressible:
     """Describes which configs a format supports.
 
-    A field that is neither in `fields` nor in `limits` must have its default value. Therefore an export with
-    a new config field fails until the format supports the field.
+    A field that is neither in `fields` nor in `limits` must have its default value. Therefore, if a field is
+    added to the config class, exports of models with other values of the field fail until the format lists
+    the field.
 
     Attributes:
         title (str): The name of the format in error messages.
         fields (frozenset): The fields that may have any value. Fields that have an effect only in training
             may have any value too.
-        limits (Mapping): For each field that may have only some values, a function that checks the value.
+        limits (Mapping): Maps each field that may have only some values to a function that checks the value.
     """
 
     title: str
@@ -116,10 +129,10 @@ class Export(Protocol):
 
 
 class Describe(Protocol):
-    """A function that writes the files that describe a model into `folder`.
+    """A function that writes descriptions of a model, such as a model card, into `folder`.
 
-    `name` is the name of the checkpoint without folders. `data` is the metadata of the card of the checkpoint. If the
-    languages are known, `data.language` has the source language and the target language.
+    `name` is the name of the checkpoint without the path. `data` is the metadata of the checkpoint's model
+    card. If the languages are known, `data.language` has the source language and the target language.
     """
 
     def __call__(self, folder: Path, name: str, data: ModelCardData) -> None: ...
@@ -128,19 +141,22 @@ class Describe(Protocol):
 class Engine(Protocol):
     """Runs an exported folder in the runtime of its format.
 
-    `vaswani certify` compares the outputs of engines with the outputs of the checkpoint. The constructor
-    loads the folder. A class whose runtime is not a Python library also has the classmethod
-    `is_available() -> bool`.
+    The command `vaswani certify` compares the outputs of an engine with the outputs of the checkpoint. The
+    constructor of an engine receives the folder and loads the exported model. A class whose runtime is not a
+    Python library also has the classmethod `is_available() -> bool`.
 
     Attributes:
         libraries (tuple): The names of the modules that the runtime needs.
         beam_search (bool): False if the runtime has only greedy search.
+        search (dict): The settings of the beam search that differ from the settings of the checkpoint, because the
+            runtime does not have the settings of the checkpoint. The keys are fields of `SearchSettings`.
         installation (str, optional): The command that installs the runtime. None if the package extra with the
             name of the format installs the runtime.
     """
 
     libraries: ClassVar[tuple[str, ...]]
     beam_search: ClassVar[bool]
+    search: ClassVar[Mapping[str, Any]]
     installation: ClassVar[str | None]
 
     def __init__(self, folder: Path) -> None: ...
@@ -148,41 +164,47 @@ class Engine(Protocol):
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """Return the log-probabilities [B][T] (nats) of all tokens of given translations.
 
-        `source_ids` are [B][S] token ids with the end token. `target_ids` are [B][T] token ids without the
-        start token and with the end token.
+        `source_ids` are lists [B][S] of token ids that end with the end token. `target_ids` are lists [B][T]
+        of token ids that end with the end token and do not contain the start token.
         """
         ...
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts. The scores of translations are divided by their lengths."""
+        """Translate texts with the settings of the checkpoint and of `search`."""
         ...
 
 
 @dataclass(frozen=True)
 class Format:
-    """Describes a format of another library. The table `FORMATS` lists all formats.
+    """Describes an export format. The table `FORMATS` in export.py lists all formats.
 
     Attributes:
-        name (str): The value of `--format`. The optional dependency group of the same name installs the
-            modules in `libraries`.
-        expressible (Expressible): The configs that the format supports.
+        name (str): The name of the format, as in the option `--format`. The package extra of the same name
+            installs the modules in `libraries`.
+        main_file (str): A file, or a pattern of files, that only a folder in this format has.
+        model_type (str, optional): The `model_type` in the config.json of the format; None if the format has no
+            `model_type`.
+        library_name (str): The library that reads the format, for the model card.
+        expressible (Expressible): Describes which configs the format supports.
         export (Export): The function that writes a model.
         libraries (tuple): The names of the modules that the format needs in addition to the dependencies of
             the package.
         quantizations (tuple): The dtypes in which the format can store the weights.
         needs_tokenizers (bool): True if the format stores the vocabularies. If True, a checkpoint
             without tokenizers cannot be exported.
-        keeps_recipe (bool): True if the recipe is written into the folder, without private paths. `vaswani
-            distill` reads the languages from the written recipe.
+        keeps_recipe (bool): True if the export copies the recipe into the folder, without private paths.
+            `vaswani distill` reads the languages from the copy.
         engine (type, optional): The class that runs an exported folder. None if this package cannot run the
             format.
-        describe (function, optional): Writes the files that name the model, its languages and its licence,
-            such as a model card.
+        describe (function, optional): A function that writes the name of the model, its languages and its
+            licence into files such as a model card.
         needs_languages (bool): True if the format stores the two languages.
-        certified (tuple): The values of `quantization` that a certificate measures.
+        certified (tuple): The values of `quantization` that `vaswani certify` measures.
     """
 
     name: str
+    main_file: str
+    library_name: str
     expressible: Expressible
     export: Export
     libraries: tuple[str, ...] = ()
@@ -193,6 +215,7 @@ class Format:
     describe: Describe | None = None
     needs_languages: bool = False
     certified: tuple[str | None, ...] = (None,)
+    model_type: str | None = None
 
 
 def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
@@ -213,8 +236,8 @@ def sample_batch(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
 def _rows(
     vocab_size: int, lengths: list[int], config: Any, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Return random token ids [B, L], padded on the right, and the attention mask. Only padding positions
-    contain the id of `<pad>`.
+    """Return random token ids [B, L], padded on the right, and the attention mask. The id of `<pad>` occurs
+    only at padding positions.
     """
     pad = config.pad_token_id
     ordinary = torch.tensor([i for i in range(vocab_size) if i != pad] or [0])
@@ -225,8 +248,8 @@ def _rows(
 
 
 def report(what: str, difference: float, tolerance: float | None = TOLERANCE) -> str:
-    """Return one line with the difference between the written model and the checkpoint. Raise a ValueError if
-    the difference is larger than `tolerance`.
+    """Return a line of text about the largest difference between the outputs of the written model and the
+    checkpoint. Raise a ValueError if the difference is larger than `tolerance`.
     """
     if math.isnan(difference):
         raise ValueError(

@@ -15,14 +15,17 @@ from typing import Any
 import torch
 from transformers import FSMTForConditionalGeneration, M2M100ForConditionalGeneration, PreTrainedModel
 
-from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE
+from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
 from ..checkpoint.loading import load_faults, load_with_report
 from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.loss_vaswani import EXCLUDED_LOGIT
+from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, Recognise, refuse
+from .language_tokenizers import SENTENCEPIECE_FILE, VOCABULARY_FILE, language_tokenizer
 from .marian import NAMES as MARIAN_NAMES
 from .weights import WeightNames, to_interleaved
+from .word_tokenizers import merging_tokenizer
 
 _SAME_FIELDS = """
     d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads encoder_ffn_dim
@@ -30,9 +33,12 @@ _SAME_FIELDS = """
     bos_token_id pad_token_id eos_token_id decoder_start_token_id max_position_embeddings
 """.split()
 
+_VOCABULARY_FILES = ("vocab-src.json", "vocab-tgt.json")
+_MERGES_FILE = "merges.txt"
+_TOKENIZER_FILES = (*_VOCABULARY_FILES, _MERGES_FILE)
 _SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 _OUTPUT = "model.decoder.output_projection.weight"
-# The layers of all models that transformers converted from fairseq have the same names.
+# The layers of FSMT and M2M100 have the same names, because transformers converted both from fairseq.
 _LAYERS = {name: own for name, own in MARIAN_NAMES.names.items() if ".layers." in name}
 _EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 FSMT_NAMES = WeightNames(
@@ -47,7 +53,7 @@ M2M100_NAMES = WeightNames({**_LAYERS, **{name: name for name in (*_EMBEDDINGS, 
 
 
 def _recognise(model_type: str) -> Recognise:
-    """Return a function that recognises a folder whose config.json has the model type `model_type`."""
+    """Return a function that returns True for a folder whose config.json has the model type `model_type`."""
 
     def recognise(path: Path) -> bool:
         config = path / CONFIG_FILE
@@ -72,10 +78,13 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
         own["model.shared.weight"] = source
     sizes = {"vocab_size": model.config.src_vocab_size, "decoder_vocab_size": model.config.tgt_vocab_size}
     languages = dict(zip(("source_language", "target_language"), model.config.langs, strict=True))
+    tokenizers, notes = _fsmt_tokenizers(path)
     return _imported(
         model,
         own,
         languages,
+        tokenizers,
+        notes,
         norm_position="post",
         share_encoder_decoder_embeddings=is_joint,
         tie_word_embeddings=torch.equal(state[_OUTPUT], target),
@@ -83,10 +92,33 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
     )
 
 
+def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
+    """Return the source and the target tokenizer, or None, and notes for the user.
+
+    The original runs the Moses tokenizer before and after its merges, and fast tokenizers cannot express Moses.
+    """
+    missing = [name for name in _TOKENIZER_FILES if not (path / name).is_file()]
+    if missing:
+        return None, [f"The original lacks {', '.join(missing)}, so no tokenizers were written."]
+    lines = (path / _MERGES_FILE).read_text(encoding="utf-8").splitlines()
+    merges = [(left, right) for left, right, *_ in map(str.split, lines)]
+    source, target = (
+        merging_tokenizer(read_json_object(path, name, path), merges) for name in _VOCABULARY_FILES
+    )
+    if source is None or target is None:
+        reason = f"the vocabularies lack tokens of {_MERGES_FILE}"
+        return None, [f"No tokenizers were written, because {reason}."]
+    return (source, target), [
+        "The tokenizers segment words, but do not run Moses: tokenize texts with `moses_pipeline` and `moses_tokenize` of "
+        "FSMTTokenizer, and detokenize translations with `moses_detokenize`."
+    ]
+
+
 def read_m2m100(path: Path, options: ReadOptions) -> Imported:
     """Read an M2M100 or NLLB checkpoint, such as `facebook/m2m100_418M`."""
     model, _ = _load(M2M100ForConditionalGeneration, path)
     state = model.state_dict()
+    tokenizer, notes = language_tokenizer(path)
     is_tied = model.config.tie_word_embeddings
     if not is_tied:
         # Without tied weights, M2M100 has three separate embeddings and does not use the shared embedding.
@@ -95,6 +127,8 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
         model,
         M2M100_NAMES.to_ours(state, "M2M100"),
         {},
+        None if tokenizer is None else (tokenizer, tokenizer),
+        notes,
         norm_position="pre",
         share_encoder_decoder_embeddings=is_tied,
         tie_word_embeddings=is_tied,
@@ -104,9 +138,7 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
 
 
 def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]]:
-    """Load the model. Return the model, and the names of the weights that are missing in the file and that a
-    complete file may lack.
-    """
+    """Load the model. Return the model, and the names of the optional weights that are missing in the file."""
     model, report = load_with_report(model_class, path, dtype=torch.float32)
     missing = set(report["missing_keys"])
     optional = {*_SINUSOIDS, _OUTPUT}
@@ -120,14 +152,23 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
 
 
 def _imported(
-    model: Any, state: Mapping[str, torch.Tensor], facts: dict[str, Any], **architecture: Any
+    model: Any,
+    state: Mapping[str, torch.Tensor],
+    facts: dict[str, Any],
+    tokenizers: Tokenizers | None,
+    notes: list[str],
+    **architecture: Any,
 ) -> Imported:
-    """Return the imported model. `state` has the weight names of this package and the feature order of the
-    original.
+    """Create the imported model. In `state`, the weights have the names that this package uses, but the
+    features have the order of FSMT and M2M100.
     """
     pad = model.config.pad_token_id
     if pad is None:
-        refuse("pad_token_id", pad, "the first position is the id of `<pad>` plus 1")
+        refuse(
+            "pad_token_id",
+            pad,
+            "the position of the first token is the id of `<pad>` plus 1, so the model must have a `<pad>` token",
+        )
     config = VaswaniConfig(
         **{name: getattr(model.config, name) for name in _SAME_FIELDS},
         **architecture,
@@ -137,7 +178,7 @@ def _imported(
     )
 
     def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        # Turn the cache off, because FSMT applies no causal mask with a cache.
+        # Turn the cache off, because FSMT applies no causal mask if the cache is on.
         logits = model(**batch, use_cache=False).logits  # [B, T, V]
         # `<pad>` has probability 0 in this package.
         logits[..., pad] = EXCLUDED_LOGIT
@@ -147,10 +188,9 @@ def _imported(
         config=config,
         state_dict=to_interleaved(state, config.d_model),
         generation_config=model.generation_config,
+        tokenizers=tokenizers,
         facts=facts,
-        notes=[
-            "No fast tokenizer gives the same tokens as the tokenizer of the original, so no tokenizers were written."
-        ],
+        notes=notes,
         log_probs=log_probs,
     )
 
@@ -162,12 +202,12 @@ FSMT = ImportFormat(
     title="FSMT of transformers",
     recognise=_recognise("fsmt"),
     read=read_fsmt,
-    files=_FILES,
+    files=(*_FILES, *_TOKENIZER_FILES),
     peer="FSMT of transformers",
-    keeps="The weights, the two vocabulary sizes, the positions, the languages, and the defaults of the search.",
+    keeps="The weights, the vocabularies, the merges, the positions, the languages, and the defaults of the search.",
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written, because the tokenizer of FSMT calls the Moses "
-        "scripts. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
+        "`<pad>` gets the probability 0. The tokenizers do not run Moses. No tokenizers are written if a vocabulary lacks "
+        "a token of a merge. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
     ),
 )
 M2M100 = ImportFormat(
@@ -175,11 +215,13 @@ M2M100 = ImportFormat(
     title="M2M100 of transformers",
     recognise=_recognise("m2m_100"),
     read=read_m2m100,
-    files=(*_FILES, *_SHARDS),
+    files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, SENTENCEPIECE_FILE, VOCABULARY_FILE),
     peer="M2M100 of transformers",
-    keeps="The weights, the positions, and the defaults of the search. NLLB models have the same format.",
+    keeps=(
+        "The weights, the tokenizers, the tokens of the languages, the positions, and the defaults of the search. NLLB "
+        "models have the same format."
+    ),
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written, because the tokenizers add a tag of the source "
-        "language. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
+        "`<pad>` gets the probability 0. No tokenizers are written for NLLB with `legacy_behaviour`. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
     ),
 )

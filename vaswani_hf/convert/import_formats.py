@@ -1,6 +1,7 @@
 """Defines the class `ImportFormat`, the parts of an imported model, and the errors of an import.
 
-This file and the files that define formats do not import libraries that only one format needs.
+This file and the files that define formats import no library that only a single format needs, because the
+library may not be installed.
 
 In shapes, B is the batch size, T the target length and V the size of the target vocabulary.
 """
@@ -26,14 +27,15 @@ LogProbs = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of an import that only some formats use.
+    """Options of an import. Each format uses only some of the options.
 
     Attributes:
-        timescales (str, optional): The value of the config field `position_timescales`. None: use the
-            timescales that the format states.
-        vocabularies (tuple): Files of the vocabularies, if the checkpoint does not contain or name the files.
-        config (Path, optional): A JSON or YAML file with facts that the checkpoint does not contain, such as
-            the number of heads.
+        timescales (str, optional): The value of the config field `position_timescales`. If None, the format
+            determines the timescales.
+        vocabularies (tuple): The paths of vocabulary files. Necessary if the checkpoint contains no
+            vocabularies and names no vocabulary files.
+        config (Path, optional): A JSON or YAML file with settings that the checkpoint does not contain, such
+            as the number of heads.
     """
 
     timescales: str | None = None
@@ -43,24 +45,25 @@ class ReadOptions:
 
 @dataclass
 class Imported:
-    """A model that a format has read.
+    """A model that was read from a checkpoint of another library.
 
     Attributes:
-        config (VaswaniConfig): The config of the model.
-        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. If a weight has several names
-            because it is tied, one of the names is enough.
-        generation_config (GenerationConfig): The defaults of the search.
-        tokenizers (tuple, optional): The source and the target tokenizer. With a joint vocabulary, both
-            tokenizers are the same object. None if the checkpoint has no vocabularies.
-        facts (dict): Facts for the model card. The keys are the keys of "data" in results.json:
-            "source_language", "target_language", "license".
-        notes (list): Sentences for the user and for the model card about the differences between the original
-            and the imported model.
-        log_probs (Callable, optional): A function that computes the log-probabilities [B, T, V] float32 of a
-            batch of `sample_batch` with the original's library. None if the library is not installed.
-        compare (Callable, optional): A function that returns the largest difference between the
-            log-probabilities (nats) of the original's library and of a model of this package. A format has
-            this function in place of `log_probs` if the library computes no complete distributions.
+        config (VaswaniConfig): The config of the imported model.
+        state_dict (dict): The weights under the names of `VaswaniForSeq2SeqLM`. If two tied weights have
+            different names, one of the names is enough.
+        generation_config (GenerationConfig): The default options of the search.
+        tokenizers (tuple, optional): The source and the target tokenizer. If both languages share a
+            vocabulary, both tokenizers are the same object. None if the checkpoint has no vocabularies.
+        facts (dict): Information for the model card. The possible keys are "source_language",
+            "target_language" and "license", as in "data" of results.json.
+        notes (list): Sentences about differences between the checkpoint and the imported model. The sentences
+            are printed, and written to the model card.
+        log_probs (Callable, optional): A function that computes log-probabilities [B, T, V] (float32) with
+            the library of the checkpoint. The argument is a batch of `sample_batch`. None if the library is
+            not installed.
+        compare (Callable, optional): A function that returns the largest difference (nats) between
+            log-probabilities of the checkpoint's library and of the imported model. Used in place of
+            `log_probs` if the library does not return the log-probabilities of all tokens of the vocabulary.
     """
 
     config: VaswaniConfig
@@ -89,19 +92,22 @@ class Read(Protocol):
 
 @dataclass(frozen=True)
 class ImportFormat:
-    """An entry of the table `IMPORT_FORMATS`.
+    """Describes a format of another library that can be imported. The table `IMPORT_FORMATS` lists all
+    entries.
 
     Attributes:
-        name (str): The value of `--from`. The package extra of the same name installs `libraries`.
+        name (str): The name of the format, as in the option `--from`. The package extra of the same name
+            installs `libraries`.
         title (str): The name of the format in messages, such as "MarianMT of transformers".
-        recognise (Recognise): The function that recognises the format. The function reads as little of the
-            files as possible.
+        recognise (Recognise): The function that recognises the format. The function reads only the parts of
+            the files that are necessary.
         read (Read): The function that reads a checkpoint.
         files (tuple): Patterns of the files that are downloaded from a repository on the Hub.
-        peer (str): The name of the original's library in messages. The library computes the log-probabilities
-            of the original.
-        keeps (str): One sentence for the manual: what the imported checkpoint keeps.
-        loses (str): One sentence for the manual: what the imported checkpoint loses, or what is refused.
+        peer (str): The name of the format's own library, for messages. The import compares the imported model
+            with this library.
+        keeps (str): A text for the manual about the parts of a checkpoint that an import keeps.
+        loses (str): A text for the manual about the parts of a checkpoint that an import loses, and about
+            checkpoints that are refused.
         libraries (tuple): The names of the modules that `read` needs in addition to the dependencies of the
             package.
         options (tuple): The fields of `ReadOptions` that the format uses.
@@ -120,13 +126,15 @@ class ImportFormat:
 
 
 def load_facts(path: Path | None, settings_class: type[T], title: str) -> T:
-    """Read the file of `--config`. Raise a ValueError if the file or a key is missing or invalid."""
+    """Read the file that the option `--config` names. Raise a ValueError if the file or a key is missing or
+    invalid.
+    """
     if path is None:
         required = [name for name, field in settings_class.model_fields.items() if field.is_required()]
         keys = ", ".join(f"`{name}`" for name in required)
         raise ValueError(
-            f"`config` must be a JSON or YAML file with the keys {keys}, but no file is given; give a file, "
-            f"because a checkpoint of {title} does not contain the values of these keys."
+            f"`config` must be a JSON or YAML file with the keys {keys}, but no file is given; write a file "
+            f"with these keys, because a checkpoint of {title} does not contain their values."
         )
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -136,7 +144,9 @@ def load_facts(path: Path | None, settings_class: type[T], title: str) -> T:
             f"`config` must be a JSON or YAML file, but '{path}' cannot be read ({reason})."
         ) from None
     if not isinstance(values, dict):
-        raise ValueError(f"`config` must be a file with keys and values, but '{path}' has no keys.")
+        raise ValueError(
+            f"`config` must be a JSON or YAML file with keys and values, but '{path}' has no keys."
+        )
     return settings_class.load(values)
 
 
@@ -145,8 +155,8 @@ class UnsupportedError(ValueError):
 
 
 def refuse(field: str, value: Any, reason: str) -> NoReturn:
-    """Raise an error about a field of the original's config. `reason` completes the sentence after
-    "because".
+    """Raise an `UnsupportedError` about a field in the config of a checkpoint. `reason` is the part of the
+    error message after "because".
     """
     # Do not begin the message with the field, because the command line treats a message that begins with a
     # name in backticks as an error about an option.
@@ -154,14 +164,14 @@ def refuse(field: str, value: Any, reason: str) -> NoReturn:
 
 
 def require(field: str, value: Any, allowed: Any, reason: str) -> None:
-    """Refuse a field of the original's config unless it has the allowed value."""
+    """Raise an `UnsupportedError` if a field in the config of a checkpoint does not have the allowed value."""
     if value != allowed:
         refuse(field, value, reason)
 
 
 def generation_config(config: VaswaniConfig) -> GenerationConfig:
-    """Return a generation config that has only the special token ids, for a format that stores no defaults of
-    the search.
+    """Return a generation config that contains only the ids of the special tokens. Formats that store no
+    options of the search use this function.
     """
     return GenerationConfig(
         bos_token_id=config.bos_token_id,

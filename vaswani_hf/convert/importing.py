@@ -1,4 +1,6 @@
-"""Imports a checkpoint of another library. A new format needs one new file and one entry in the table."""
+"""Imports a checkpoint of another library. To add a format, add one file to this folder and one entry to the
+table `IMPORT_FORMATS`.
+"""
 
 import json
 import os
@@ -56,9 +58,9 @@ class ImportReport(NamedTuple):
 
     Attributes:
         format (str): The name of the format, such as "marian_mt".
-        difference (float, optional): The largest difference of two log-probabilities (nats) between the
-            original's library and the written checkpoint on sample inputs. None if the library is not
-            installed.
+        difference (float, optional): The largest difference (nats) between the log-probabilities of the
+            written checkpoint and of the library that the source belongs to, on sample inputs. None if this
+            library is not installed.
         text (str): The lines that the command prints for the user.
     """
 
@@ -78,7 +80,7 @@ def import_checkpoint(
 ) -> ImportReport:
     """Write a checkpoint of this package that computes the same function as a checkpoint of another library.
 
-    The weights are written in float32. If the original's library is installed, the log-probabilities of the
+    The weights are written in float32. If the other library is installed, the log-probabilities of the other
     library and of the written checkpoint are compared on sample inputs.
 
     Example:
@@ -87,25 +89,26 @@ def import_checkpoint(
         >>> print(report.text)  # doctest: +SKIP
 
     Args:
-        source (str or PathLike): A file, a local folder, or a repository on the Hub: user/name or
-            user/name@revision.
-        output (str or PathLike): A new or empty folder. The folder is created after the comparison has
-            succeeded.
-        format (str, optional): The name of a format, such as "marian_mt". The format is recognised by
-            default.
-        timescales (str, optional): "paper" or "tensor2tensor": the timescales of the sinusoids (tokens), if
-            they differ from the timescales that the original's library uses.
-        vocabularies (tuple): The vocabulary files, if the checkpoint does not contain the vocabularies: one
-            joint vocabulary, or the source and the target vocabulary.
-        config (str or PathLike, optional): A JSON or YAML file with facts that the checkpoint does not
+        source (str or PathLike): The checkpoint of the other library: a file, a local folder, or a repository
+            on the Hub (user/name or user/name@revision).
+        output (str or PathLike): The path of a new or empty folder. The folder is only created if the
+            comparison finds no difference.
+        format (str, optional): The name of a format, such as "marian_mt". By default, the format is
+            recognised from the files.
+        timescales (str, optional): The timescales (in tokens) of the sinusoids, "paper" or "tensor2tensor".
+            Necessary only if the model does not have the default timescales of its library.
+        vocabularies (tuple): The paths of one joint vocabulary file, or of the source and the target
+            vocabulary file. Necessary only if the checkpoint does not contain the vocabularies.
+        config (str or PathLike, optional): A JSON or YAML file with settings that the checkpoint does not
             contain. Only some formats use `config`.
 
     Returns:
-        ImportReport: The format, the largest difference of two log-probabilities, and lines for the user.
+        ImportReport: The recognised format, the largest difference between log-probabilities, and a text for
+            the user.
 
     Raises:
-        ValueError: If an argument is invalid, the format is not recognised, a library is missing, a model of
-            this package cannot express a field of the original, or the outputs differ.
+        ValueError: If an argument is invalid, the format is not recognised, a library is missing, this
+            package cannot express the model, or the outputs differ.
     """
     if format is not None and format not in IMPORT_FORMATS:
         raise ValueError(f"`format` must be {alternatives(IMPORT_FORMATS)}, but is {format!r}.")
@@ -135,8 +138,8 @@ def import_checkpoint(
 
 
 def _local_path(source: str | os.PathLike, format: str | None) -> Path:
-    """Return the file or the folder of the original. If the source is a repository on the Hub, download the
-    repository first.
+    """Return the local path of the source. If the source is a repository on the Hub, download the repository
+    first.
     """
     if Path(source).is_file():
         return Path(source)
@@ -146,45 +149,49 @@ def _local_path(source: str | os.PathLike, format: str | None) -> Path:
 
 
 def _refuse_ctranslate2(path: Path, source: str | os.PathLike) -> None:
-    # Look for the key `add_source_eos` in config.json, because every CTranslate2 folder has this key. Do not
-    # look for the weights, because the weights of a repository on the Hub are not downloaded.
+    # A CTranslate2 folder is recognised by the key `add_source_eos` in config.json. The weight file cannot be
+    # used to recognise the folder, because the weight file of a repository on the Hub is not downloaded.
     is_file = (path / CONFIG_FILE).is_file()
     if is_file and "add_source_eos" in read_json_object(path, CONFIG_FILE, source):
         raise ValueError(
-            f"'{source}' is a CTranslate2 folder, and CTranslate2 is a format to export to, not a format to "
-            "import from; import the checkpoint from which the folder was converted."
+            f"'{source}' is a CTranslate2 folder, and CTranslate2 models can be exported but not imported; "
+            "import the checkpoint from which the folder was converted."
         )
 
 
 def _refuse_own_checkpoint(path: Path, source: str | os.PathLike) -> None:
     is_file = (path / CONFIG_FILE).is_file()
     if is_file and read_json_object(path, CONFIG_FILE, source).get("model_type") == VaswaniConfig.model_type:
-        raise ValueError(f"'{source}' is a checkpoint of this package; use the checkpoint without an import.")
+        raise ValueError(
+            f"'{source}' is already a checkpoint of this package; use the checkpoint without an import."
+        )
 
 
 def _recognised(path: Path, source: str | os.PathLike) -> ImportFormat:
-    """Return the only format that recognises a checkpoint."""
+    """Return the entry of the format that the checkpoint has. Raise a ValueError if no format or more than
+    one format fits.
+    """
     found = [entry for entry in IMPORT_FORMATS.values() if entry.recognise(path)]
     if len(found) == 1:
         return found[0]
     if found:
         names = alternatives(entry.name for entry in found)
-        raise ValueError(f"'{source}' may be {names}; name the format with `--from`.")
+        raise ValueError(f"'{source}' can have the format {names}; name the format with `--from`.")
     titles = ", ".join(entry.title for entry in IMPORT_FORMATS.values())
     raise ValueError(
-        f"'{source}' is no checkpoint of a format that can be imported ({titles}); check the name, or name the "
-        "format with `--from`."
+        f"'{source}' is not recognised as a checkpoint of a format that can be imported ({titles}); check "
+        "the name, or name the format with `--from`."
     )
 
 
 def _facts_of_card(path: Path) -> dict[str, Any]:
-    """Return the licence in the model card of the original."""
+    """Return the licence that the model card of the source states."""
     if not (path / CARD_FILE).is_file():
         return {}
     try:
         license = ModelCard.load(path / CARD_FILE).data.get("license")
     except (ValueError, YAMLError):
-        # Ignore a damaged card of the original, because the import does not need the card.
+        # Ignore a model card that cannot be parsed, because the import does not need the card.
         return {}
     return {"license": license} if isinstance(license, str) else {}
 
@@ -209,8 +216,8 @@ def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
     faults = load_faults(report)
     if faults:
         raise ValueError(
-            f"'{source}' does not hold the weights that its config describes: {faults}; take the config and the "
-            "weights from one checkpoint."
+            f"'{source}' does not hold the weights that its config describes: {faults}; take the config and "
+            "the weights from one checkpoint."
         )
     model.generation_config = imported.generation_config
     model.save_pretrained(folder)
@@ -220,7 +227,7 @@ def _write(imported: Imported, folder: Path, source: str | os.PathLike) -> None:
 
 
 def _difference(imported: Imported, folder: Path) -> float | None:
-    """Return the largest difference between the log-probabilities of the original and of the written
+    """Return the largest difference between the log-probabilities of the source and of the written
     checkpoint.
     """
     if imported.compare is not None:
@@ -229,8 +236,7 @@ def _difference(imported: Imported, folder: Path) -> float | None:
         largest = _difference_of_batch(imported, folder)
     else:
         return None
-    # Write `not <=` instead of `>`, so that NaN also raises the error, because every comparison with NaN is
-    # False.
+    # Use `not <=` instead of `>`, so that NaN also raises the error. Every comparison with NaN is False.
     if not largest <= TOLERANCE:
         raise ValueError(
             "The largest difference between the log-probabilities of the original and of the imported model must be "
@@ -245,7 +251,7 @@ def _difference_of_batch(imported: Imported, folder: Path) -> float:
     with torch.no_grad():
         written = load_model(folder)(**batch).logits.log_softmax(dim=-1)
         original = imported.log_probs(batch)
-    # Do not compare padding positions, and classes that either model excludes.
+    # Compare neither padding positions nor tokens that one of the two models excludes from the output.
     is_real = batch["decoder_attention_mask"].bool()
     lowest = EXCLUDED_LOGIT / 2
     differences = written[is_real].clamp(min=lowest) - original[is_real].clamp(min=lowest)
@@ -260,15 +266,15 @@ def _write_card(
     name: str,
     difference: float | None,
 ) -> None:
-    """Record the origin in results.json, and write the model card."""
+    """Record the source and the result of the comparison in results.json, and write the model card."""
     is_on_hub = not os.path.exists(source)
     origin: dict[str, Any] = {
         "format": entry.title,
-        # Do not record the folder of a local file, because the record may be published.
+        # Record only the name of a local file or folder, not its path, because the record may be published.
         "name": str(source) if is_on_hub else Path(os.path.abspath(source)).name,
         "is_on_hub": is_on_hub,
-        # `vaswani push` writes the card again with this name and compares it with the card in the folder, to
-        # find out whether somebody has edited the card.
+        # Record the name, because `vaswani push` generates the card again with this name. If the generated
+        # card differs from the card in the folder, somebody has edited the card.
         "imported_as": name,
         "peer": entry.peer,
         "difference": difference,

@@ -1,12 +1,14 @@
 """Imports models of JoeyNMT 2: a folder with config.yaml, a `.ckpt` file, src_vocab.txt and trg_vocab.txt.
 
-The differences from the paper: biases in the attention; LayerNorm with eps 1e-6. The key `layer_norm` of a stack is
-"pre" (with a LayerNorm at the end of the stack) or "post". Without the key, the encoder is pre-norm without a
-LayerNorm at its end, and the decoder is post-norm.
+The models differ from the paper in three points: biases in the attention; an epsilon of 1e-6 in LayerNorm;
+pre-norm or post-norm. The key `layer_norm` of a stack in config.yaml is "pre" (with a LayerNorm at the end of
+the stack) or "post". If the key is missing, the encoder is pre-norm without a LayerNorm at its end, and the
+decoder is post-norm.
 
-A sub-layer computes Sublayer(x) + alpha * x. The import multiplies weights by powers of alpha, so that the imported
-model computes Sublayer(x) + x. The multiplication also changes the variance in each LayerNorm, and the eps is not
-adapted: LayerNorm changes by less than one part in 100,000 if the variance is above 0.1.
+A sub-layer of JoeyNMT computes Sublayer(x) + alpha * x, with a factor `alpha` in config.yaml. The import
+multiplies weights by powers of alpha, so that the imported model computes the same outputs with Sublayer(x) +
+x. The multiplication changes the variance of the inputs of LayerNorm. The epsilon of LayerNorm stays 1e-6,
+because the effect is less than one part in 100,000 if the variance is above 0.1.
 """
 
 from collections.abc import Mapping
@@ -31,10 +33,10 @@ _CONFIG_FILE = "config.yaml"
 _WEIGHT_FILES = "*.ckpt"
 _VOCABULARY_FILES = {"src": "src_vocab.txt", "trg": "trg_vocab.txt"}
 _LAYER_NORM_EPS = 1e-6
-# Every vocabulary of JoeyNMT begins with these tokens, in this order.
+# Every vocabulary of JoeyNMT begins with these special tokens, in this order.
 _SPECIAL_TOKENS = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
 _UNK, _PAD, _BOS, _EOS = range(4)
-# The training state in a checkpoint may have numbers of NumPy.
+# NumPy classes are allowed, because the training state in a checkpoint may contain NumPy numbers.
 _CLASSES = (
     "numpy.dtype",
     "numpy.core.multiarray.scalar",
@@ -43,9 +45,9 @@ _CLASSES = (
     "numpy.dtypes.Float32DType",
     "numpy.dtypes.Int64DType",
 )
-# For each activation of JoeyNMT, the name in transformers.
+# Maps the name of each activation in JoeyNMT to its name in transformers.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
-# For each attention of a stack, the names of the attention and of its LayerNorm in JoeyNMT.
+# Maps each attention layer of a stack to JoeyNMT's names for the attention layer and for its LayerNorm.
 _ATTENTIONS = {
     "encoder": {"self_attn": ("src_src_att", "layer_norm")},
     "decoder": {
@@ -89,7 +91,7 @@ def recognise_joeynmt(path: Path) -> bool:
 
 
 def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
-    """Read a folder of JoeyNMT."""
+    """Read a JoeyNMT model from its folder."""
     folder = _folder_of(path)
     settings = _read_settings(folder)
     data = settings["data"]
@@ -99,7 +101,7 @@ def read_joeynmt(path: Path, options: ReadOptions) -> Imported:
     vocabularies = [_read_vocabulary(folder, data[side], side, specials) for side in ("src", "trg")]
     state = _read_state(path if path.is_file() else _weight_file(folder))
     own = NAMES.to_ours(state, _TITLE)
-    # With `tied_embeddings`, the file has a copy of the source embedding as the target embedding.
+    # If `tied_embeddings` is true, the target embedding in the file is a copy of the source embedding.
     weight_fields = shared_weights(own, model.get("tied_embeddings", False), model.get("tied_softmax", False))
     size_fields = sizes(own, _TITLE)
     vocabulary_sizes = (size_fields["vocab_size"], size_fields["decoder_vocab_size"])
@@ -142,7 +144,7 @@ def _folder_of(path: Path) -> Path:
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    """Read config.yaml. Raise a ValueError if the file is damaged, or a part of the file is missing."""
+    """Read config.yaml. Raise a ValueError if the file cannot be parsed, or if a section is missing."""
     try:
         settings = yaml.safe_load((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -155,52 +157,57 @@ def _read_settings(folder: Path) -> dict[str, Any]:
             values = settings.get(section) if isinstance(settings, dict) else None
             if not isinstance(values, dict) or not isinstance(values.get(part), dict):
                 raise ValueError(
-                    f"{_CONFIG_FILE} of '{folder.name}' must have the keys of `{section}.{part}`, but has not; take the "
-                    "file that JoeyNMT 2 wrote."
+                    f"{_CONFIG_FILE} in '{folder.name}' must have the section `{section}.{part}`, but has "
+                    "not; use the file that JoeyNMT 2 has written."
                 )
     return settings
 
 
 def _refuse_others(data: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-    """Refuse models that a config of this package cannot express."""
+    """Raise an error for models that this package cannot express."""
     encoder = model["encoder"]
     decoder = model["decoder"]
     require(
         "encoder.type",
         encoder.get("type", "recurrent"),
         "transformer",
-        "only the Transformer can be expressed",
+        "only Transformer models can be imported",
     )
     require(
         "decoder.type",
         decoder.get("type", "transformer"),
         "transformer",
-        "only the Transformer can be expressed",
+        "only Transformer models can be imported",
     )
     activation = encoder.get("activation", "relu")
     if activation not in _ACTIVATIONS:
         refuse("activation", activation, f"only {', '.join(_ACTIVATIONS)} are expressed")
-    reason = "both stacks must have the same value"
+    reason = "the encoder and the decoder must have the same value"
     require("decoder.activation", decoder.get("activation", "relu"), activation, reason)
     if not model.get("tied_embeddings", False):
         scales = [stack["embeddings"].get("scale", False) for stack in (encoder, decoder)]
         require("decoder.embeddings.scale", scales[1], scales[0], reason)
     specials = data.get("special_symbols") or {}
     require(
-        "sep_token", specials.get("sep_token"), None, "the tokens of a prompt have no embedding of their own"
+        "sep_token",
+        specials.get("sep_token"),
+        None,
+        "this package does not support separate embeddings for the tokens of a prompt",
     )
 
 
 def _read_vocabulary(
     folder: Path, settings: Mapping[str, Any], side: str, specials: Mapping[str, Any]
 ) -> list[str]:
-    """The tokens of a vocabulary, in the order of their ids: the special tokens and the tokens of the file."""
+    """Return the tokens of a vocabulary in the order of their ids: first the special tokens, then the tokens
+    of the vocabulary file.
+    """
     names = [Path(settings["voc_file"]).name] if settings.get("voc_file") else []
     files = [folder / name for name in (_VOCABULARY_FILES[side], *names) if (folder / name).is_file()]
     if not files:
         raise ValueError(
-            f"'{folder.name}' must have the vocabulary {_VOCABULARY_FILES[side]}, but has not; copy the file that "
-            "JoeyNMT wrote to the folder."
+            f"The folder '{folder.name}' must contain the vocabulary file {_VOCABULARY_FILES[side]}, but "
+            "does not; copy the file to the folder."
         )
     try:
         lines = files[0].read_text(encoding="utf-8").splitlines()
@@ -213,7 +220,9 @@ def _read_vocabulary(
 
 
 def _weight_file(folder: Path) -> Path:
-    """The file that JoeyNMT loads, or the only `.ckpt` file."""
+    """Return the path of best.ckpt, the file that JoeyNMT loads. If best.ckpt does not exist, return the path
+    of the only `.ckpt` file.
+    """
     files = sorted(folder.glob(_WEIGHT_FILES))
     names = [file.name for file in files]
     for name in ("best.ckpt", "latest.ckpt"):
@@ -222,7 +231,8 @@ def _weight_file(folder: Path) -> Path:
     if len(files) != 1:
         found = ", ".join(names) or "no such file"
         raise ValueError(
-            f"'{folder.name}' must have best.ckpt or one `.ckpt` file, but has {found}; name the file to import."
+            f"The folder '{folder.name}' must contain best.ckpt or exactly one `.ckpt` file, but contains "
+            f"{found}; give the path of the file to import."
         )
     return files[0]
 
@@ -237,8 +247,8 @@ def _read_state(file: Path) -> dict[str, torch.Tensor]:
 
 
 def _norm_fields(model: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the config fields about LayerNorm. The keys of `state` are the names of the weights in this
-    package.
+    """Return the config fields that describe the LayerNorms of the model. The weights in `state` have the
+    names that this package uses.
     """
     defaults = {"encoder": "pre", "decoder": "post"}
     positions = []
@@ -253,7 +263,7 @@ def _norm_fields(model: Mapping[str, Any], state: Mapping[str, torch.Tensor]) ->
             "decoder.layer_norm",
             final_norms[1],
             final_norm,
-            "either both stacks or no stack end with a LayerNorm",
+            "either both the encoder and the decoder must end with a LayerNorm, or neither",
         )
     return {
         "norm_position": positions[0],
@@ -292,7 +302,7 @@ def _without_alpha(
 
 
 def _generation_config(testing: Mapping[str, Any]) -> GenerationConfig:
-    """The defaults of the search in the section `testing`."""
+    """Return the default options of the search, from the section `testing` of config.yaml."""
     alpha = testing.get("beam_alpha", testing.get("alpha", -1))
     num_tokens = testing.get("max_output_length", -1)
     limits: dict[str, Any] = {"max_new_tokens": num_tokens}
@@ -317,7 +327,9 @@ def _original_log_probs(
     specials: Mapping[str, Any],
     state: Mapping[str, torch.Tensor],
 ) -> Any:
-    """The function that computes log-probabilities with JoeyNMT. None if JoeyNMT is not installed."""
+    """Return a function that computes log-probabilities with JoeyNMT (see `Imported.log_probs`). None if
+    JoeyNMT is not installed.
+    """
     if find_spec("joeynmt") is None:
         return None
     from joeynmt.model import build_model
@@ -358,17 +370,17 @@ JOEYNMT = ImportFormat(
     title=_TITLE,
     recognise=recognise_joeynmt,
     read=read_joeynmt,
-    files=(_CONFIG_FILE, _WEIGHT_FILES, "*.txt", "*.model"),
+    files=(_CONFIG_FILE, _WEIGHT_FILES, "*.txt", "*.model", "*codes*"),
     peer=_TITLE,
     keeps=(
         "The weights, the vocabularies, and the number of beams, the length penalty and the length limit of the section "
-        "`testing`. The tokenizers segment texts with the levels `word` and `char`, and with SentencePiece models that "
-        "are in the folder, including `lowercase` and `normalize`. Otherwise the tokenizers split texts at spaces and "
-        "join tokens that end with the separator of subword-nmt."
+        "`testing`. The tokenizers segment texts with the levels `word` and `char`, and with SentencePiece models or "
+        "merges of subword-nmt that are in the folder, including `lowercase` and `normalize`. Otherwise the tokenizers "
+        "split texts at spaces and join tokens that end with the separator of subword-nmt."
     ),
     loses=(
         "`<pad>` gets the probability 0. Recurrent models, prompts (`sep_token`) and stacks with different activations "
-        "are refused. The tokenizers do not run Moses and subword-nmt. The factor `alpha` of residual connections "
+        "are refused. The tokenizers do not run Moses, and use merges of subword-nmt only if the vocabulary has all parts. The factor `alpha` of residual connections "
         "becomes a part of the weights."
     ),
 )

@@ -1,8 +1,9 @@
 """Creates fast tokenizers from the settings and the vocabularies of JoeyNMT.
 
-The levels `word` and `char` and SentencePiece models become fast tokenizers with equal token ids. A tokenizer that
-cannot be expressed becomes a tokenizer that splits texts at spaces. subword-nmt splits each merged part that the
-vocabulary lacks into smaller parts again, and fast tokenizers do not. SentencePiece does the same with BPE models.
+The levels `word` and `char`, SentencePiece models and merges of subword-nmt become fast tokenizers with equal token
+ids. A tokenizer that cannot be expressed becomes a tokenizer that splits texts at spaces. subword-nmt splits each
+merged part that the vocabulary lacks into smaller parts again, and fast tokenizers do not. Therefore the vocabulary
+must have all merged parts. SentencePiece does the same with BPE models.
 """
 
 import re
@@ -15,13 +16,14 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from .formats import Tokenizers
-from .sentencepiece_models import fast_tokenizer, read_sentencepiece
-from .word_tokenizers import imported_tokenizer, word_tokenizer
+from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
+from .word_tokenizers import END_OF_WORD, imported_tokenizer, merging_tokenizer, word_tokenizer
 
 _SPACE = "▁"
-# A sigma at the end of a word becomes "ς". The normalizer of the library `tokenizers` lowercases each character alone.
+# Python lowercases a Greek sigma at the end of a word to "ς". The normalizer of the library `tokenizers` does
+# not, because the normalizer lowercases each character separately.
 _FINAL_SIGMA = r"(?<=\p{L})Σ(?!\p{L})"
-# The replacements of `normalize`, in the order of JoeyNMT.
+# The replacements that the option `normalize` makes, in the same order as in JoeyNMT.
 _QUOTES = {"’": "'", "“": '"', "”": '"'}
 _SPACES = {"\u200b": "", "[ \u3000]+": " ", r" \?": "?", " !": "!", " ,": ",", r" \.": ".", " :": ":"}
 
@@ -29,10 +31,9 @@ _SPACES = {"\u200b": "", "[ \u3000]+": " ", r" \?": "?", " !": "!", " ,": ",", r
 def joeynmt_tokenizers(
     folder: Path, sides: Sequence[Mapping[str, Any]], vocabularies: Sequence[list[str]]
 ) -> tuple[Tokenizers, list[str]]:
-    """Return the source and the target tokenizer, and notes for the user.
-
-    `sides` are the sections `data.src` and `data.trg` of config.yaml. The first four tokens of a vocabulary are the
-    special tokens.
+    """Return the source tokenizer and the target tokenizer, and sentences for the user about differences.
+    `sides` are the sections `data.src` and `data.trg` of config.yaml. Each vocabulary is a list of tokens
+    that begins with the four special tokens.
     """
     tokenizers = []
     reasons = []
@@ -43,11 +44,12 @@ def joeynmt_tokenizers(
     source, target = tokenizers
     if source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str():
         target = source
-    # The two tokenizers may segment differently, but give each token the same id.
+    # Record whether both tokenizers give each token the same id, because two tokenizers with the same ids may
+    # segment a text differently.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0] == vocabularies[1]
     notes = [
-        f"The tokenizers split texts at spaces, because {reason}: tokenize and segment texts as for the training of the "
-        "original."
+        f"The tokenizers split texts only at spaces, because {reason}; tokenize and segment texts with the "
+        "programs that prepared the training data."
         for reason in dict.fromkeys(reasons)
     ]
     return (source, target), notes
@@ -56,7 +58,9 @@ def joeynmt_tokenizers(
 def _tokenizer(
     folder: Path, settings: Mapping[str, Any], tokens: list[str]
 ) -> tuple[PreTrainedTokenizerFast, str | None]:
-    """Return a tokenizer, and the reason if the original's tokenizer cannot be expressed."""
+    """Create the tokenizer of one language. If JoeyNMT's tokenizer cannot be converted, return a tokenizer
+    that splits texts at spaces, and the reason.
+    """
     ids = {token: number for number, token in enumerate(tokens)}
     unknown, pad, start, end = tokens[:4]
     special: dict[str, Any] = {"unknown": unknown, "pad": pad, "start": start, "end": end}
@@ -66,6 +70,8 @@ def _tokenizer(
     reason = None
     if options.get("pretokenizer", "none") != "none":
         reason = f"the original tokenizes with {options['pretokenizer']}"
+    elif level == "bpe" and kind == "subword-nmt":
+        tokenizer, reason = _subword_nmt(folder, options, ids, special)
     elif level == "bpe" and kind != "sentencepiece":
         reason = f"the original segments with {kind}"
     elif level == "bpe":
@@ -85,17 +91,43 @@ def _sentencepiece(
 ) -> tuple[Any, str | None]:
     name = Path(options["model_file"]).name
     if not (folder / name).is_file():
-        return None, f"the folder of the original lacks the SentencePiece model {name}"
+        return None, f"the folder lacks the SentencePiece model {name}"
     model = read_sentencepiece(folder / name)
-    if model.is_bpe and any(len(piece) > 1 and piece not in ids for piece in model.pieces):
+    if model.is_bpe and lacks_pieces(ids, model):
         return None, f"the vocabulary lacks pieces of the BPE model {name}"
     return fast_tokenizer(model, ids, **special), None
+
+
+def _subword_nmt(
+    folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: Mapping[str, Any]
+) -> tuple[Any, str | None]:
+    name = Path(options["codes"]).name
+    if not (folder / name).is_file():
+        return None, f"the folder of the original lacks the merges {name}"
+    version, *lines = (folder / name).read_text(encoding="utf-8").splitlines()
+    if version.strip() != "#version: 0.2":
+        return None, f"the merges {name} do not have the format 0.2 of subword-nmt"
+    merges = [(left, right) for left, right in map(str.split, lines)]
+    separator = options.get("separator", "@@")
+    parts = {}
+    for token, number in ids.items():
+        if token in special.values():
+            parts[token] = number
+        elif token.endswith(separator):
+            parts[token.removesuffix(separator)] = number
+        else:
+            parts[token + END_OF_WORD] = number
+    tokenizer = merging_tokenizer(parts, merges, **special)
+    if tokenizer is None:
+        return None, f"the vocabulary lacks parts of the merges {name}"
+    return tokenizer, None
 
 
 def _words(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=special["unknown"]))
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    # This decoder adds spaces between tokens. Its prefix never occurs in text.
+    # The WordPiece decoder is used because it adds spaces between tokens. Its prefix is a string that never
+    # occurs in text.
     backend.decoder = decoders.Sequence([decoders.WordPiece(prefix="\ue000", cleanup=False), decoders.Fuse()])
     return imported_tokenizer(backend, ids, **special)
 
@@ -109,7 +141,9 @@ def _characters(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTraine
 
 
 def _add_rules(backend: Tokenizer, settings: Mapping[str, Any]) -> None:
-    """Add the rules `normalize` and `lowercase`: to texts, and to translations for `normalize`."""
+    """Make a tokenizer apply the options `normalize` and `lowercase` to input texts, and `normalize` to
+    translations too.
+    """
     rules: list[normalizers.Normalizer] = []
     if settings.get("normalize", False):
         rules += [normalizers.NFKC(), *(normalizers.Replace(old, new) for old, new in _QUOTES.items())]

@@ -1,14 +1,14 @@
 """Converts a checkpoint to and from a MarianMT model of transformers that computes the same function.
 
 MarianMT has the same architecture as this package, with two differences. The attention projections of
-MarianMT have biases; the export sets the biases to zero if the checkpoint has no biases. The sinusoids of
-MarianMT have all sines in the first half of the features and all cosines in the second half, while Section
-3.5 of the paper alternates sines and cosines. The order of the D features of the model does not matter if all
+MarianMT have biases; the export sets the biases to zero if the checkpoint has no biases. In the sinusoidal
+positions of MarianMT, the first half of the features are sines and the second half are cosines. In Section
+3.5 of the paper, sines and cosines alternate. The order of the D features of the model does not matter if all
 weights use the same order. Therefore the export only reorders the weights.
 
 The exported model differs from the checkpoint in three points. MarianMT counts padding tokens as positions,
-so padding must be on the right. MarianMT does not derive a mask from padding tokens, so the caller must pass
-`attention_mask`. The position table of MarianMT has a fixed length.
+so texts must be padded on the right. MarianMT does not mask padding tokens automatically, so the caller must
+pass `attention_mask`. The position table of MarianMT has a fixed length.
 
 CTranslate2 cannot convert the exported MarianMT model. The converter of CTranslate2 for MarianMT drops the
 last token of the vocabulary, and starts the decoder from zeros instead of the embedding of a token. Use the
@@ -29,7 +29,17 @@ from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
 from ..model.translator_vaswani import BaseTranslator
-from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
+from .formats import (
+    SCORE_PER_TOKEN,
+    Expressible,
+    Format,
+    Limit,
+    Tokenizers,
+    needs_start_token,
+    only,
+    report,
+    sample_batch,
+)
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
@@ -46,8 +56,8 @@ _SAME_FIELDS = """
 
 
 def shared_by_heads(name: str) -> Limit:
-    """Return a limit for `d_k` or `d_v`, because in MarianMT and in Marian each head has the width `d_model` /
-    number of heads.
+    """Return a check that `d_k` or `d_v` is `d_model` / number of heads, because MarianMT and Marian support
+    no other width of a head.
     """
 
     def limit(config: VaswaniConfig) -> str | None:
@@ -78,7 +88,7 @@ _LIMITS: dict[str, Limit] = {
     "position_embedding": only(
         "position_embedding",
         "sinusoidal",
-        "MarianMT computes its position embeddings and cannot load a table",
+        "MarianMT computes its position embeddings and cannot load a position table",
     ),
     "layer_norm_eps": only("layer_norm_eps", 1e-5, "the epsilon of MarianMT's LayerNorm is always 1e-05"),
     "d_k": shared_by_heads("d_k"),
@@ -112,8 +122,8 @@ _SUBLAYERS = {
 
 
 def _names() -> dict[str, str]:
-    """Return the names of the weights. The names in MarianMT and in this package are the same, except for the
-    output bias.
+    """Return a table that maps the weight names of MarianMT to the weight names of this package. The names in
+    MarianMT and in this package are the same, except for the output bias.
     """
     names = ["model.shared.weight", "lm_head.weight"]
     for stack, parts in _SUBLAYERS.items():
@@ -135,7 +145,7 @@ NAMES = WeightNames(
 
 
 def to_marian(model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers | None = None) -> MarianMTModel:
-    """Create a MarianMT model that computes the same logits. The function does not change `model`."""
+    """Create a MarianMT model that computes the same logits as `model`. The function does not change `model`."""
     EXPRESSIBLE.refuse_others(model.config)
     model = with_scaled_dot(model)
     config = marian_config(model.config, num_positions(model, tokenizers))
@@ -162,12 +172,11 @@ def export_marian(
     with torch.no_grad():
         logits, expected = written(**batch).logits, model.float()(**batch).logits
     # Do not compare the logits at padding positions. Clamp very low logits, because MarianMT and this package
-    # exclude the class `<pad>` by different very low logits. The probability of the padding class is 0 in
-    # both models.
+    # give `<pad>` different very low logits. The probability of `<pad>` is 0 in both models.
     is_real, lowest = batch["decoder_attention_mask"].bool(), EXCLUDED_LOGIT / 2
     if model.config.zero_start_embedding:
-        # Exclude the padding class here, because the search of transformers excludes the padding class with
-        # `bad_words_ids`.
+        # Exclude `<pad>` here too, because the MarianMT model does not exclude `<pad>` itself. The search of
+        # transformers excludes `<pad>` with `bad_words_ids`.
         logits[..., model.config.pad_token_id] = EXCLUDED_LOGIT
     difference = logits[is_real].clamp(min=lowest) - expected[is_real].clamp(min=lowest)
     return report("logits of MarianMT", difference.abs().max().item())
@@ -183,8 +192,8 @@ def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
         and config.tie_word_embeddings,
         decoder_start_token_id=decoder_start_token_id(config),
         max_position_embeddings=num_positions,
-        # Turn off the default of MarianMT, because by default the last token of an output that reaches the
-        # length limit is the token 0.
+        # Set `forced_eos_token_id` to None. By default, MarianMT replaces the last token by token 0 if an
+        # output reaches the length limit.
         forced_eos_token_id=None,
     )
 
@@ -192,8 +201,8 @@ def marian_config(config: VaswaniConfig, num_positions: int) -> MarianConfig:
 def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     """Return the weights under the names that MarianMT uses, with the D features in the order of MarianMT."""
     config = model.config
-    # Use `named_parameters`, because `named_parameters` lists tied weights only once. MarianMT ties the
-    # weights when it loads the weights.
+    # Use `named_parameters`, because `named_parameters` lists tied weights only once. One copy is enough,
+    # because MarianMT ties the weights again after loading.
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
     state = NAMES.to_theirs(to_halves(own, config.d_model))
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
@@ -213,13 +222,13 @@ def _marian_state(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 
 
 def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Give the padding class a very low bias, so that its probability is 0. If the decoder never reads the
-    row of the padding class in the output projection, set this row to zero.
+    """Give `<pad>` a very low output bias, so that the probability of `<pad>` is 0. If no input of the
+    decoder is `<pad>`, set the row of `<pad>` in the output projection to zero.
 
-    If the embeddings are tied, the row is also the embedding of `<pad>`. Usually no position attends to
-    padding, so the row can be zero. If the decoder starts from `<pad>`, as in models of the Marian toolkit,
-    the decoder reads the row, so the row is kept. With the kept row, the logit of the padding class is the
-    bias plus a product with the row, and the bias is so low that the probability is still 0.
+    If the embeddings are tied, the row is also the embedding of `<pad>`. Usually the row can be zero, because
+    no position attends to padding. In models of the Marian toolkit, the decoder starts from `<pad>`, so the
+    row must be kept. Then the logit of `<pad>` is not only the bias. The bias is so low that the probability
+    of `<pad>` is still 0.
     """
     state["final_logits_bias"][0, config.pad_token_id] = EXCLUDED_LOGIT
     tied_to = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -231,10 +240,9 @@ def _exclude_padding(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 def _generation_config(
     config: GenerationConfig, num_positions: int, excludes_padding: bool
 ) -> GenerationConfig:
-    """Return a generation config with only the settings that the search of transformers supports. A warning
-    lists the removed settings.
-
-    If `excludes_padding`, the search never chooses `<pad>`.
+    """Return a copy of a generation config without the settings that the search of transformers does not
+    support. Log a warning with the removed settings. If `excludes_padding` is True, the search never
+    generates `<pad>`.
     """
     settings = config.to_dict()
     removed = {name: settings.pop(name, None) for name in ADDED_SETTINGS}
@@ -245,9 +253,9 @@ def _generation_config(
         settings["bad_words_ids"] = [*(settings.get("bad_words_ids") or []), [settings["pad_token_id"]]]
     if left_out:
         logger.warning(
-            f"The search of transformers does not support {', '.join(left_out)}: for the MarianMT "
-            "checkpoint, the search divides scores by a power of the length, and uses one length limit for "
-            "all sentences."
+            f"The search of transformers does not support {', '.join(left_out)}. For the MarianMT "
+            "checkpoint, the search divides scores by a power of the length, and uses the same length "
+            "limit for all sentences."
         )
     return GenerationConfig.from_dict(settings)
 
@@ -267,7 +275,7 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
     state["final_logits_bias"] = bias
     start_row = marian.get_decoder().embed_tokens.weight[pad]
     starts_from_zeros = marian.config.decoder_start_token_id == pad and not bool(start_row.any())
-    # Without tied weights, MarianMT has three separate embeddings and does not use the shared embedding.
+    # Ignore the shared embedding, because MarianMT does not use it if the weights are not tied.
     is_shared = marian.config.share_encoder_decoder_embeddings and marian.config.tie_word_embeddings
     if not is_shared:
         state.pop("model.shared.weight", None)
@@ -296,7 +304,7 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
     tokenizers, facts = _read_tokenizers(path, config)
     notes = []
     if tokenizers is None:
-        notes.append("The original has no SentencePiece models, so no tokenizers were written.")
+        notes.append("No tokenizers were written, because the source has no SentencePiece models.")
     return Imported(
         config=config,
         state_dict=own,
@@ -309,8 +317,8 @@ def read_marian_mt(path: Path, options: ReadOptions) -> Imported:
 
 
 def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
-    """Give a MarianMT model the sinusoids of `config`, because MarianMT computes only the paper's
-    sinusoids.
+    """Overwrite the sinusoids of a MarianMT model with the sinusoids of `config`. MarianMT itself always
+    computes the paper's timescales.
     """
     position_ids = torch.arange(config.max_position_embeddings)
     table = sinusoids(position_ids, config.d_model, config.position_timescales)
@@ -320,15 +328,16 @@ def _replace_sinusoids(marian: MarianMTModel, config: VaswaniConfig) -> None:
 
 
 def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | None, dict[str, str]]:
-    """Return the tokenizers of a MarianMT folder, or None if the folder has no tokenizers, and the
-    languages.
+    """Return the tokenizers and the languages of a MarianMT folder. Return None in place of the tokenizers if
+    the folder has none.
     """
     old = sorted(file.name for file in path.glob("*.bpe"))
     if old:
         refuse(
             "tokenizer",
             old[0],
-            "models with Moses and BPE have no fast tokenizer; use a model with .spm files",
+            "tokenizers with Moses and BPE cannot be converted to fast tokenizers; use a model with .spm "
+            "files",
         )
     if not (path / _SOURCE_SPM).is_file():
         return None, {}
@@ -356,15 +365,16 @@ def _read_tokenizers(path: Path, config: VaswaniConfig) -> tuple[Tokenizers | No
     source, target = tokenizers
     if not is_separate and (path / _SOURCE_SPM).read_bytes() == (path / _TARGET_SPM).read_bytes():
         target = source
-    # The two tokenizers segment differently, but give each token the same id.
+    # Record whether both tokenizers give each token the same id, because two tokenizers with the same ids may
+    # segment a text differently.
     target.init_kwargs[SHARED_IDS_MARK] = not is_separate
     keys = {"source_language": "source_lang", "target_language": "target_lang"}
     return (source, target), {key: settings[name] for key, name in keys.items() if settings.get(name)}
 
 
 def _text_of(token: Any) -> str:
-    """Return the text of a token in tokenizer_config.json. The value in the file is a text, or the fields of
-    an `AddedToken`.
+    """Return the text of a special token in tokenizer_config.json. The value in the file is a string, or a
+    dict with the fields of an `AddedToken`.
     """
     return token["content"] if isinstance(token, dict) else token
 
@@ -372,16 +382,17 @@ def _text_of(token: Any) -> str:
 def _imported_generation_config(config: GenerationConfig, pad: int) -> GenerationConfig:
     settings = config.to_dict()
     if settings.get("bad_words_ids") == [[pad]]:
-        # `<pad>` always has probability 0 in this package.
+        # Leave out the setting that excludes `<pad>`, because `<pad>` always has probability 0 in this
+        # package.
         settings["bad_words_ids"] = None
     return GenerationConfig.from_dict(settings)
 
 
 class MarianEngine(TranslatorEngine):
-    """Runs the MarianMT export of a checkpoint with the search of transformers."""
+    """Runs an exported MarianMT model with the search of transformers."""
 
     # The search of transformers has only one type of length penalty, and no coverage penalty.
-    search = {"length_penalty": 1.0, "early_stopping": False}
+    search = SCORE_PER_TOKEN
 
     def load(self, folder: Path) -> BaseTranslator:
         """Load the MarianMT model and the tokenizers."""
@@ -391,8 +402,21 @@ class MarianEngine(TranslatorEngine):
             model.final_logits_bias[0, model.config.pad_token_id] = EXCLUDED_LOGIT
         return BaseTranslator(model, *load_tokenizers(folder))
 
+    def translate(self, texts: list[str], num_beams: int) -> list[str]:
+        """See `Engine.translate`."""
+        settings = {name: SCORE_PER_TOKEN[name] for name in ("length_penalty", "early_stopping")}
+        return list(self.translator.translate(texts, num_beams=num_beams, **settings))
 
-MARIAN = Format(name="marian", expressible=EXPRESSIBLE, export=export_marian, engine=MarianEngine)
+
+MARIAN = Format(
+    name="marian",
+    main_file=WEIGHTS_FILE,
+    library_name="transformers",
+    expressible=EXPRESSIBLE,
+    export=export_marian,
+    engine=MarianEngine,
+    model_type="marian",
+)
 MARIAN_MT = ImportFormat(
     name="marian_mt",
     title="MarianMT of transformers",
@@ -410,12 +434,13 @@ MARIAN_MT = ImportFormat(
     ),
     peer="MarianMT of transformers",
     keeps=(
-        "The weights, the output bias, the start from a vector of zeros, the ids and the texts of the tokenizers, the "
-        "tags of target languages, and the defaults of the search."
+        "Keeps the weights, the output bias, the zero vector that the decoder starts from, the token ids, "
+        "the segmentation of texts, the tags of target languages, and the default options of the search."
     ),
     loses=(
-        "`<pad>` gets the probability 0, while MarianMT gives `<pad>` a small probability. Models with Moses and BPE "
-        "are refused. The tokenizers never use a piece of several characters that is missing in `vocab.json`."
+        "`<pad>` gets the probability 0, while MarianMT gives `<pad>` a small probability. Models with "
+        "Moses and BPE tokenizers are refused. If a SentencePiece piece of several characters is missing "
+        "in `vocab.json`, the imported tokenizers never use the piece."
     ),
     options=("timescales",),
 )

@@ -1,16 +1,20 @@
-"""Imports the `.npz` models of Marian, the C++ toolkit. Defines the names of the weights for both directions.
+"""Imports the `.npz` models of Marian, the C++ toolkit. The tables of weight names in this file are used for
+the import and for the export.
 
-A model file has the weights, and the options of the model as YAML text in the entry `special:model.yml`. The
-options have one of two types. The type "transformer" adds 1e-6 to the variance in LayerNorm. The type
-"transformer-new" has other names of weights, and adds 1e-5. Both types store matrices as [inputs, outputs].
+A model file contains the weights. The entry `special:model.yml` of a model file contains the options of the
+model as YAML text. The option `type` of a model is "transformer" or "transformer-new". The two types have
+different weight names, and different epsilons in LayerNorm: 1e-6 for "transformer" and 1e-5 for
+"transformer-new". Both types store matrices as [inputs, outputs].
 
-The differences from the paper: biases in attention; tensor2tensor's timescales, with all sines in the first
-half of the features; an output projection with a bias; a decoder that starts from a vector of zeros. The
-import adds the token `<pad>` with an embedding of zeros, because the decoder of this package starts from a
-token. With learned positions, Marian does not multiply the embeddings by sqrt(d_model).
+The models differ from the paper in four points: biases in attention; tensor2tensor's timescales, with all
+sines in the first half of the features; an output projection with a bias; a decoder that starts from a vector
+of zeros. The decoder of this package must start from a token. Therefore the import adds the token `<pad>`
+with an embedding of zeros. If a model has learned positions, Marian does not multiply the embeddings by
+sqrt(d_model).
 
-The import computes what Marian trains and scores. The search of Marian 1.12.42 computes another function in
-pre-norm decoders of the type "transformer": the keys and values of earlier steps lack their LayerNorm.
+The imported model computes the same function as Marian in training and in scoring. For models of the type
+"transformer" with a pre-norm decoder, the search of Marian 1.12.42 computes another function, because the
+search omits the LayerNorm for the keys and values of earlier steps.
 
 In shapes, V is the size of a vocabulary, D the model width and L the number of learned positions.
 """
@@ -42,48 +46,51 @@ OPTIONS_ENTRY = "special:model.yml"
 OLD_TYPE = "transformer"
 NEW_TYPE = "transformer-new"
 EPSILONS = {OLD_TYPE: 1e-6, NEW_TYPE: 1e-5}
-# For each activation of Marian, the name in transformers.
+# Maps the name of each activation in Marian to its name in transformers.
 ACTIVATIONS = {
     "relu": "relu",
     "swish": "swish",
     "gelu": "gelu",
     "sigmoid": "sigmoid",
 }
-# Earlier versions of Marian approximate GELU with a sigmoid.
+# Marian versions before this version approximate GELU with a sigmoid.
 EXACT_GELU = (1, 12, 3)
-# The files with the settings of the search and the names of the vocabularies.
+# File names of the options of the search, in order of preference. The file also has the names of the
+# vocabulary files. `{}` stands for the name of the model file.
 DECODER_FILES = ("{}.decoder.yml", "decoder.yml", "{}.yml")
-# The SentencePiece models of OPUS-MT that segment texts for a vocabulary in a YAML file.
+# File names of the two SentencePiece models in OPUS-MT models. The token ids are in a separate YAML
+# vocabulary.
 _SEGMENTERS = ("source.spm", "target.spm")
-# The names of special tokens that Marian accepts. The second names are those of Nematus.
+# Possible names of special tokens in a vocabulary. The second name comes from the toolkit Nematus.
 _END_TOKENS = ("</s>", "eos")
 _UNKNOWN_TOKENS = ("<unk>", "UNK")
-# The names for the token that the decoder starts from. The second name is for vocabularies with a token `<pad>`.
+# The import adds a start token with the first name. If the vocabulary already contains `<pad>`, the start
+# token gets the second name.
 _START_TOKENS = ("<pad>", "<start>")
 
-# For each option, Marian's default and the reason for refusing other values.
+# For each option: Marian's default, and the reason why models with other values cannot be imported.
 REQUIRED: dict[str, tuple[Any, str]] = {
     "transformer-decoder-autoreg": (
         "self-attention",
-        "the decoder must attend to the tokens before each position",
+        "the decoder must use self-attention over the previous tokens",
     ),
-    "transformer-no-projection": (False, "the attention has an output projection"),
-    "transformer-pool": (False, "the decoder attends to all tokens of the source"),
-    "transformer-tied-layers": ([], "each layer of the decoder has weights of its own"),
+    "transformer-no-projection": (False, "attention layers without an output projection cannot be imported"),
+    "transformer-pool": (False, "the decoder must attend to all tokens of the source"),
+    "transformer-tied-layers": ([], "each layer must have its own weights"),
     "transformer-attention-mask": ("default", "positions must be absolute"),
-    "transformer-no-affine": (False, "a LayerNorm has a weight and a bias"),
-    "transformer-ffn-depth": (2, "a feed-forward network has two projections"),
-    "right-left": (False, "the decoder writes from left to right"),
-    "ulr": (False, "only an embedding of the vocabulary can be expressed"),
-    "lemma-dim-emb": (0, "a token has no factors"),
-    "lemma-dependency": ("", "a token has no factors"),
-    "factors-combine": ("sum", "a token has no factors"),
-    "factors-dim-emb": (0, "a token has no factors"),
+    "transformer-no-affine": (False, "each LayerNorm must have a weight and a bias"),
+    "transformer-ffn-depth": (2, "each feed-forward network must have two projections"),
+    "right-left": (False, "the decoder must write from left to right"),
+    "ulr": (False, "universal language representations cannot be imported"),
+    "lemma-dim-emb": (0, "this package does not support factors of tokens"),
+    "lemma-dependency": ("", "this package does not support factors of tokens"),
+    "factors-combine": ("sum", "this package does not support factors of tokens"),
+    "factors-dim-emb": (0, "this package does not support factors of tokens"),
 }
 
 
-# For each module of a layer, the name of its weights in models of the type "transformer". `{}` is "W" or "b" for
-# a projection, and "scale" or "bias" for a LayerNorm.
+# Maps each module of a layer to its weight name in Marian models of the type "transformer". `{}` is "W" or
+# "b" for a projection, and "scale" or "bias" for a LayerNorm.
 _OLD_MODULES = {
     **{f"self_attn.{own}": f"self_{{}}{own[0]}" for own in ("q_proj", "k_proj", "v_proj", "out_proj")},
     **{f"encoder_attn.{own}": f"context_{{}}{own[0]}" for own in ("q_proj", "k_proj", "v_proj", "out_proj")},
@@ -96,7 +103,9 @@ _OLD_MODULES = {
 
 
 def weight_names(options: Mapping[str, Any]) -> WeightNames:
-    """The names of the weights of a model with these options."""
+    """Return a table that maps Marian's weight names to the weight names of this package, for a model with
+    these options.
+    """
     names = _embedding_names(options)
     is_new = options["type"] == NEW_TYPE
     for stack in ("encoder", "decoder"):
@@ -134,7 +143,7 @@ def _embedding_names(options: Mapping[str, Any]) -> dict[str, str | tuple[str, .
 
 
 def _old_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, str]:
-    """The names of a layer of the type "transformer", with the names in the layer of this package."""
+    """Map the weight names of one layer to the names of this package, for models of the type "transformer"."""
     suffix = "_pre" if "n" in (options.get("transformer-preprocess") or "") else ""
     names = {}
     for module, pattern in _OLD_MODULES.items():
@@ -146,7 +155,9 @@ def _old_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, 
 
 
 def _new_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, str]:
-    """The names of a layer of the type "transformer-new", with the names in the layer of this package."""
+    """Map the weight names of one layer to the names of this package, for models of the type
+    "transformer-new".
+    """
     norm = (
         "preprocessor->norm"
         if "n" in (options.get("transformer-preprocess") or "")
@@ -154,7 +165,8 @@ def _new_names(stack: str, layer: int, options: Mapping[str, Any]) -> dict[str, 
     )
     is_encoder = stack == "encoder"
     self_block = "selfAttentionBlock" if is_encoder else "autoRegressiveBlock"
-    # A ReLU and its dropout are a part of the first projection. Other activations are layers.
+    # In Marian, a ReLU and its dropout are parts of the first projection, and any other activation is a
+    # separate layer.
     is_relu = options.get("transformer-ffn-activation", "swish") == "relu"
     first = "at(0)->as<marian::nn::LinearReluDropout>()" if is_relu else "at(0)->as<marian::nn::Linear>()"
     second = f"at({1 if is_relu else 3})->as<marian::nn::Linear>()"
@@ -182,12 +194,16 @@ def _new_stack(stack: str) -> str:
 
 
 def is_matrix(name: str) -> bool:
-    """Return True if Marian stores the transposed matrix of a weight. `name` is a name of this package."""
+    """Return True if Marian stores the transpose of a weight matrix. `name` is the weight name in this
+    package.
+    """
     return name.endswith(("_proj.weight", "fc1.weight", "fc2.weight"))
 
 
 def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
-    """Return the weights and the options of a model file. Raise a ValueError if the file is damaged."""
+    """Return the weights and the options that a Marian model file contains. Raise a ValueError if the file is
+    damaged.
+    """
     try:
         with numpy.load(path, allow_pickle=False) as archive:
             entries = {name: archive[name] for name in archive.files}
@@ -199,10 +215,10 @@ def read_npz(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
     text = entries.pop(OPTIONS_ENTRY, None)
     if text is None:
         raise ValueError(
-            f"'{path.name}' must be a model of Marian, but has no entry {OPTIONS_ENTRY}; take the file that Marian "
-            "has written for the model, and not the file of the optimizer."
+            f"'{path.name}' must be a model of Marian, but has no entry {OPTIONS_ENTRY}; use the model file "
+            "that Marian has written, not the file with the state of the optimizer."
         )
-    # The text ends in NULs.
+    # Remove the NUL bytes at the end of the text.
     options = _load_yaml(text.tobytes().rstrip(b"\0").decode(errors="replace"), path.name)
     return entries, options
 
@@ -217,7 +233,8 @@ def _load_yaml(text: str, name: str) -> dict[str, Any]:
         ) from None
     if not isinstance(options, dict):
         raise ValueError(
-            f"The options of '{name}' must have keys, but have none; copy or download the file again."
+            f"The options of '{name}' must be YAML text with keys and values, but have no keys; copy or "
+            "download the file again."
         )
     return options
 
@@ -291,27 +308,30 @@ def read_marian_npz(path: Path, options: ReadOptions) -> Imported:
 
 
 def _model_file(path: Path) -> Path:
-    """The file itself, or the only model file of a folder."""
+    """Return the path of the model file. If `path` is a folder, return the only model file in the folder."""
     if path.suffix == ".bin":
-        refuse("model", path.name, "the weights must be in a file .npz; a file .bin may have int8 weights")
+        refuse("model", path.name, "`.bin` files may contain int8 weights; use a model file `.npz`")
     if not path.is_dir():
         return path
     files = sorted(file for file in path.glob("*.npz") if _has_options(file))
     if len(files) > 1:
-        # A folder of a training has the newest weights and the best weights. decoder.yml names one of the files.
+        # The output folder of a training contains the newest model and the best model. decoder.yml names one
+        # of the files.
         names = {Path(name).name for name in _search_options(path / "decoder.yml").get("models", [])}
         files = [file for file in files if file.name in names] or files
     if len(files) != 1:
         found = ", ".join(file.name for file in files) or "none"
         raise ValueError(
-            f"'{path.name}' must have one model file .npz of Marian, but has {found}; name the file instead of the "
-            "folder."
+            f"The folder '{path.name}' must contain exactly one `.npz` model file of Marian, but contains "
+            f"{found}; give the path of the file."
         )
     return files[0]
 
 
 def _search_options(model: Path) -> dict[str, Any]:
-    """The settings of the search, and the names of the vocabularies. Empty if no file has these settings."""
+    """Return the options of the search and the names of the vocabulary files. Return an empty dict if there
+    is no file such as decoder.yml.
+    """
     for pattern in DECODER_FILES:
         file = model.parent / pattern.format(model.name)
         if file.is_file():
@@ -320,30 +340,36 @@ def _search_options(model: Path) -> dict[str, Any]:
 
 
 def _refuse_others(settings: Mapping[str, Any], search: Mapping[str, Any]) -> None:
-    """Refuse models that a config of this package cannot express."""
+    """Raise an error for models that this package cannot express."""
     kind = settings.get("type", "amun")
     if kind not in EPSILONS:
-        refuse("type", kind, "only the Transformer can be expressed")
+        refuse("type", kind, "only Transformer models can be imported")
     for field, (default, reason) in REQUIRED.items():
         require(field, settings.get(field, default), default, reason)
     depth = settings.get("transformer-decoder-ffn-depth", 0)
     if depth not in (0, 2):
-        refuse("transformer-decoder-ffn-depth", depth, "a feed-forward network has two projections")
+        refuse("transformer-decoder-ffn-depth", depth, "each feed-forward network must have two projections")
     inputs = settings.get("input-types") or []
     if set(inputs) - {"sequence"} or len(inputs) > 2:
-        refuse("input-types", inputs, "the model has one source and one target")
+        refuse("input-types", inputs, "the model must have one source text and one target text")
     activation = settings.get("transformer-ffn-activation", "swish")
     if activation not in ACTIVATIONS:
-        refuse("transformer-ffn-activation", activation, f"only {', '.join(ACTIVATIONS)} can be expressed")
+        refuse(
+            "transformer-ffn-activation",
+            activation,
+            f"only models with the activations {', '.join(ACTIVATIONS)} can be imported",
+        )
     embedding = settings.get("transformer-postprocess-emb", "d")
     if embedding not in ("", "d"):
-        refuse("transformer-postprocess-emb", embedding, "only dropout follows the embeddings")
+        refuse("transformer-postprocess-emb", embedding, "only dropout can follow the embeddings")
     top = settings.get("transformer-postprocess-top", "")
     if top.replace("d", "") not in ("", "n"):
-        refuse("transformer-postprocess-top", top, "only a LayerNorm follows the last layer")
+        refuse("transformer-postprocess-top", top, "only a LayerNorm can follow the last layer")
     _norm_position(settings)
     if search.get("output-approx-knn"):
-        refuse("output-approx-knn", search["output-approx-knn"], "the output is a softmax over all tokens")
+        refuse(
+            "output-approx-knn", search["output-approx-knn"], "the output must be a softmax over all tokens"
+        )
 
 
 def _norm_position(settings: Mapping[str, Any]) -> str:
@@ -355,7 +381,7 @@ def _norm_position(settings: Mapping[str, Any]) -> str:
         refuse(
             "transformer-preprocess, transformer-postprocess",
             (settings.get("transformer-preprocess") or "", settings.get("transformer-postprocess", "dan")),
-            'only "" with "dan" and "n" with "da" can be expressed, apart from dropout',
+            'only post-norm ("" and "dan") and pre-norm ("n" and "da") models can be imported',
         )
     return positions[before, after]
 
@@ -389,7 +415,7 @@ def _is_scaled(settings: Mapping[str, Any], is_learned: bool, has_positions: boo
 def _own_weights(
     weights: Mapping[str, numpy.ndarray], settings: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """The weights under the names of this package, with the shapes of this package."""
+    """Return the weights with the names and the shapes that this package uses."""
     for name, array in weights.items():
         if array.dtype not in (numpy.float32, numpy.float16):
             refuse(f"dtype of {name}", str(array.dtype), "the weights must not be quantized")
@@ -405,21 +431,21 @@ def _own_weights(
             own[name] = tensor.flatten() if name.endswith(("bias", "norm.weight")) else tensor
     table = "model.encoder.embed_positions.weight"
     if table in own:
-        # The type "transformer" has one table for both stacks.
+        # In models of the type "transformer", the encoder and the decoder share one position table.
         own.setdefault("model.decoder.embed_positions.weight", own[table].clone())
     return {name: tensor.contiguous() for name, tensor in own.items()}
 
 
 def _is_any(own: Mapping[str, torch.Tensor], ending: str) -> bool:
-    """Return True if a weight with this ending has a value other than 0."""
+    """Return True if a weight whose name ends with `ending` has a value other than 0."""
     return any(bool(tensor.any()) for name, tensor in own.items() if name.endswith(ending))
 
 
 def _add_start_token(own: dict[str, torch.Tensor]) -> int:
-    """Add the row of the start token to the embeddings and to the output projection. Return its id.
+    """Add a row for the start token to both embeddings and to the output projection. Return its id.
 
-    The token has the same id in both vocabularies. If one vocabulary is smaller, classes without tokens fill
-    its embedding, and their bias gives them the probability 0.
+    The token has the same id in both vocabularies. If one vocabulary is smaller, rows without tokens are
+    added to its embedding. A low output bias gives these rows the probability 0.
     """
     embeddings = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
     num_target = len(own[embeddings[1]])
@@ -441,14 +467,14 @@ def _padded(tensor: torch.Tensor, num_rows: int) -> torch.Tensor:
 
 
 class _Vocabulary(NamedTuple):
-    """A vocabulary of Marian.
+    """The vocabulary of one language in a Marian model.
 
     Attributes:
-        ids (dict): The ids of the tokens.
-        end (str): The token `</s>`.
-        unknown (str): The token for unknown words. The search of Marian never chooses this token.
-        segmenter (SentencePieces, optional): The SentencePiece model that segments texts. None if the tokens of
-            a text are separated by spaces.
+        ids (dict): Maps each token to its id.
+        end (str): The end token, usually `</s>`.
+        unknown (str): The token for unknown words. By default, the search of Marian never chooses this token.
+        segmenter (SentencePieces, optional): The SentencePiece model that splits texts into tokens. None if
+            the tokens of a text are separated by spaces.
     """
 
     ids: dict[str, int]
@@ -458,7 +484,7 @@ class _Vocabulary(NamedTuple):
 
 
 def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptions) -> list[_Vocabulary]:
-    """The vocabularies of the source and of the target."""
+    """Return the vocabularies of the source language and of the target language."""
     names = [str(name) for name in options.vocabularies or search.get("vocabs") or []]
     if len(names) not in (1, 2):
         raise ValueError(
@@ -467,12 +493,13 @@ def _read_vocabularies(file: Path, search: Mapping[str, Any], options: ReadOptio
         )
     paths = []
     for name in (names[0], names[-1]):
-        # decoder.yml may have paths of the machine of the training.
+        # Use only the file name, because decoder.yml may contain paths that only exist on the computer that
+        # trained the model.
         places = [Path(name)] if options.vocabularies else [file.parent / name, file.parent / Path(name).name]
         found = [place for place in places if place.is_file()]
         if not found:
             raise ValueError(
-                f"The vocabulary '{name}' must be a file, but does not exist; name the vocabulary files with "
+                f"The vocabulary file '{name}' must exist, but does not; name the vocabulary files with "
                 "`--vocabularies`."
             )
         paths.append(found[0])
@@ -488,33 +515,33 @@ def _read_vocabulary(path: Path, segmenter: Path) -> _Vocabulary:
         model = read_sentencepiece(path)
         return _Vocabulary(model.ids, model.end, model.unknown, model)
     if path.suffix == ".fsv":
-        refuse("vocabs", path.name, "a token has no factors")
+        refuse("vocabs", path.name, "this package does not support factors of tokens")
     ids = _read_ids(path)
     end, unknown = (
         next((token for token in tokens if token in ids), None) for tokens in (_END_TOKENS, _UNKNOWN_TOKENS)
     )
     if end is None or unknown is None:
         raise ValueError(
-            f"The vocabulary '{path.name}' must have the tokens </s> and <unk>, but has not; copy or download the file "
-            "again."
+            f"The vocabulary '{path.name}' must contain the tokens </s> and <unk>, but does not; copy or "
+            "download the file again."
         )
     return _Vocabulary(ids, end, unknown, read_sentencepiece(segmenter) if segmenter.is_file() else None)
 
 
 def _read_ids(path: Path) -> dict[str, int]:
-    """The ids of a vocabulary in a YAML file, in a JSON file, or in a text file with one token per line."""
+    """Read the token ids from a vocabulary file: YAML, JSON, or a text file with one token per line."""
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix not in (".yml", ".yaml", ".json"):
             return {token: number for number, token in enumerate(text.removesuffix("\n").split("\n"))}
-        # The base loader keeps words such as "no" and "1" as texts.
+        # Use `yaml.BaseLoader`, because it reads tokens such as "no" and "1" as texts.
         values = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
         return {token: int(number) for token, number in values.items()}
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"The vocabulary '{path.name}' must give each token an id, but cannot be read ({reason}); copy or "
-            "download the file again."
+            f"The vocabulary '{path.name}' must map each token to an id, but cannot be read ({reason}); "
+            "copy or download the file again."
         ) from None
 
 
@@ -522,7 +549,8 @@ def _tokenizers(vocabularies: list[_Vocabulary], config: VaswaniConfig) -> Token
     source, target = (_tokenizer(vocabulary, config) for vocabulary in vocabularies)
     if vocabularies[0] is vocabularies[1]:
         return source, source
-    # The two tokenizers may segment differently, but give each token the same id.
+    # Record whether both tokenizers give each token the same id, because two tokenizers with the same ids may
+    # segment a text differently.
     target.init_kwargs[SHARED_IDS_MARK] = vocabularies[0].ids == vocabularies[1].ids
     return source, target
 
@@ -531,7 +559,7 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
     pad = config.pad_token_id
     assert pad is not None
     start = next(token for token in _START_TOKENS if token not in vocabulary.ids)
-    # Marian ignores tokens of the vocabulary that have no row in the embedding.
+    # Ignore tokens of the vocabulary file that have no row in the embedding, as Marian does.
     ids = {token: number for token, number in vocabulary.ids.items() if number < pad}
     ids[start] = pad
     length = config.max_position_embeddings if config.position_embedding == "learned" else None
@@ -544,7 +572,7 @@ def _tokenizer(vocabulary: _Vocabulary, config: VaswaniConfig) -> PreTrainedToke
 def _generation_config(
     search: Mapping[str, Any], target: _Vocabulary, config: VaswaniConfig
 ) -> GenerationConfig:
-    """The defaults of the search, from decoder.yml."""
+    """Return the default options of the search, from decoder.yml."""
     return GenerationConfig(
         bos_token_id=None,
         pad_token_id=config.pad_token_id,
@@ -560,9 +588,12 @@ def _generation_config(
 def _comparison(
     file: Path, vocabularies: list[_Vocabulary], sizes: tuple[int, int], config: VaswaniConfig
 ) -> Callable[[Any], float] | None:
-    """A function that compares a model with Marian. None if pymarian is not installed."""
+    """Return a function that compares an imported model with Marian (see `Imported.compare`). Return None if
+    pymarian is not installed.
+    """
     is_learned = config.position_embedding == "learned"
-    # Marian 1.12.42 ends with an error for learned positions in models of the type "transformer".
+    # Marian 1.12.42 cannot run models of the type "transformer" with learned positions, so there is no
+    # comparison.
     if find_spec("pymarian") is None or (is_learned and config.layer_norm_eps == EPSILONS[OLD_TYPE]):
         return None
     num_positions = config.max_position_embeddings if is_learned else None
@@ -575,11 +606,13 @@ def _notes(search: Mapping[str, Any], vocabularies: list[_Vocabulary], config: V
     notes = []
     if config.position_embedding == "learned":
         notes.append(
-            f"The model has {config.max_position_embeddings:,} learned positions. Longer texts are truncated."
+            f"The model has {config.max_position_embeddings:,} learned positions, so longer texts are "
+            "truncated."
         )
     if any(vocabulary.segmenter is None for vocabulary in vocabularies):
         notes.append(
-            "The tokenizers split texts at spaces: tokenize and segment texts as for the training of the original."
+            "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
+            "prepared the training data."
         )
     for field in ("word-penalty", "shortlist"):
         if search.get(field):
@@ -595,15 +628,18 @@ MARIAN_NPZ_IMPORT = ImportFormat(
     files=("*.npz", "*.yml", "*.spm", "*.txt", "*.json"),
     peer="Marian",
     keeps=(
-        "The weights, the output bias, sinusoids or learned positions, the ids and the texts of SentencePiece models, "
-        "vocabularies of words, and from decoder.yml `beam-size`, `normalize`, `max-length-factor` and `allow-unk`. "
-        "Word scores differ from those of pymarian 1.12.42 by at most 4e-5 nats on 8 small models."
+        "Keeps the weights, the output bias, sinusoids or learned positions, SentencePiece models and "
+        "their token ids, and vocabularies of words. Keeps the options `beam-size`, `normalize`, "
+        "`max-length-factor` and `allow-unk` in decoder.yml. On 8 small models, the log-probability of a "
+        "token differs from the log-probability in pymarian 1.12.42 by at most 4e-5 nats."
     ),
     loses=(
-        "`word-penalty` and `shortlist` are ignored. Dropout rates are not stored in the model. SSRU and average "
-        "attention, ALiBi, RNN models, factors, lemmas, tied layers, other orders of LayerNorm and residual, "
-        "quantized weights and files `.bin` are refused. For pre-norm decoders of the type `transformer`, "
-        "the search of Marian does not compute the function of the model."
+        "The options `word-penalty` and `shortlist` are ignored. Dropout rates are lost, because Marian "
+        "does not store them in the model file. SSRU and average attention, ALiBi, RNN models, factors, "
+        "lemmas, tied layers, other orders of LayerNorm and residual connection, quantized weights and "
+        "`.bin` files are refused. Translations of models of the type `transformer` with a pre-norm "
+        "decoder can differ from Marian's translations, because Marian's search omits a LayerNorm in such "
+        "models."
     ),
     options=("vocabularies",),
 )

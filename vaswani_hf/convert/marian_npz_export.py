@@ -1,29 +1,30 @@
 """Exports a checkpoint to a folder that Marian (C++) reads: a model file `.npz`, vocabularies and decoder.yml.
 
-The written model has one of two types.
+The export writes a model of one of two Marian types.
 
-- "transformer" for models that compute as Marian's default: post-norm, tensor2tensor's timescales, a decoder
-  that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All versions of Marian have this type. The
-  weights are the weights of the checkpoint.
-- "transformer-new" for all other models. Marian has this type since version 1.12. The sinusoids of the
-  checkpoint are stored in the table that Marian uses for learned positions. With such a table Marian does not
-  multiply the embeddings, so the stored embeddings are multiplied by sqrt(d_model), and the output projection
-  is a separate matrix. The embedding of the start token is added to the first position of the decoder,
-  because the decoder of Marian starts from zeros.
+- "transformer", if the model has the architecture of Marian's default: post-norm, tensor2tensor's timescales,
+a decoder that starts from zeros, and an epsilon of 1e-6 in LayerNorm. All versions of Marian can run this
+type. The weights of the checkpoint are written unchanged, apart from the order of the features.
+- "transformer-new", for all other models. Marian 1.12 and later can run this type. The sinusoids of the
+checkpoint are stored as Marian's learned positions. Marian does not multiply embeddings by sqrt(d_model) in
+models with learned positions, so the export multiplies the embeddings. Therefore the output projection
+becomes a separate matrix. Marian's decoder starts from zeros, so the export adds the embedding of the start
+token to the first position of the decoder.
 
-The type "transformer" has no learned positions in Marian 1.12.42: the option exists, but Marian ends with an
-error. With pre-norm, the search of the type "transformer" leaves out a LayerNorm. With "transformer-new", the
-search mixes up the sentences of a batch after a sentence has ended. Therefore decoder.yml has batches of one
-sentence for "transformer-new".
+Marian 1.12.42 has three errors. Models of the type "transformer" with learned positions stop with an error
+message. For models of the type "transformer" with pre-norm, the search omits a LayerNorm. For models of the
+type "transformer-new", the search mixes up the sentences of a batch after the first sentence has ended.
+Therefore the exported decoder.yml sets batches of one sentence for "transformer-new".
 
-Marian does not have the tokenizers of this package: texts must be segmented, with spaces between the tokens.
-`MarianNpzEngine` segments texts with the tokenizers in the exported folder.
+Marian cannot run the tokenizers of this package, so texts for Marian must be divided into tokens that are
+separated by spaces. `MarianNpzEngine` segments texts with the tokenizers in the exported folder.
 
 In shapes, D is the model width and L the number of positions in the table.
 """
 
 import json
 import math
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,7 +39,16 @@ from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
-from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, report, sample_batch
+from .formats import (
+    SCORE_PER_TOKEN,
+    Expressible,
+    Format,
+    Limit,
+    Tokenizers,
+    needs_start_token,
+    report,
+    sample_batch,
+)
 from .import_formats import ReadOptions
 from .marian import shared_by_heads
 from .marian_npz import (
@@ -54,7 +64,6 @@ from .marian_npz import (
 )
 from .marian_process import lines_of, marian_difference, marian_log_probs, run_marian
 from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
-from .translator_engine import TranslatorEngine
 from .weights import to_halves
 
 logger = logging.get_logger(__name__)
@@ -62,38 +71,42 @@ logger = logging.get_logger(__name__)
 _MODEL_FILE, _DECODER_FILE = "model.npz", "decoder.yml"
 _JOINT_VOCABULARY = "vocab.yml"
 _VOCABULARIES = ("source.vocab.yml", "target.vocab.yml")
-# For each activation of transformers, the name in Marian.
+# Maps the name of each activation in transformers to its name in Marian.
 _ACTIVATIONS = {"silu": "swish", **{own: theirs for theirs, own in ACTIVATIONS.items()}}
 # The version of Marian that the tests use.
 _VERSION = "1.12.42"
-# Marian's default for the largest number of target tokens per source token.
+# By default, Marian generates at most this number of target tokens for each source token.
 _LENGTH_FACTOR = 3.0
 
 
 def _known_activation(config: VaswaniConfig) -> str | None:
     if config.activation_function in _ACTIVATIONS:
         return None
-    return f"it has only {', '.join(_ACTIVATIONS)}"
+    return f"it supports only {', '.join(_ACTIVATIONS)}"
 
 
 def _built_in_positions(config: VaswaniConfig) -> str | None:
     built_in = ("sinusoidal", "learned", "none")
-    return None if config.position_embedding in built_in else f"it has only {', '.join(built_in)}"
+    return None if config.position_embedding in built_in else f"it supports only {', '.join(built_in)}"
 
 
 def _equal_heads(config: VaswaniConfig) -> str | None:
     heads = config.encoder_attention_heads
-    return None if config.decoder_attention_heads == heads else f"its encoder has {heads} heads, too"
+    return (
+        None
+        if config.decoder_attention_heads == heads
+        else f"its encoder and its decoder must have the same number of heads, and the encoder has {heads} heads"
+    )
 
 
 def _equal_norms(config: VaswaniConfig) -> str | None:
     if config.norm_position_of(is_decoder=True) == config.norm_position:
         return None
-    return "its stacks have their LayerNorm at the same place"
+    return "its encoder and its decoder must have the same norm position"
 
 
 def _one_end_token(config: VaswaniConfig) -> str | None:
-    return None if len(eos_token_ids(config)) == 1 else "it has one end token"
+    return None if len(eos_token_ids(config)) == 1 else "it supports only one end token"
 
 
 _LIMITS: dict[str, Limit] = {
@@ -119,8 +132,8 @@ EXPRESSIBLE = Expressible("Marian (C++)", frozenset(_FIELDS), _LIMITS)
 def export_marian_npz(
     model: VaswaniForSeq2SeqLM, tokenizers: Tokenizers, folder: Path, quantization: str | None = None
 ) -> str:
-    """Write the model file, the vocabularies, decoder.yml and the tokenizers to a folder, and compare the
-    written model with the checkpoint.
+    """Write the model file, the vocabularies, decoder.yml and the tokenizers to a folder. Compare the outputs
+    of the written model with the outputs of the checkpoint.
     """
     model = with_scaled_dot(model.float())
     search = _search_options(model.generation_config, tokenizers, model.config)
@@ -141,7 +154,9 @@ def export_marian_npz(
 def _search_options(
     config: GenerationConfig, tokenizers: Tokenizers, model_config: VaswaniConfig
 ) -> dict[str, Any]:
-    """The options of decoder.yml about the search. A warning names the settings that Marian does not have."""
+    """Return the options of the search for decoder.yml. Log a warning with the settings that Marian does not
+    support.
+    """
     left_out = [
         f"`{name}` {getattr(config, name)!r}"
         for name in ("length_penalty_type", "coverage_penalty", "max_length_b")
@@ -149,12 +164,14 @@ def _search_options(
     ]
     if left_out:
         logger.warning(
-            f"The search of Marian does not support {', '.join(left_out)}: it divides scores by a power of the length, "
-            "and limits the length of a translation to a multiple of the length of the source."
+            f"The search of Marian does not support {', '.join(left_out)}. The search of Marian divides "
+            "scores by a power of the length, and limits the length of a translation to a multiple of the "
+            "source length."
         )
     longest = model_config.max_position_embeddings
     if model_config.position_embedding != "learned":
-        # Ignore lengths from 10^6 on, because transformers writes 10^30 if a tokenizer has no limit.
+        # Ignore lengths of 10^6 tokens or more, because transformers sets the length to 10^30 tokens if a
+        # tokenizer has no limit.
         lengths = [tokenizer.model_max_length for tokenizer in tokenizers]
         longest = max([DEFAULT_MAX_LENGTH, *(length for length in lengths if length < 10**6)])
     unknown = tokenizers[-1].unk_token_id
@@ -165,7 +182,8 @@ def _search_options(
         "beam-size": config.num_beams or 4,
         "normalize": 1.0 if config.length_penalty is None else config.length_penalty,
         "word-penalty": 0,
-        # By default the search of Marian never chooses the unknown token.
+        # Allow the unknown token explicitly if the checkpoint allows it, because Marian's search excludes the
+        # unknown token by default.
         "allow-unk": unknown is not None and unknown not in (config.suppress_tokens or ()),
         "max-length-factor": factor,
         "max-length": longest,
@@ -175,7 +193,7 @@ def _search_options(
 
 
 def _batches(config: VaswaniConfig) -> dict[str, Any]:
-    """The batches of the search of Marian."""
+    """Return the options for the batches in Marian's search."""
     if is_marian_default(config):
         return {"mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
     # With "transformer-new", the search of Marian 1.12.42 mixes up the sentences of a batch after a sentence has
@@ -184,7 +202,9 @@ def _batches(config: VaswaniConfig) -> dict[str, Any]:
 
 
 def is_marian_default(config: VaswaniConfig) -> bool:
-    """Return True if a model of Marian's type "transformer" computes the same, with the same weights."""
+    """Return True if Marian's type "transformer" computes the same function as the model, with the same
+    weights.
+    """
     return (
         config.position_embedding == "sinusoidal"
         and config.position_timescales == "tensor2tensor"
@@ -199,7 +219,7 @@ def is_marian_default(config: VaswaniConfig) -> bool:
 def _marian_model(
     model: VaswaniForSeq2SeqLM, num_positions: int
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The weights under the names of Marian, and the options of the model."""
+    """Return the weights with Marian's names, and the options of the Marian model."""
     config = model.config
     state = _own_weights(model)
     is_tied = config.tie_word_embeddings
@@ -236,7 +256,7 @@ def _marian_model(
         # Write the version, because Marian approximates GELU if the model was written by a version before
         # 1.12.3.
         "version": f"v{_VERSION}",
-        # The number of rows of the tables of positions.
+        # The number of rows of each position table.
         "max-length": num_positions,
         **{name: value for name, (value, _) in REQUIRED.items()},
     }
@@ -244,8 +264,8 @@ def _marian_model(
 
 
 def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
-    """The weights of the model, with all embeddings, with biases in attention, and with a bias that excludes
-    `<pad>`.
+    """Return the weights that Marian needs. Tied embeddings are repeated, zero biases are added to attention
+    layers without biases, and an output bias excludes `<pad>`.
     """
     config = model.config
     state = {name: tensor.detach() for name, tensor in model.named_parameters()}
@@ -261,7 +281,8 @@ def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
     if model.excluded_class(0.0, None) is None:
         return state
     if config.zero_start_embedding and config.vocab_size == config.decoder_vocab_size == pad + 1:
-        # The decoder of Marian starts from zeros without a token.
+        # Leave out the row of `<pad>`. The row is not needed, because Marian's decoder starts from zeros
+        # instead of a token.
         rows = [name for name in state if "embed_tokens" in name or "lm_head" in name]
         return state | {name: state[name][:pad] for name in rows}
     bias = state.get("lm_head.bias", state["lm_head.weight"].new_zeros(config.decoder_vocab_size)).clone()
@@ -272,10 +293,11 @@ def _own_weights(model: VaswaniForSeq2SeqLM) -> dict[str, torch.Tensor]:
 def _add_position_tables(
     state: dict[str, torch.Tensor], model: VaswaniForSeq2SeqLM, num_positions: int
 ) -> None:
-    """Multiply the embeddings as the checkpoint does, and add the tables of positions [L, D]."""
+    """Multiply the embeddings by the factor of the checkpoint, and add position tables [L, D] to `state`."""
     position_ids = torch.arange(num_positions, device=model.device)
     if model.config.position_embedding == "learned":
-        # The checkpoint has no outputs at later positions. Marian would end with an error.
+        # Repeat the last learned position, because Marian stops with an error if a position is missing in the
+        # table.
         position_ids = position_ids.clamp(max=model.config.max_position_embeddings - 1)
     for stack in (model.model.encoder, model.model.decoder):
         name = "encoder" if stack is model.model.encoder else "decoder"
@@ -290,11 +312,12 @@ def _add_position_tables(
 
 
 def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> None:
-    """Give every LayerNorm Marian's epsilon.
+    """Change the weights so that each LayerNorm gives the same outputs with Marian's epsilon.
 
-    LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. So multiply all inputs of a
-    LayerNorm by c: the embeddings, the positions, the outputs of sub-layers, and with post-norm also the
-    outputs of LayerNorms. Divide the weights that read these outputs by c.
+    LayerNorm(x) with an epsilon e equals LayerNorm(c x) with the epsilon c^2 e. Therefore all inputs of a
+    LayerNorm are multiplied by c: the embeddings, the positions, the outputs of sub-layers, and in post-norm
+    models also the outputs of LayerNorms. The weights that are multiplied with these outputs are divided by
+    c.
     """
     factor = math.sqrt(EPSILONS[NEW_TYPE] / config.layer_norm_eps)
     if factor == 1:
@@ -305,7 +328,7 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
         module, kind = name.split(".")[-2:]
         is_scaled_input = is_post
         if "encoder_attn.k_proj" in name or "encoder_attn.v_proj" in name or module == "lm_head":
-            # These weights read the output of a stack.
+            # These weights are multiplied with the output of the encoder or of the decoder.
             is_scaled_input = not has_final_norm
         if module in ("embed_tokens", "embed_positions", "out_proj", "fc2"):
             state[name] = tensor * factor
@@ -316,7 +339,7 @@ def _scale_residuals(state: dict[str, torch.Tensor], config: VaswaniConfig) -> N
 
 
 def _write_npz(path: Path, state: dict[str, torch.Tensor], options: dict[str, Any]) -> None:
-    """Write a model file with the shapes of Marian."""
+    """Write the weights, in the shapes that Marian expects, and the options to an `.npz` file."""
     own_names = weight_names(options).names
     arrays = {}
     for name, tensor in state.items():
@@ -326,14 +349,14 @@ def _write_npz(path: Path, state: dict[str, torch.Tensor], options: dict[str, An
         elif own == "lm_head.bias" or (options["type"] == OLD_TYPE and tensor.dim() == 1):
             tensor = tensor.unsqueeze(0)
         arrays[name] = tensor.contiguous().cpu().numpy()
-    # Marian reads the text up to a NUL.
+    # Append a NUL byte, because Marian reads the text up to the first NUL byte.
     text = yaml.safe_dump(options, sort_keys=False).encode() + b"\0"
     arrays[OPTIONS_ENTRY] = numpy.frombuffer(text, dtype=numpy.int8)
     numpy.savez(path, **arrays)
 
 
 def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) -> list[str]:
-    """Write the vocabularies. Return the names of the source's and of the target's vocabulary."""
+    """Write the vocabularies. Return the file names of the source vocabulary and of the target vocabulary."""
     is_joint = tokenizers[0] is tokenizers[1] and sizes[0] == sizes[1]
     names = (_JOINT_VOCABULARY, _JOINT_VOCABULARY) if is_joint else _VOCABULARIES
     for name, tokenizer, size in zip(names, tokenizers, sizes, strict=True):
@@ -343,13 +366,14 @@ def _write_vocabularies(tokenizers: Tokenizers, folder: Path, sizes: list[int]) 
 
 
 def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
-    """The names of all classes in the vocabulary of Marian. Marian needs the names `</s>` and `<unk>`."""
-    # Ids without a token have a name that no text contains.
+    """Return a token name for each row of the embedding. Marian needs the names `</s>` and `<unk>`."""
+    # An id without a token gets a name that does not occur in texts.
     names = [f"<class {number}>".replace(" ", "_") for number in range(size)]
     for token, number in tokenizer.get_vocab().items():
         if number < size:
             names[number] = token
-    # A tokenizer without an unknown token never gives the unknown id. Then `<pad>` may have the name.
+    # If the tokenizer has no unknown token, give `<pad>` the name `<unk>`. This has no effect, because such a
+    # tokenizer never returns the id.
     unknown = tokenizer.pad_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
     names[unknown] = "<unk>"
     names[tokenizer.eos_token_id] = "</s>"
@@ -357,8 +381,8 @@ def _token_names(tokenizer: PreTrainedTokenizerFast, size: int) -> list[str]:
 
 
 def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
-    """Import the exported folder. Return the largest difference (nats) between the log-probabilities of the
-    checkpoint and of the imported model.
+    """Import the exported folder again. Return the largest difference (nats) between the log-probabilities of
+    the checkpoint and of the imported model.
     """
     imported = read_marian_npz(folder, ReadOptions())
     config = imported.config
@@ -373,7 +397,8 @@ def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
     with torch.no_grad():
         expected = model(**batch).logits.log_softmax(dim=-1)
         log_probs = written(**theirs).logits.log_softmax(dim=-1)
-    # The import has a class for its start token, or the checkpoint has such a class.
+    # Compare only the token ids that both models have, because one of the models may have an additional start
+    # token.
     num_classes = min(config.decoder_vocab_size, model.config.decoder_vocab_size)
     lowest = EXCLUDED_LOGIT / 2
     differences = log_probs[..., :num_classes].clamp(min=lowest) - expected[..., :num_classes].clamp(
@@ -383,9 +408,9 @@ def _difference_of_import(model: VaswaniForSeq2SeqLM, folder: Path) -> float:
 
 
 class MarianNpzEngine:
-    """Runs an exported folder with Marian.
+    """Runs an exported model in Marian.
 
-    Marian runs in a process of its own, because an error of Marian ends the process.
+    Marian runs in a separate process, because an error in Marian ends its process.
 
     Args:
         folder (Path): The exported folder.
@@ -393,6 +418,7 @@ class MarianNpzEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ("pymarian",)
     beam_search: ClassVar[bool] = True
+    search: ClassVar[Mapping[str, Any]] = SCORE_PER_TOKEN
     installation: ClassVar[str | None] = "pip install pymarian"
 
     def __init__(self, folder: Path):
@@ -410,22 +436,24 @@ class MarianNpzEngine:
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """Return the log-probabilities (nats) of each target token, given the source and the previous target
-        tokens. All sequences end with the end token.
+        tokens. All sequences of token ids end with the end token.
         """
         return marian_log_probs(self.folder / _MODEL_FILE, source_ids, target_ids, self._sizes)
 
     def difference(self, model: VaswaniForSeq2SeqLM) -> float:
-        """Return the largest difference between the log-probabilities (nats) of a checkpoint and of Marian."""
+        """Return the largest difference (nats) between the log-probabilities of a checkpoint and of Marian."""
         source_end = self.source_tokenizer.eos_token_id
         return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with `num_beams` beams. Use the length penalty of all engines instead of the length
+        """Translate texts with `num_beams` beams, and with the length penalty of `search` instead of the length
         penalty in decoder.yml.
         """
         rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]
-        words += ["--normalize", str(TranslatorEngine.search["length_penalty"])]
+        words += ["--normalize", str(self.search["length_penalty"])]
+        # Marian sorts the sentences of a maxi-batch by length, and divides them into mini-batches.
+        words += ["--mini-batch", "64", "--maxi-batch", "100", "--maxi-batch-sort", "src"]
         output = run_marian("decode", words, lines_of(rows, self._source_names))
         ids = {name: number for number, name in enumerate(self._target_names)}
         return [
@@ -436,6 +464,8 @@ class MarianNpzEngine:
 
 MARIAN_NPZ = Format(
     name="marian_npz",
+    main_file="*.npz",
+    library_name="marian",
     expressible=EXPRESSIBLE,
     export=export_marian_npz,  # type: ignore[arg-type]
     needs_tokenizers=True,

@@ -1,6 +1,7 @@
-"""Runs Marian (C++) in a process of its own, because an error of Marian ends the process.
+"""Runs Marian (C++) in a separate process, because an error in Marian ends its process.
 
-The process needs the module `pymarian`. Sentences are lines of text with spaces between the tokens.
+The Python package `pymarian` must be installed. Marian reads and writes one sentence per line, with spaces
+between the tokens.
 """
 
 import json
@@ -16,9 +17,10 @@ import torch
 from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import EXCLUDED_LOGIT
 
-# Runs a command of Marian. The module `_pymarian` contains the commands and needs no other library.
+# Python code that runs a command of Marian. The code imports `_pymarian` instead of `pymarian`, because
+# `_pymarian` needs no other library.
 _PROGRAM = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"
-# The numbers of tokens of the random sentences.
+# The lengths of the random sentences, in tokens.
 _SAMPLE_LENGTHS = (10, 7, 1)
 
 
@@ -27,7 +29,7 @@ def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
     the command fails.
     """
     words = [command, *words, "--cpu-threads", str(torch.get_num_threads()), "--quiet"]
-    # Marian has its own threads.
+    # Limit OpenMP and MKL to one thread, because Marian starts its own threads (`--cpu-threads`).
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, *words],
@@ -37,12 +39,16 @@ def run_marian(command: str, words: list[str], text: str = "") -> list[str]:
         env=environment,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"`marian {command}` ended with the code {done.returncode}: {done.stderr[-1000:]}")
+        raise RuntimeError(
+            f"The command `marian {command}` failed with the exit code {done.returncode}: {done.stderr[-1000:]}"
+        )
     return done.stdout.removesuffix("\n").split("\n")
 
 
 def lines_of(rows: list[list[int]], names: list[str]) -> str:
-    """Return one line for each row of token ids, without the end token at the end. Marian adds the end token."""
+    """Return one line of text for each row of token ids. The end token is left out, because Marian adds the
+    end token.
+    """
     return "".join(" ".join(names[number] for number in row[:-1]) + "\n" for row in rows)
 
 
@@ -56,19 +62,20 @@ def marian_log_probs(
     """Return the log-probabilities (nats) of each target token, given the source and the previous target tokens.
 
     Args:
-        model_file (Path): The model of Marian.
+        model_file (Path): The model file of Marian.
         source_ids (list): The source tokens of each sentence, with the end token at the end.
         target_ids (list): The target tokens of each sentence, with the end token at the end.
-        sizes (tuple): The numbers of tokens of the source vocabulary and of the target vocabulary.
-        num_positions (int, optional): The number of learned positions. Marian needs this number unless the
-            model file contains it.
+        sizes (tuple): The sizes of the source vocabulary and of the target vocabulary.
+        num_positions (int, optional): The number of learned positions. Necessary if the model file does not
+            contain this number.
     """
     longest = num_positions or max(len(row) for row in (*source_ids, *target_ids))
     words = ["--model", str(model_file), "--max-length", str(longest), "--word-scores"]
     with TemporaryDirectory() as folder:
         vocabularies, texts = [], []
         for side, rows, size in zip(("source", "target"), (source_ids, target_ids), sizes, strict=True):
-            # Marian splits these names at spaces only. Names of real tokens may have other white space.
+            # Write these names instead of the tokens, because Marian splits lines at spaces and tokens may
+            # contain white space.
             names = [f"t{number}" for number in range(size)]
             end = rows[0][-1]
             ids = {"</s>": end, "<unk>": end, **{name: number for number, name in enumerate(names)}}

@@ -1,8 +1,8 @@
 """Converts a checkpoint to three ONNX graphs with the exporter of transformers. Compares the graphs with the
 checkpoint in ONNX Runtime.
 
-- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. prefill.onnx and decode.onnx get
-  `last_hidden_state` as the input `encoder_outputs.last_hidden_state`.
+- encoder.onnx: maps `input_ids` and `attention_mask` to `last_hidden_state`. `last_hidden_state` is the input
+`encoder_outputs.last_hidden_state` of prefill.onnx and decode.onnx.
 - prefill.onnx: maps the first `decoder_input_ids` to `logits` and `past_key_values.*`. prefill.onnx accepts
   any number of `decoder_input_ids`.
 - decode.onnx: maps the next `decoder_input_ids` and `input.past_key_values.*` to `logits` and
@@ -11,15 +11,15 @@ checkpoint in ONNX Runtime.
 With transformers 5.24 and later, the names of the inputs and outputs contain `cache` in place of
 `past_key_values`.
 
-The graphs accept any batch size and any lengths. The weights of NAME.onnx are in NAME.onnx.data. If the
-installed version of transformers has the class `ExportedModel`, `ExportedModel` can load the folder.
+The graphs accept any batch size and any lengths. The weights of each graph are in a separate file, such as
+encoder.onnx.data for encoder.onnx. If the installed version of transformers has the class `ExportedModel`,
+`ExportedModel` can load the folder.
 """
 
 import contextlib
 import copy
 import io
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -34,13 +34,13 @@ from ..model.attention_vaswani import CACHE_NAME, decoding_cache
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
-from .onnx_engine import OnnxEngine
+from .onnx_engine import OnnxEngine, OnnxModel
 
-# The exporter traces the model with a part of the sample batch: 2 sentences of 5 tokens. The comparison uses
-# the whole batch, so that the graphs are tested with other sizes.
+# The exporter traces the model with 2 sentences of 5 tokens from the sample batch. The comparison uses the
+# whole sample batch, so that the graphs are also tested with other sizes.
 _TRACED_SENTENCES, TRACED_LENGTH = 2, 5
-# The number of target tokens that the comparison computes with prefill.onnx. The comparison computes the
-# remaining tokens one by one with decode.onnx.
+# The number of target tokens that the comparison computes with prefill.onnx. decode.onnx computes the
+# remaining tokens one by one.
 _PREFILLED = 3
 
 
@@ -84,41 +84,22 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the right,
     int64.
     """
-    # Turn off telemetry, so that ONNX Runtime does not send usage reports.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime
-
-    sessions = {
-        name: onnxruntime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
-        for name in ("encoder", "prefill", "decode")
-    }
-
-    def run(name: str, values: dict[str, Any]) -> dict[str, Any]:
-        names = [output.name for output in sessions[name].get_outputs()]
-        inputs = {value.name: values[value.name] for value in sessions[name].get_inputs()}
-        return dict(zip(names, sessions[name].run(names, inputs), strict=True))
-
-    values = {name: tensor.numpy() for name, tensor in batch.items()}
+    model = OnnxModel(folder)
     source = {
-        "attention_mask": values["attention_mask"],
-        "encoder_outputs.last_hidden_state": run("encoder", values)["last_hidden_state"],
+        "attention_mask": batch["attention_mask"],
+        "encoder_outputs": model.get_encoder()(batch["input_ids"], batch["attention_mask"]),
     }
-    target = values["decoder_input_ids"]
-    outputs = run("prefill", {**source, "decoder_input_ids": target[:, :_PREFILLED]})
-    logits = [outputs["logits"]]
-    for i in range(_PREFILLED, target.shape[1]):
-        past = {
-            f"input.{name.removeprefix('output.')}": value
-            for name, value in outputs.items()
-            if CACHE_NAME in name
-        }
-        outputs = run("decode", {**source, **past, "decoder_input_ids": target[:, i : i + 1]})
-        logits.append(outputs["logits"])
-    return torch.cat([torch.from_numpy(part) for part in logits], dim=1)
+    target = batch["decoder_input_ids"]
+    cache = decoding_cache(model.config, is_whole=True)
+    logits = []
+    for start, end in [(0, _PREFILLED), *((i, i + 1) for i in range(_PREFILLED, target.shape[1]))]:
+        outputs = model(**source, decoder_input_ids=target[:, start:end], past_key_values=cache)
+        logits.append(outputs.logits)
+    return torch.cat(logits, dim=1)
 
 
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Return the module to trace and the inputs of the trace for each graph."""
+    """Return, for each graph, the module that the exporter traces and the example inputs."""
     batch = {
         name: tensor[:_TRACED_SENTENCES, :TRACED_LENGTH]
         for name, tensor in sample_batch(model.config).items()
@@ -132,8 +113,8 @@ def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:
             "use_cache": True,
         }
         prefix = {**inputs, "decoder_input_ids": batch["decoder_input_ids"][:, :_PREFILLED]}
-        # Keep the keys and values of all tokens, even in a model with an attention window, because a graph
-        # supports only one kind of cache.
+        # Export models with an attention window with the same cache as other models (keys and values of all
+        # tokens), because a graph supports only one kind of cache.
         past = decoding_cache(model.config, is_whole=True)
         model(**prefix, past_key_values=past)
     further = {
@@ -149,14 +130,14 @@ def _export(part: Any, inputs: dict[str, Any]) -> Any:
     from transformers.exporters.exporter_dynamo import get_auto_dynamic_shapes
     from transformers.exporters.exporter_onnx import OnnxExporter
 
-    # Leave out `use_cache`, because the exporter removes `use_cache` from the inputs.
+    # Give no dynamic axes for `use_cache`, because the exporter removes `use_cache` from the inputs.
     shapes = _varying(get_auto_dynamic_shapes({k: value for k, value in inputs.items() if k != "use_cache"}))
     return OnnxExporter().export(part, copy.deepcopy(inputs), OnnxConfig(dynamic=True, dynamic_shapes=shapes))
 
 
 def _varying(shapes: Any) -> Any:
-    """Keep only the batch and length axes dynamic, because tracing with all axes dynamic takes minutes. The
-    traced inputs have the shapes [B, S], [B, S, D] and [B, H, S, K].
+    """Mark only the batch axis and the length axes as dynamic, because tracing with all axes dynamic takes
+    minutes. The traced inputs have the shapes [B, S], [B, S, D] and [B, H, S, K].
     """
     if isinstance(shapes, dict) and 0 in shapes:
         return {axis: shapes[axis] for axis in ((0, 2) if len(shapes) == 4 else (0, 1))}
@@ -169,8 +150,8 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
     try:
         from transformers.exporters.base import ExportedModel
     except ImportError:
-        # Save each graph with its own method `save`, because transformers 5.17 has no `ExportedModel`, and
-        # returns ONNX programs of torch.
+        # Call the method `save` of each graph. transformers 5.17 has no class `ExportedModel`, and its
+        # exporter returns torch's `ONNXProgram` objects.
         for name, program in graphs.items():
             program.save(folder / f"{name}.onnx", external_data=True)
         model.config.save_pretrained(folder)
@@ -196,6 +177,8 @@ def quiet() -> Iterator[None]:
 # ONNX supports every field of the config, because the graphs are traced from the model itself.
 ONNX = Format(
     name="onnx",
+    main_file="decode.onnx",
+    library_name="onnx",
     expressible=Expressible("ONNX", ALL_FIELDS, {}),
     export=export_onnx,
     libraries=("onnx", "onnxscript"),

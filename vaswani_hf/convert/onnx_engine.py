@@ -1,7 +1,7 @@
 """Runs the graphs of an ONNX export in ONNX Runtime, with the search of this package.
 
-In shapes, B is the number of rows, S the source length, T the number of target tokens of a call and D the
-model width.
+In shapes, B is the batch size, S the source length, T the number of target tokens in one call and D the model
+width.
 """
 
 import os
@@ -24,10 +24,12 @@ _SOURCE = "cross_attention_cache"
 
 
 class OnnxGraph:
-    """One graph in ONNX Runtime. A call takes and returns tensors by the names in the graph."""
+    """Runs one ONNX graph in ONNX Runtime. The inputs and outputs are dicts from the names in the graph to
+    tensors.
+    """
 
     def __init__(self, path: Path):
-        # Turn off telemetry, so that ONNX Runtime does not send usage reports.
+        # Turn off telemetry, because ONNX Runtime can send usage reports.
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
@@ -37,7 +39,7 @@ class OnnxGraph:
         self.outputs = [output.name for output in self.session.get_outputs()]
 
     def __call__(self, **values: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Run the graph. Values that are no inputs of the graph are ignored."""
+        """Run the graph. Values whose names are not inputs of the graph are ignored."""
         inputs = {value.name: values[value.name].numpy() for value in self.session.get_inputs()}
         outputs = self.session.run(self.outputs, inputs)
         return {name: torch.from_numpy(value) for name, value in zip(self.outputs, outputs, strict=True)}
@@ -60,20 +62,20 @@ class OnnxEncoder:
 
 
 class OnnxModel(VaswaniForSeq2SeqLM):
-    """A model whose encoder and decoder are the graphs of an ONNX export.
-
-    The model inherits `generate`. The modules of the model are on the meta device and are not used.
+    """A model that runs the graphs of an ONNX export as its encoder and decoder. The model inherits the
+    method `generate`. The PyTorch modules that the class inherits are on the meta device and are not used.
 
     Args:
         folder (Path): A folder that `vaswani export --format onnx` wrote.
     """
 
-    # The graphs read the keys and values of the source once for each beam.
+    # False, because the graphs need the keys and values of the source once for each beam.
     shares_sources = False
 
     def __init__(self, folder: Path):
         config = VaswaniConfig.from_pretrained(folder)
-        # The graphs apply the windows. Without windows in the config, `generate` caches all tokens.
+        # Remove the attention windows from the config, because the graphs apply the windows, and because
+        # `generate` must cache the keys and values of all tokens.
         config.attention_window = None
         with torch.device("meta"):
             super().__init__(config)
@@ -103,7 +105,8 @@ class OnnxModel(VaswaniForSeq2SeqLM):
         """Compute the logits [B, T, V] of the next tokens. The arguments are the arguments of
         `VaswaniForSeq2SeqLM.forward`.
 
-        A given cache is extended. Without a cache, the call reads all target tokens.
+        If a cache is given, the call appends keys and values to the cache. If no cache is given,
+        `decoder_input_ids` must contain all target tokens.
         """
         past = past_key_values if cache is None else cache
         if encoder_outputs is None:

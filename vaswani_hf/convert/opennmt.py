@@ -1,13 +1,13 @@
-"""Imports checkpoints of OpenNMT-py 3: a `.pt` file, or a `.pt` file with `.safetensors` files of the same
-name.
+"""Imports checkpoints of OpenNMT-py 3. The weights are in a `.pt` file or in `.safetensors` files with the
+same name.
 
-The differences from the paper: pre-norm with a LayerNorm at the end of each stack; LayerNorm with `norm_eps`
-1e-6; an output projection with a bias. Embeddings are multiplied by sqrt(d_model) only if the model has
-positions. Positions are a table `pe` in the checkpoint: "SinusoidalInterleaved" are the paper's sinusoids,
-and "SinusoidalConcat" are tensor2tensor's sinusoids with all sines in the first half. A source text has no
-`</s>`.
+The models differ from the paper in three points: pre-norm with a LayerNorm at the end of each stack; an
+epsilon of 1e-6 in LayerNorm; an output projection with a bias. Embeddings are multiplied by sqrt(d_model)
+only if the model has positions. The checkpoint contains a position table `pe`. The position type
+"SinusoidalInterleaved" has the paper's sinusoids. The position type "SinusoidalConcat" has tensor2tensor's
+sinusoids, with all sines in the first half of the features. Source texts do not end with `</s>`.
 
-The options `opt` are an `argparse.Namespace`. The vocabularies are lists of tokens.
+The checkpoint contains the options `opt` (an `argparse.Namespace`) and the vocabularies (lists of tokens).
 """
 
 from collections.abc import Mapping
@@ -37,36 +37,43 @@ from .weights import WeightNames, add_biases, shared_weights, sizes, timescales_
 
 _TITLE = "OpenNMT-py"
 PAD, START, END, UNKNOWN = "<blank>", "<s>", "</s>", "<unk>"
-# The activations that have the same formula in this package.
+# The activations of OpenNMT-py that this package supports with the same formula.
 ACTIVATIONS = ("relu", "gelu")
 _EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
 _TABLE = "embeddings.make_embedding.pe.pe"
 
-# For each option, the values that can be imported, and the reason for refusing other values.
+# For each option: the values that can be imported, and the reason why models with other values cannot be
+# imported.
 _REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "model_task": (("seq2seq",), "only a translation model has an encoder and a decoder"),
-    "encoder_type": (("transformer",), "only a Transformer can be imported"),
-    "decoder_type": (("transformer",), "only a Transformer can be imported"),
+    "model_task": (("seq2seq",), "only translation models, with an encoder and a decoder, can be imported"),
+    "encoder_type": (("transformer",), "only Transformer models can be imported"),
+    "decoder_type": (("transformer",), "only Transformer models can be imported"),
     "self_attn_type": (
         ("scaled-dot", "scaled-dot-flash"),
-        "self-attention must be scaled dot-product attention",
+        "only models with scaled dot-product self-attention can be imported",
     ),
-    "max_relative_positions": ((0,), "only absolute positions can be imported"),
-    "relative_positions_buckets": ((0,), "only absolute positions can be imported"),
-    "copy_attn": ((False,), "this package has no copy mechanism"),
-    "generator_function": (("softmax",), "only a softmax over the vocabulary can be imported"),
+    "max_relative_positions": ((0,), "only models with absolute positions can be imported"),
+    "relative_positions_buckets": ((0,), "only models with absolute positions can be imported"),
+    "copy_attn": ((False,), "this package does not support a copy mechanism"),
+    "generator_function": (("softmax",), "only models with a softmax over the vocabulary can be imported"),
     "layer_norm": (("standard",), "only LayerNorm can be imported"),
-    "parallel_residual": ((False,), "this package computes the sub-layers one after the other"),
-    "pos_ffn_activation_fn": (ACTIVATIONS, "this package has no gate in the feed-forward network"),
-    "sliding_window": ((0,), "the sliding window differs from `attention_window` of this package"),
-    "num_experts": ((0,), "this package has one feed-forward network per layer"),
+    "parallel_residual": (
+        (False,),
+        "this package does not compute attention and feed-forward network in parallel",
+    ),
+    "pos_ffn_activation_fn": (
+        ACTIVATIONS,
+        "this package does not support this activation or gates in the feed-forward network",
+    ),
+    "sliding_window": ((0,), "the sliding window is not the same as `attention_window` in this package"),
+    "num_experts": ((0,), "this package does not support several feed-forward networks (experts) in a layer"),
     "lora_layers": (([],), "the adapters must be merged into the weights first"),
     "lora_embedding": ((False,), "the adapters must be merged into the weights first"),
     "quant_layers": (([],), "the weights must not be quantized"),
 }
 
 
-# The names of the four projections of an attention layer, in OpenNMT-py and Eole, and in this package.
+# Maps the names of an attention layer's four projections in OpenNMT-py and Eole to the names in this package.
 PROJECTIONS = {
     "linear_query": "q_proj",
     "linear_keys": "k_proj",
@@ -124,9 +131,14 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
         if field in opt and opt[field] not in allowed:
             refuse(field, opt[field], reason)
     if opt.get("num_kv", 0) not in (0, opt["heads"]):
-        refuse("num_kv", opt["num_kv"], "this package has separate keys and values for each head")
+        refuse("num_kv", opt["num_kv"], "this package does not support heads that share keys and values")
     vocabularies = checkpoint["vocab"]
-    require("src_feats", "src_feats" in vocabularies, False, "this package has no features of source tokens")
+    require(
+        "src_feats",
+        "src_feats" in vocabularies,
+        False,
+        "this package does not support features of source tokens",
+    )
     state = _state(path, checkpoint)
     own = NAMES.to_ours(state, _TITLE)
     tables = {
@@ -167,8 +179,8 @@ def read_opennmt_py(path: Path, options: ReadOptions) -> Imported:
 def _log_probs_of_opennmt(
     checkpoint: Mapping[str, Any], state: Mapping[str, torch.Tensor], pad: int | None
 ) -> LogProbs | None:
-    """Return the function `Imported.log_probs` that runs the model in OpenNMT-py; None if OpenNMT-py is not
-    installed.
+    """Return a function that computes log-probabilities with OpenNMT-py (see `Imported.log_probs`). Return
+    None if OpenNMT-py is not installed.
     """
     try:
         from onmt.inputters.inputter import dict_to_vocabs
@@ -183,7 +195,7 @@ def _log_probs_of_opennmt(
 
     def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         target = batch["decoder_input_ids"].unsqueeze(-1)
-        # OpenNMT-py leaves out the last target token.
+        # Append a token to each target sequence, because OpenNMT-py ignores the last target token.
         target = torch.cat((target, target[:, :1]), dim=1)
         states, _ = original(batch["input_ids"].unsqueeze(-1), target, batch["attention_mask"].sum(dim=1))
         logits = original.generator(states)
@@ -194,8 +206,8 @@ def _log_probs_of_opennmt(
 
 
 def load_into(model: Any, state: Mapping[str, torch.Tensor]) -> None:
-    """Load weights into a model of OpenNMT-py or Eole. A bias that `state` lacks is zero, as in both libraries."""
-    # OpenNMT-py replaces the method of the model by a method with other arguments.
+    """Load weights into a model of OpenNMT-py or Eole. A bias that is missing in `state` is set to zero."""
+    # Call the method of `nn.Module`, because OpenNMT-py overrides the method with different arguments.
     missing = set(torch.nn.Module.load_state_dict(model, state, strict=False).missing_keys)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -210,7 +222,8 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
     if "model" in checkpoint:
         state.update(checkpoint["model"])
         for name, tensor in (checkpoint["generator"] or {}).items():
-            # In version 2, the generator is a `nn.Sequential`, and its names begin with "0.".
+            # In OpenNMT-py 2, the output projection is the first module of an `nn.Sequential`, so its weight
+            # names begin with "0.".
             state[f"generator.{name.removeprefix('0.')}"] = tensor
     else:
         files = sorted(
@@ -218,8 +231,8 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
         )
         if not files:
             raise ValueError(
-                f"'{path.name}' has no weights, and no file {path.stem}.*.safetensors is in the same folder; copy the "
-                "weights to the folder."
+                f"'{path.name}' contains no weights, and its folder contains no file "
+                f"{path.stem}.*.safetensors; copy the files with the weights to the folder."
             )
         for file in files:
             state.update(load_file(file))
@@ -229,17 +242,17 @@ def _state(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]
 def with_sinusoids(
     state: dict[str, torch.Tensor], tables: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Match the tables of positions [L, 1, D] with the formulas. Return the weights with alternating sines
-    and cosines, and the timescales.
+    """Compare the position tables [L, 1, D] with the formulas of the sinusoids. Return the weights, with
+    features for alternating sines and cosines, and the timescales.
     """
     matches = set()
     for name, table in tables.items():
         match = timescales_of(table.squeeze(1))
         if match is None:
-            refuse(f"{name}.pe", tuple(table.shape), "the table does not have sinusoids")
+            refuse(f"{name}.pe", tuple(table.shape), "the position table does not contain sinusoids")
         matches.add(match)
     if len(matches) > 1:
-        refuse("pe", sorted(matches), "the tables of the encoder and of the decoder differ")
+        refuse("pe", sorted(matches), "the encoder and the decoder must have the same position table")
     if not matches:
         return state, "paper"
     timescales, is_halves = matches.pop()
@@ -252,7 +265,7 @@ def special_ids(tokens: list[str], start: str, end: str = END, pad: str = PAD) -
     """Return the ids of the special tokens in the target vocabulary."""
     for name, token in {"decoder_start_token": start, "eos_token": end, "pad_token": pad}.items():
         if token not in tokens:
-            refuse(name, token, "the target vocabulary does not have the token")
+            refuse(name, token, "the target vocabulary does not contain the token")
     return {
         "bos_token_id": tokens.index(start),
         "decoder_start_token_id": tokens.index(start),
@@ -270,14 +283,13 @@ def read_tokenizers(
     pad: str = PAD,
     unknown: str = UNKNOWN,
 ) -> tuple[Tokenizers, list[str]]:
-    """Create the tokenizers of two lists of tokens. Return the tokenizers and notes for the user.
-
-    `files` are the SentencePiece models that have segmented the training data. Without SentencePiece models,
-    the tokens of a text are separated by spaces.
+    """Create the source and the target tokenizer from two lists of tokens. Return the tokenizers and
+    sentences for the user. `files` are the SentencePiece models that segmented the training data. If `files`
+    is empty, the tokenizers split texts at spaces.
     """
     if len(files) > 2:
         raise ValueError(
-            f"`vocabularies` must be one or two SentencePiece models, but has {len(files)} files."
+            f"`vocabularies` must name one or two SentencePiece models, but names {len(files)} files."
         )
     tokenizers = []
     for number, tokens in enumerate((source, target)):
@@ -300,7 +312,7 @@ def read_tokenizers(
                 clean_up_tokenization_spaces=False,
             )
         tokenizers.append(tokenizer)
-    # Add no `</s>` to a source text, because OpenNMT-py and Eole add no `</s>`.
+    # Make the source tokenizer add no `</s>`, because OpenNMT-py and Eole add no `</s>` to source texts.
     tokenizers[0].backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=["$A"], pair=["$A", "$B"]
     )
@@ -308,14 +320,14 @@ def read_tokenizers(
     notes = []
     if not files:
         notes.append(
-            "The tokens of a text must be separated by spaces. If SentencePiece models have segmented the training "
+            "The tokenizers split texts only at spaces. If SentencePiece models segmented the training "
             "data, name the models with `--vocabularies`."
         )
     return (tokenizers[0], tokenizers[1]), notes
 
 
 def first_rate(value: Any) -> float:
-    """Return the first dropout rate, because OpenNMT-py and Eole store a list with one rate for each phase of
+    """Return the first dropout rate of a list. OpenNMT-py and Eole store one dropout rate for each phase of
     training.
     """
     return float(value[0] if isinstance(value, list) else value)
@@ -329,8 +341,9 @@ OPENNMT_PY = ImportFormat(
     files=("*.pt", "*.safetensors"),
     peer=_TITLE,
     keeps=(
-        "The weights, the output bias, the vocabularies and the sinusoids. With `--vocabularies`, the tokenizers "
-        "segment texts with the SentencePiece models; without `--vocabularies`, tokens are separated by spaces."
+        "Keeps the weights, the output bias, the vocabularies and the sinusoids. With `--vocabularies`, "
+        "the tokenizers segment texts with the SentencePiece models; without `--vocabularies`, tokens are "
+        "separated by spaces."
     ),
     loses=(
         "`<blank>` gets the probability 0. Relative and rotary positions, copy attention, average attention, source "

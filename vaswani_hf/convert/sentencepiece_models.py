@@ -1,16 +1,16 @@
 """Converts SentencePiece models to fast tokenizers whose token ids come from a separate vocabulary, and converts these
 fast tokenizers back to SentencePiece models.
 
-Marian and fairseq segment text with a SentencePiece model, and give the pieces the ids of another file, such
-as `vocab.json`. The fast tokenizers of transformers take the id of a piece from its place in the list of
+Marian and fairseq segment text with a SentencePiece model, but read the ids of the pieces from another file,
+such as `vocab.json`. In a fast tokenizer of transformers, the id of a piece is its index in the list of
 pieces. Therefore the conversion sorts the pieces by their ids.
 
-One vocabulary may belong to two SentencePiece models: a source model and a target model. The tokenizer of one
-model must give ids to the pieces of the other model, but must not use these pieces to segment text. Therefore
-the conversion puts the private character `_FOREIGN` before each piece of the other model, because no text
-contains `_FOREIGN`. Decoding removes `_FOREIGN`. The conversion does not mark a piece of the other model that
-has one character or that has unknown characters only: SentencePiece joins adjacent unknown characters to one
-unknown piece, and Marian looks for the unknown piece in the vocabulary.
+Two SentencePiece models, one for each language, may share a vocabulary of token ids. Then each tokenizer must
+know the ids of the other model's pieces, but must not split text into these pieces. Therefore the conversion
+writes the private character `_FOREIGN` before each piece of the other model, because `_FOREIGN` does not
+occur in texts. The decoder of the tokenizer removes `_FOREIGN`. The conversion does not mark pieces that
+consist of a single character or only of unknown characters. SentencePiece joins adjacent unknown characters
+to one piece, and Marian finds the id of this piece if the other model has the same piece.
 """
 
 import base64
@@ -30,13 +30,13 @@ from .formats import NotExpressibleError
 from .word_tokenizers import imported_tokenizer
 
 _FOREIGN = "\ue000"
-# The character that replaces a run of unknown characters.
+# The normalizer replaces a sequence of unknown characters by this character.
 _UNKNOWN = "\ue001"
 _SPACE = "▁"
 # The types of pieces in a SentencePiece model.
 _NORMAL, _UNKNOWN_PIECE, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _UNIGRAM, _BPE = 1, 2
-# The pattern that removes spaces at both ends, as tokenizer.json has the pattern.
+# The regular expression for spaces at both ends of a text, in the notation of tokenizer.json.
 _SPACES_AT_ENDS = {"Regex": "^ +| +$"}
 # A tag of a target language, such as ">>deu<<".
 TAG = re.compile(r">>\S+?<<")
@@ -47,14 +47,16 @@ class SentencePieces:
     """The content of a SentencePiece model file.
 
     Attributes:
-        pieces (dict): The score of each piece that occurs in segmentations.
+        pieces (dict): Maps each piece that SentencePiece can split texts into to its score.
         is_bpe (bool): True for a BPE model, False for a unigram model.
-        charsmap (bytes): The rules of the text normalization.
-        adds_space (bool): True if segmentation adds a space before the text.
-        removes_spaces (bool): True if segmentation removes repeated spaces and spaces at both ends.
-        splits_words (bool): True if no piece contains a space after another character.
-        has_bytes (bool): True if unknown characters are segmented into bytes.
-        ids (dict): The id of each piece, including special pieces. Some libraries use other ids.
+        charsmap (bytes): The rules for text normalization, in SentencePiece's binary format.
+        adds_space (bool): True if SentencePiece adds a space before the text.
+        removes_spaces (bool): True if SentencePiece removes repeated spaces and spaces at both ends of the
+            text.
+        splits_words (bool): True if pieces contain spaces only at the beginning.
+        has_bytes (bool): True if SentencePiece splits unknown characters into bytes.
+        ids (dict): Maps each piece, including special pieces, to its id in this file. Some libraries use
+            other ids.
         end (str): The special piece `</s>`.
         unknown (str): The special piece `<unk>`.
     """
@@ -72,7 +74,9 @@ class SentencePieces:
 
 
 def _empty_model(user: str) -> Any:
-    """Return an empty SentencePiece model. `user` names what needs the libraries."""
+    """Return an empty SentencePiece model. If a library is missing, the error message names `user` as the
+    object that needs the library.
+    """
     try:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError:
@@ -84,7 +88,9 @@ def _empty_model(user: str) -> Any:
 
 
 def read_sentencepiece(path: Path) -> SentencePieces:
-    """Read a SentencePiece model. Raise a ValueError if the file is damaged or cannot be expressed."""
+    """Read a SentencePiece model. Raise a ValueError if the file is damaged, or if a fast tokenizer cannot
+    express the model.
+    """
     model = _empty_model(f"'{path.name}'")
     from google.protobuf.message import DecodeError
 
@@ -100,8 +106,8 @@ def read_sentencepiece(path: Path) -> SentencePieces:
         )
     if trainer.treat_whitespace_as_suffix:
         raise ValueError(
-            f"'{path.name}' has `treat_whitespace_as_suffix` True, and cannot be imported, because fast tokenizers "
-            "mark the beginning of a word."
+            f"'{path.name}' cannot be imported, because its option `treat_whitespace_as_suffix` is True, "
+            "and fast tokenizers support only spaces at the beginning of a word."
         )
     kept = (_NORMAL, _USER_DEFINED, _BYTE)
     pieces = {piece.piece: piece.score for piece in model.pieces if piece.type in kept}
@@ -127,20 +133,21 @@ def fast_tokenizer(
     unknown: str = "<unk>",
     pad: str,
     start: str,
+    others: Collection[str] = (),
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that segments text as a SentencePiece model, and gives the pieces the ids of a
-    vocabulary.
+    """Create a fast tokenizer that splits text into the same pieces as a SentencePiece model. `ids` maps each
+    piece to its id.
 
     `start` is the token that the decoder starts from. The tokenizer has `start` as its `bos_token`, and does
-    not add `start` to texts. The tokenizer never uses a piece of several characters that is missing in the
+    not add `start` to texts. `others` are further special tokens. The tokenizer never uses a piece of several characters that is missing in the
     vocabulary.
     """
-    special = {end, unknown, pad, start}
+    special = {end, unknown, pad, start, *others}
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
-    # Tokens that only the model of the other language knows, and whose characters are all unknown to `model`.
+    # Tokens of the other language whose characters do not occur in the pieces of `model`.
     runs = []
     tokens: list[tuple[str, float]] = [
         (f"{_FOREIGN}{number}", 0.0) for number in range(max(ids.values()) + 1)
@@ -177,6 +184,13 @@ def fast_tokenizer(
     )
 
 
+def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
+    """Return True if a vocabulary lacks a piece of several characters, because a tokenizer of `fast_tokenizer` never
+    uses such a piece, but SentencePiece does.
+    """
+    return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
+
+
 def _model(model: SentencePieces, tokens: list[tuple[str, float]], unknown: str) -> models.Model:
     if not model.is_bpe:
         names = [token for token, _ in tokens]
@@ -192,8 +206,8 @@ def _model(model: SentencePieces, tokens: list[tuple[str, float]], unknown: str)
 
 
 def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return the merges of a BPE model: all pairs of pieces that together form a piece, with the best score
-    first.
+    """Return the merge rules of a BPE model: all pairs of pieces whose concatenation is a piece. The merge
+    rule with the best score is first.
     """
     merges = []
     for piece, score in model.pieces.items():
@@ -206,13 +220,13 @@ def _merges(model: SentencePieces, ids: Mapping[str, int]) -> list[tuple[str, st
 
 
 def _normalizer(model: SentencePieces, known: set[str], runs: list[str]) -> normalizers.Normalizer:
-    """Create the normalizer. `known` contains the characters of all pieces. `runs` contains
-    tokens of the other language. Each of these tokens may stand for a whole sequence of unknown characters.
+    """Create the normalizer of a fast tokenizer. `known` contains the characters of all pieces. `runs`
+    contains tokens of the other language that consist of characters without a piece.
     """
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
-        # The library `tokenizers` loses accents of characters with two separate accents. NFC joins the
-        # accents with the character first.
+        # Apply NFC first, so that accents are joined with their character. Otherwise, the library
+        # `tokenizers` loses the accents of characters with two separate accents.
         steps += [normalizers.NFC(), normalizers.Precompiled(model.charsmap)]
     if model.removes_spaces:
         steps += [
@@ -244,22 +258,23 @@ def _pre_tokenizer(model: SentencePieces, ids: Mapping[str, int]) -> pre_tokeniz
     }
     if not missing:
         return spaces
-    # `missing` contains the pieces of one character that have no id. Separate these characters from the text,
-    # because the tokenizer would join adjacent unknown characters.
+    # `missing` contains the pieces of one character that have no id. Split texts before and after these
+    # characters, because otherwise the tokenizer joins adjacent unknown characters.
     characters = Regex(f"[{_alternation(missing, separator='')}]")
     return pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(characters, "isolated")])
 
 
 def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> bytes:
-    """Return the content of a SentencePiece model file that segments text as `source`, and decodes the tokens of
-    `target`. Raise a ValueError if `fast_tokenizer` did not create `source` from a unigram model.
+    """Return the content of a SentencePiece model file that splits text into the same tokens as `source` and
+    can decode the tokens of `target`. Raise a ValueError if `source` was not created by `fast_tokenizer` from
+    a unigram model.
     """
     state = json.loads(source.backend_tokenizer.to_str())
     if not source.init_kwargs.get(IMPORTED_MARK, False) or state["model"]["type"] != "Unigram":
         raise NotExpressibleError(
-            f"The tokenizer is a {state['model']['type']} model that SentencePiece cannot express, because only the "
-            "tokenizers of imported MarianMT checkpoints with unigram models come from SentencePiece; use another "
-            "format."
+            f"SentencePiece cannot express the tokenizer, a {state['model']['type']} model, because only "
+            "tokenizers of imported MarianMT checkpoints with unigram models come from SentencePiece; use "
+            "another format."
         )
     model = _empty_model("The SentencePiece model of the package")
     model.trainer_spec.model_type = _UNIGRAM
@@ -281,7 +296,7 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
         if token in special or not (token.startswith(_FOREIGN) or _is_run(source, token))
     }
     for splitter in splitters[1:]:
-        # The characters that are pieces without an id.
+        # Add pieces for the characters that are pieces of the original model but have no id.
         for code in re.findall(r"\\x\{(\w+)\}", splitter["pattern"]["Regex"]):
             scores[chr(int(code, 16))] = lowest
     for token, score in scores.items():
@@ -301,14 +316,14 @@ def sentencepiece_model(source: PreTrainedTokenizerFast, target: PreTrainedToken
 
 def _is_run(tokenizer: PreTrainedTokenizerFast, token: str) -> bool:
     """Return True if a token consists of characters that no piece of the SentencePiece model contains."""
-    # The normalizer replaces repetitions of such tokens by the unknown character.
+    # The normalizer replaces a repetition of such a token by `_UNKNOWN`.
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     return _UNKNOWN in normalize(token * 2) or _UNKNOWN in normalize(token * 3)
 
 
 def without_foreign_mark(tokens: list[str]) -> list[str]:
-    """Remove the private character from the tokens of a vocabulary that belong to the other SentencePiece model.
-    Keep the character if the vocabulary has the token without the character too.
+    """Remove the private character `_FOREIGN` from the tokens that belong to the other SentencePiece model.
+    Keep `_FOREIGN` if the vocabulary also contains the token without `_FOREIGN`.
     """
     known = set(tokens)
     plain = [token.removeprefix(_FOREIGN) for token in tokens]

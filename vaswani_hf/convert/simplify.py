@@ -1,5 +1,5 @@
-"""Rewrites a model for formats that support only scaled dot-product attention and a position table of fixed
-length.
+"""Converts a model to an equivalent model for export formats that support only scaled dot-product attention
+and position tables of fixed length.
 """
 
 import copy
@@ -15,26 +15,28 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
 from .formats import Limit, Tokenizers
 
-# Section 6.1 of the paper limits the length of an output to the input length plus 50 tokens.
+# In Section 6.1 of the paper, the maximum output length is the input length plus 50 tokens.
 EXTRA_TOKENS = PAPER_MAX_LENGTH[1]
-# The built-in score functions that are dot products. The list has no score functions that users register,
-# because such functions may compute any score.
+# The built-in score functions that can be converted to dot products. Score functions that users register are
+# not in the list, because such functions may compute any score.
 _DOT_PRODUCTS = (None, "scaled_dot", "dot", "dot_mean", "general")
 SMALLEST_TABLE = DEFAULT_MAX_LENGTH + EXTRA_TOKENS
 
 
 def _whole_attention(config: VaswaniConfig) -> str | None:
     windows = {*config.windows_of(is_causal=False), *config.windows_of(is_causal=True)}
-    return None if windows == {None} else "the format has no attention windows"
+    return None if windows == {None} else "the format does not support attention windows"
 
 
 def _dot_product(name: str) -> Limit:
     return lambda config: (
-        None if getattr(config, name) in _DOT_PRODUCTS else "the format supports only dot products as scores"
+        None
+        if getattr(config, name) in _DOT_PRODUCTS
+        else "the format supports only dot products as attention scores"
     )
 
 
-# The limits for a format that supports only scaled dot-product attention over all tokens.
+# The checks of config fields for formats that support only scaled dot-product attention over all tokens.
 SCALED_DOT_LIMITS: dict[str, Limit] = {
     "attention_score": _dot_product("attention_score"),
     "cross_attention_score": _dot_product("cross_attention_score"),
@@ -43,8 +45,8 @@ SCALED_DOT_LIMITS: dict[str, Limit] = {
 
 
 def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
-    """Create a model that computes the same outputs as `model` with scaled dot products. Scaling factors and
-    score matrices are multiplied into the query projections.
+    """Create a model that computes the same outputs as `model`, but uses only scaled dot-product attention.
+    Other scaling factors and the matrices of other score functions are multiplied into the query projections.
     """
     config = model.config
     if {config.score_of(is_cross=False), config.score_of(is_cross=True)} == {"scaled_dot"}:
@@ -65,8 +67,8 @@ def with_scaled_dot(model: VaswaniForSeq2SeqLM) -> VaswaniForSeq2SeqLM:
 
 @torch.no_grad()
 def _queries(attention: VaswaniAttention) -> dict[str, torch.Tensor]:
-    """Return the weight and bias of a new query projection for which `q k / sqrt(d_k)` equals the original
-    scores.
+    """Return the weight and the bias of a new query projection. With this projection, `q k / sqrt(d_k)`
+    equals the attention score of the given attention layer.
     """
     folded = {}
     for name, value in attention.q_proj.named_parameters():

@@ -1,11 +1,12 @@
 """Imports models of Sockeye 3: a folder with config, params.best, vocab.src.0.json and vocab.trg.0.json.
 
-The differences from the paper: LayerNorm with eps 1e-6, before or after each sub-layer, or with a LayerNorm at the
-end of each pre-norm stack; an output projection with a bias; sinusoids with all sines in the first half of the
-features. The rows of the projection of keys and values alternate by head: the keys of a head, then its values.
+The models differ from the paper in four points: an epsilon of 1e-6 in LayerNorm; pre-norm (with a LayerNorm
+at the end of each stack) or post-norm; an output projection with a bias; sinusoids with all sines in the
+first half of the features. Keys and values have one joint projection. Its rows are the keys of the first
+head, the values of the first head, the keys of the second head, and so on.
 
-The file `config` is YAML with the names of Sockeye's classes as tags. The reader turns each tagged section into a
-dict.
+The file `config` is YAML with the names of Sockeye's classes as tags. The import reads each tagged section as
+a dict.
 """
 
 from collections.abc import Mapping
@@ -34,21 +35,21 @@ _VERSION_FILE = "version"
 _VOCABULARY_FILES = ("vocab.src.0.json", "vocab.trg.0.json")
 _LAYER_NORM_EPS = 1e-6
 _PAD, _UNK, _BOS, _EOS = range(4)
-# For each activation of Sockeye, the name in transformers.
+# Maps the name of each activation in Sockeye to its name in transformers.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish1": "silu"}
 _POSITIONS = {"fixed": "sinusoidal", "learned": "learned"}
-# For each field of the model that must have one value: the value, and the reason.
+# For each config field: the only value that can be imported, and the reason.
 _REQUIRED_OF_MODEL: dict[str, tuple[Any, str]] = {
     "lhuc": (False, "hidden units have no factors"),
-    "neural_vocab_selection": (None, "the output projection has all tokens"),
+    "neural_vocab_selection": (None, "the output projection must contain all tokens of the vocabulary"),
 }
 _REQUIRED_OF_STACK: dict[str, tuple[Any, str]] = {
     "decoder_type": ("transformer", "each decoder layer has self-attention"),
     "use_lhuc": (False, "hidden units have no factors"),
-    "use_glu": (False, "the feed-forward network has no gate"),
-    "block_prepended_cross_attention": (False, "the decoder attends to all source tokens"),
+    "use_glu": (False, "this package does not support gates in the feed-forward network"),
+    "block_prepended_cross_attention": (False, "the decoder must attend to all source tokens"),
 }
-# For each attention of a stack, the names of the attention and of its LayerNorm in Sockeye.
+# Maps each attention layer of a stack to Sockeye's names for the attention layer and for its LayerNorm.
 _ATTENTIONS = {
     "encoder": {"self_attn": ("self_attention", "self_attention")},
     "decoder": {
@@ -75,7 +76,8 @@ def _names() -> dict[str, str | tuple[str, ...]]:
         }
         for kind in ("weight", "bias"):
             for norm, own in norms.items():
-                # A pre-norm model has the first name, and a post-norm model has the second name.
+                # The LayerNorm has the prefix `pre_` in a pre-norm model, and the prefix `post_` in a
+                # post-norm model.
                 names[f"{theirs}.pre_{norm}.layer_norm.{kind}"] = f"{ours}.{own}.{kind}"
                 names[f"{theirs}.post_{norm}.layer_norm.{kind}"] = f"{ours}.{own}.{kind}"
             names[f"{theirs}.ff.ff1.{kind}"] = f"{ours}.fc1.{kind}"
@@ -96,7 +98,7 @@ NAMES = WeightNames(_names())
 
 
 class _ConfigLoader(yaml.SafeLoader):
-    """Loads tagged sections as dicts, and tuples as lists."""
+    """A YAML loader that reads tagged sections as dicts and tuples as lists."""
 
 
 def _section(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
@@ -104,7 +106,7 @@ def _section(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
         return loader.construct_sequence(node, deep=True)
     if isinstance(node, yaml.MappingNode):
         return loader.construct_mapping(node, deep=True)
-    raise yaml.YAMLError(f"the tag !{tag} has no keys")
+    raise yaml.YAMLError(f"the section with the tag !{tag} must have keys and values")
 
 
 _ConfigLoader.add_multi_constructor("!", _section)
@@ -118,7 +120,7 @@ def recognise_sockeye(path: Path) -> bool:
 
 
 def read_sockeye(path: Path, options: ReadOptions) -> Imported:
-    """Read a folder of Sockeye."""
+    """Read a Sockeye model from its folder."""
     settings = _read_settings(path)
     encoder = settings["config_encoder"]
     decoder = settings["config_decoder"]
@@ -167,10 +169,10 @@ def read_sockeye(path: Path, options: ReadOptions) -> Imported:
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    """Read the file `config`. Raise a ValueError if the file is damaged, or a section is missing."""
+    """Read the file `config`. Raise a ValueError if the file cannot be parsed, or if a section is missing."""
     try:
         text = (folder / _CONFIG_FILE).read_text(encoding="utf-8")
-        # The loader creates only plain values.
+        # The loader is safe, because it creates only dicts, lists and plain values.
         settings = yaml.load(text, Loader=_ConfigLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = str(error).splitlines()[0]
@@ -186,14 +188,14 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     ):
         if not isinstance(settings, dict) or not isinstance(settings.get(section), dict):
             raise ValueError(
-                f"`{_CONFIG_FILE}` of '{folder.name}' must have the section `{section}`, but has not; copy or download "
-                "the file again."
+                f"`{_CONFIG_FILE}` of '{folder.name}' must contain the section `{section}`, but does not; "
+                "copy or download the file again."
             )
     return settings
 
 
 def _refuse_others(settings: Mapping[str, Any]) -> None:
-    """Refuse models that a config of this package cannot express."""
+    """Raise an error for models that this package cannot express."""
     encoder = settings["config_encoder"]
     decoder = settings["config_decoder"]
     for field, (value, reason) in _REQUIRED_OF_MODEL.items():
@@ -210,13 +212,17 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
         if positions not in _POSITIONS:
             refuse("positional_embedding_type", positions, f"only {', '.join(_POSITIONS)} are expressed")
     for field in ("model_size", "act_type", "positional_embedding_type"):
-        require(field, decoder[field], encoder[field], "both stacks must have the same value")
+        require(field, decoder[field], encoder[field], "the encoder and the decoder must have the same value")
     if settings.get("dtype") == "int8":
-        refuse("dtype", "int8", "the weights must not be quantized; import the folder that was quantized")
+        refuse(
+            "dtype", "int8", "quantized weights cannot be imported; import the model before its quantization"
+        )
 
 
 def _norm_position(stack: Mapping[str, Any]) -> str:
-    """The value of `norm_position`. Dropout ("d") has no effect on a trained model."""
+    """Return the config field `norm_position` ("pre" or "post") for a Sockeye model. Ignore dropout ("d"),
+    because dropout has no effect on a trained model.
+    """
     before = stack["preprocess_sequence"].replace("d", "")
     after = stack["postprocess_sequence"].replace("d", "")
     if (before, after) == ("n", "r"):
@@ -225,7 +231,7 @@ def _norm_position(stack: Mapping[str, Any]) -> str:
         refuse(
             "postprocess_sequence",
             f"{stack['preprocess_sequence']}:{stack['postprocess_sequence']}",
-            "LayerNorm must come before each sub-layer (n:dr) or after each addition (:drn)",
+            "LayerNorm must come before each sub-layer (n:dr) or after each residual addition (:drn)",
         )
     return "post"
 
@@ -234,8 +240,8 @@ def _read_vocabulary(folder: Path, file: str) -> dict[str, int]:
     ids = read_json_object(folder, file, folder.name)
     if [ids.get(token) for token in ("<pad>", "<unk>", "<s>", "</s>")] != [_PAD, _UNK, _BOS, _EOS]:
         raise ValueError(
-            f"{file} of '{folder.name}' must give <pad>, <unk>, <s> and </s> the ids 0 to 3, but does not; copy or "
-            "download the file again."
+            f"In {file} of '{folder.name}', <pad>, <unk>, <s> and </s> must have the ids 0 to 3, but have "
+            "other ids; copy or download the file again."
         )
     return ids
 
@@ -244,16 +250,18 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
     file = folder / _WEIGHT_FILE
     if not file.is_file():
         raise ValueError(
-            f"'{folder.name}' must have the weights {_WEIGHT_FILE}, but has not; copy the file to the folder."
+            f"The folder '{folder.name}' must contain the weight file {_WEIGHT_FILE}, but does not; copy "
+            "the file to the folder."
         )
     state = load_weights(file)
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
-        # The quantized linear layers of PyTorch store pairs instead of tensors.
+        # A value that is not a tensor belongs to a quantized linear layer of PyTorch.
         raise ValueError(
-            f"'{_WEIGHT_FILE}' must consist of tensors, but does not; take the weights of a model that is not quantized."
+            f"'{_WEIGHT_FILE}' must contain only tensors, but does not; use the weights of a model that is "
+            "not quantized."
         )
-    # Old versions also wrote the weights of traced copies of modules. The network of the length task has no effect on
-    # the probabilities of tokens.
+    # Ignore the weights of traced copies of modules, which old versions of Sockeye also wrote. Ignore the
+    # network that predicts lengths, because it has no effect on the probabilities of tokens.
     return {
         name: tensor.float()
         for name, tensor in state.items()
@@ -262,18 +270,20 @@ def _read_state(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _by_part(state: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the weights with all keys before all values in each projection, instead of the keys and the values of
-    each head in turn.
-    """
+    """Reorder the rows of each joint projection of keys and values, so that all keys come before all values."""
     sorted_state = dict(state)
     for name, weight in state.items():
         if not name.endswith(("ff_in.weight", "ff_kv.weight")):
             continue
         heads = settings[f"config_{name.partition('.')[0]}"]["attention_heads"]
-        # The rows before the keys and values are queries.
+        # In self-attention, the queries are the first rows of the joint projection.
         num_queries = weight.shape[1] if name.endswith("ff_in.weight") else 0
         if len(weight) == num_queries or (len(weight) - num_queries) % (2 * heads):
-            refuse("attention_heads", heads, f"the weight {name} has {len(weight)} rows")
+            refuse(
+                "attention_heads",
+                heads,
+                f"the number of rows of the weight {name}, {len(weight)}, is not a multiple of the number of heads",
+            )
         queries = weight[:num_queries]
         rest = weight[num_queries:]
         by_head = rest.unflatten(0, (heads, 2, -1))  # [heads, 2, d_k, D]
@@ -291,16 +301,19 @@ def _with_positions(
         return to_interleaved(state, d_model), VaswaniConfig.max_position_embeddings
     longest = max(len(table) for table in tables)
     for name, table in zip(names, tables, strict=True):
-        # Sockeye uses the last position for all later target tokens.
+        # Repeat the last row of the shorter table, because Sockeye uses the last position for all later
+        # target tokens.
         state[name] = torch.cat((table, table[-1:].expand(longest - len(table), -1)))
     return state, longest
 
 
 def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> tuple[Tokenizers, list[str]]:
-    """Return the tokenizers, and notes for the user. `files` are the SentencePiece models."""
+    """Return the source and the target tokenizer, and sentences for the user. `files` are the paths of the
+    SentencePiece models.
+    """
     if len(files) > 2:
         raise ValueError(
-            f"`vocabularies` must be one or two SentencePiece models, but has {len(files)} files."
+            f"`vocabularies` must name one or two SentencePiece models, but names {len(files)} files."
         )
     if files:
         models = [read_sentencepiece(file) for file in (files[0], files[-1])]
@@ -312,8 +325,9 @@ def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> 
     else:
         source, target = (word_tokenizer(ids) for ids in vocabularies)
         notes = [
-            "The tokenizers split texts at spaces: tokenize and segment texts as for the training of the original. If "
-            "SentencePiece models have segmented the training data, name the models with `--vocabularies`."
+            "The tokenizers split texts only at spaces; tokenize and segment texts with the programs that "
+            "prepared the training data. If SentencePiece models segmented the training data, name the "
+            "models with `--vocabularies`."
         ]
     if vocabularies[0] == vocabularies[1] and len(set(files)) < 2:
         target = source
@@ -322,7 +336,9 @@ def _tokenizers(vocabularies: list[dict[str, int]], files: tuple[Path, ...]) -> 
 
 
 def _generation_config(settings: Mapping[str, Any]) -> GenerationConfig:
-    """The defaults of sockeye-translate: the length limit is the mean ratio of lengths plus two deviations."""
+    """Return the default options of sockeye-translate. The length limit is the source length times a ratio:
+    the mean of target length / source length in the training data plus two standard deviations.
+    """
     statistics = settings["config_data"].get("data_statistics") or {}
     ratio = statistics.get("length_ratio_mean", 1.0) + 2 * statistics.get("length_ratio_std", 0.5)
     return GenerationConfig(
@@ -338,7 +354,9 @@ def _generation_config(settings: Mapping[str, Any]) -> GenerationConfig:
 
 
 def _original_log_probs(folder: Path) -> Any:
-    """The function that computes log-probabilities with Sockeye. None if Sockeye is not installed."""
+    """Return a function that computes log-probabilities with Sockeye (see `Imported.log_probs`). None if
+    Sockeye is not installed.
+    """
     if find_spec("sockeye") is None or not (folder / _VERSION_FILE).is_file():
         return None
     from sockeye.model import load_model
@@ -348,7 +366,7 @@ def _original_log_probs(folder: Path) -> Any:
 
     def log_probs(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         lengths = batch["attention_mask"].sum(dim=1, keepdim=True)
-        # The second column is the number of prepended tokens.
+        # The second column of `source_length` is the number of prepended tokens.
         source_length = torch.cat((lengths, torch.zeros_like(lengths)), dim=1)
         output = model(
             batch["input_ids"].unsqueeze(2),
@@ -372,15 +390,17 @@ SOCKEYE = ImportFormat(
     files=(_CONFIG_FILE, _WEIGHT_FILE, _VERSION_FILE, "vocab.*.json"),
     peer=_TITLE,
     keeps=(
-        "The weights, the output bias, the vocabularies, sinusoids or learned positions, and the length limit of "
-        "translations. With `--vocabularies`, the tokenizers segment texts with the SentencePiece models; without "
-        "`--vocabularies`, the tokenizers split texts at spaces and join tokens that end with `@@`."
+        "Keeps the weights, the output bias, the vocabularies, sinusoids or learned positions, and the "
+        "length limit of translations. With `--vocabularies`, the tokenizers segment texts with the "
+        "SentencePiece models; without `--vocabularies`, the tokenizers split texts at spaces and join "
+        "tokens that end with `@@`."
     ),
     loses=(
-        "`<pad>` gets the probability 0. SSRU decoders, LHUC, gated feed-forward networks, source and target factors, "
-        "neural vocabulary selection, other sequences than `n:dr` and `:drn` and int8 weights are refused. The network "
-        "that predicts the length of a translation is not read. Sockeye repeats the last position after "
-        "`max_seq_len_target` tokens, and sinusoids of the imported model continue."
+        "`<pad>` gets the probability 0. SSRU decoders, LHUC, gated feed-forward networks, source and "
+        "target factors, neural vocabulary selection, int8 weights, and processing sequences other than "
+        "`n:dr` (pre-norm) and `:drn` (post-norm) are refused. The network that predicts the length of a "
+        "translation is ignored. For target positions after `max_seq_len_target`, Sockeye repeats the last "
+        "position, but the imported model continues the sinusoids."
     ),
     options=("vocabularies",),
 )

@@ -1,13 +1,16 @@
-"""Imports checkpoints of tensor2tensor: the model `transformer` in the files of TensorFlow.
+"""Imports checkpoints of the model `transformer` of tensor2tensor. The checkpoints are TensorFlow files.
 
-The differences from the paper: LayerNorm with eps 1e-6; sinusoids with tensor2tensor's timescales and all sines in
-the first half of the features; pre-norm with a LayerNorm at the end of each stack, except in the first version of
-the hyperparameters. The decoder starts from a vector of zeros. An embedding consists of several variables.
+The models differ from the paper in four points: an epsilon of 1e-6 in LayerNorm; sinusoids with
+tensor2tensor's timescales and all sines in the first half of the features; pre-norm with a LayerNorm at the
+end of each stack, except in the first version of the hyperparameters; a decoder that starts from a vector of
+zeros. In the checkpoint, each embedding is divided into several variables.
 
-The encoder adds a learned vector to each input: the row `target_space_id` of `target_space_embedding`. The import
-adds this vector to the source embedding, so the source embedding is no longer shared with the target embedding.
+The encoder adds a learned vector to each source embedding: the row `target_space_id` of
+`target_space_embedding`. The import adds this vector to the weights of the source embedding. Therefore the
+source embedding is no longer shared with the target embedding.
 
-hparams.json in the folder has the hyperparameters. The file of `--config` replaces or adds hyperparameters.
+The hyperparameters are read from hparams.json in the folder of the checkpoint. Hyperparameters in the file of
+the option `--config` take precedence.
 """
 
 import json
@@ -28,23 +31,33 @@ from .weights import WeightNames, shared_weights, sizes, to_interleaved
 _TITLE = "tensor2tensor"
 _HPARAMS_FILE = "hparams.json"
 _PAD, _END = 0, 1
-# The names of the variables without the name of the model and of a device.
+# Match the names of variables. The groups are the names without the name of the model and of the device.
 _BODY = re.compile(r"^.*body/((?:encoder|decoder)/.*/(?:kernel|bias|layer_norm_scale|layer_norm_bias))$")
 _SHARD = re.compile(r"^.*symbol_modality_\d+_\d+/(shared|input_emb|target_emb|softmax)/weights_(\d+)$")
 _TARGET_SPACE = re.compile(r"^.*body/target_space_embedding/kernel$")
-# For each hyperparameter that must have one value: the allowed values, and the reason.
+# For each hyperparameter: the values that can be imported, and the reason why models with other values cannot
+# be imported.
 _REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "norm_type": (("layer",), "only LayerNorm can be expressed"),
-    "self_attention_type": (("dot_product",), "self-attention must be scaled dot-product attention"),
-    "ffn_layer": (("dense_relu_dense", "conv_hidden_relu"), "the feed-forward network has two matrices"),
+    "norm_type": (("layer",), "only models with LayerNorm can be imported"),
+    "self_attention_type": (
+        ("dot_product",),
+        "only models with scaled dot-product self-attention can be imported",
+    ),
+    "ffn_layer": (
+        ("dense_relu_dense", "conv_hidden_relu"),
+        "the feed-forward network must have two matrices",
+    ),
     "pos": (("timing",), "positions must be sinusoids"),
-    "proximity_bias": ((False,), "scores do not depend on the distance of tokens"),
-    "unidirectional_encoder": ((False,), "the encoder attends to the whole source"),
-    "causal_decoder_self_attention": ((True,), "the decoder attends to earlier tokens"),
-    "prepend_mode": (("none",), "the target does not contain the source"),
-    "num_area_layers": ((0,), "attention has no areas"),
-    "hard_attention_k": ((0,), "attention has all source tokens"),
-    "multiply_embedding_mode": (("sqrt_depth",), "embeddings are multiplied by the root of their width"),
+    "proximity_bias": ((False,), "attention scores must not depend on the distance between tokens"),
+    "unidirectional_encoder": ((False,), "the encoder must attend to the whole source"),
+    "causal_decoder_self_attention": ((True,), "the decoder must attend only to earlier tokens"),
+    "prepend_mode": (("none",), "the target must not contain the source"),
+    "num_area_layers": ((0,), "this package does not support area attention"),
+    "hard_attention_k": ((0,), "this package does not support hard attention"),
+    "multiply_embedding_mode": (
+        ("sqrt_depth",),
+        "embeddings must be multiplied by the square root of their width",
+    ),
 }
 _PARTS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output_transform": "out_proj"}
 _ATTENTIONS = {
@@ -65,7 +78,9 @@ class Tensor2TensorFacts(Settings):
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     relu_dropout: float = Field(0.1, ge=0, lt=1)
     target_space_id: int = Field(0, ge=0)
-    """the id of the kind of target text; problems for translation have 0"""
+    """the id of the target space (the kind of target text); in tensor2tensor's translation problems, the id
+    is 0
+    """
 
 
 def _names() -> dict[str, str | tuple[str, ...]]:
@@ -85,7 +100,8 @@ def _names() -> dict[str, str | tuple[str, ...]]:
             names[f"{theirs}.ffn.conv{number}.bias"] = f"{ours}.fc{number}.bias"
         for kind, own_kind in _NORM_KINDS.items():
             for module, own in norms.items():
-                # A pre-norm model has the first name, and a post-norm model has the second name.
+                # The LayerNorm is named `layer_prepostprocess` or `layer_postprocess`, depending on the norm
+                # position.
                 for position in ("layer_prepostprocess", "layer_postprocess"):
                     names[f"{theirs}.{module}.{position}.layer_norm.{kind}"] = f"{ours}.{own}.{own_kind}"
             norm = f"{stack}.layer_prepostprocess.layer_norm.{kind}"
@@ -97,7 +113,9 @@ NAMES = WeightNames(_names())
 
 
 def recognise_tensor2tensor(path: Path) -> bool:
-    """Return True for a folder or an `.index` file with the names of tensor2tensor's embeddings."""
+    """Return True for an `.index` file, or a folder with an `.index` file, that contains the names of
+    tensor2tensor's embeddings.
+    """
     files = [path] if path.suffix == ".index" else sorted(path.glob("*.index"))
     return any(b"symbol_modality_" in file.read_bytes() for file in files)
 
@@ -111,12 +129,13 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
     if target_spaces is not None:
         _add_target_space(own, target_spaces, facts)
     for stack in ("encoder", "decoder"):
-        # The embedding of padding is zero, and the decoder starts from padding.
+        # Set the embedding of `<pad>` to zero, because the decoder starts from `<pad>` and must start from
+        # zeros.
         embedding = f"model.{stack}.embed_tokens.weight"
         own[embedding] = own[embedding].clone()
         own[embedding][_PAD] = 0
     own["lm_head.weight"] = own["lm_head.weight"].clone()
-    # The padding class is excluded from the output.
+    # Set the row to zero too, so that tied weights stay equal. `<pad>` is excluded from the output.
     own["lm_head.weight"][_PAD] = 0
     size_fields = sizes(own, _TITLE)
     target = own["model.decoder.embed_tokens.weight"]
@@ -128,7 +147,9 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
     for width in widths:
         if width % num_heads:
             refuse(
-                "num_heads", num_heads, f"the width {width} of keys and values is no multiple of the number"
+                "num_heads",
+                num_heads,
+                f"the width of keys or values, {width}, is not a multiple of the number of heads",
             )
     config = VaswaniConfig(
         **size_fields,
@@ -154,14 +175,14 @@ def read_tensor2tensor(path: Path, options: ReadOptions) -> Imported:
         state_dict=own,
         generation_config=_generation_config(),
         notes=[
-            "No tokenizers were written, because tensor2tensor writes characters outside its alphabet as numbers, and "
-            "fast tokenizers cannot."
+            "No tokenizers were written, because tensor2tensor encodes characters outside its alphabet as "
+            "numbers, and fast tokenizers do not support this encoding."
         ],
     )
 
 
 def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
-    """The hyperparameters of hparams.json and of the file of `--config`."""
+    """Read the hyperparameters from hparams.json and from the file of the option `--config`."""
     file = folder / _HPARAMS_FILE
     if not file.is_file():
         return load_facts(config, Tensor2TensorFacts, _TITLE)
@@ -181,21 +202,23 @@ def _read_facts(folder: Path, config: Path | None) -> Tensor2TensorFacts:
 
 
 def _is_pre_norm(facts: Tensor2TensorFacts) -> bool:
-    """Return True for pre-norm. Dropout ("d") has no effect on a trained model."""
+    """Return True for a pre-norm model. Dropout ("d") is ignored, because dropout has no effect on a trained
+    model.
+    """
     before = facts.layer_preprocess_sequence.replace("none", "").replace("d", "")
     after = facts.layer_postprocess_sequence.replace("none", "").replace("d", "")
     if (before, after) not in (("n", "a"), ("", "an")):
         refuse(
             "layer_postprocess_sequence",
             facts.layer_postprocess_sequence,
-            f"`layer_preprocess_sequence` is {facts.layer_preprocess_sequence!r}, and the sequences must be n and da, or "
-            "none and dan",
+            f"`layer_preprocess_sequence` is {facts.layer_preprocess_sequence!r}, and only pre-norm (n and "
+            "da) and post-norm (none and dan) models can be imported",
         )
     return before == "n"
 
 
 def _read_variables(path: Path) -> dict[str, torch.Tensor]:
-    """Read the variables of the model with TensorFlow. Variables of the optimizer are left out."""
+    """Read the variables of the model with TensorFlow, without the variables of the optimizer."""
     import tensorflow
 
     prefix = str(path.with_suffix("")) if path.is_file() else tensorflow.train.latest_checkpoint(str(path))
@@ -203,7 +226,9 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
     if prefix is None and len(files) == 1:
         prefix = str(files[0].with_suffix(""))
     if prefix is None:
-        raise ValueError(f"'{path.name}' has several checkpoints; name the `.index` file of one checkpoint.")
+        raise ValueError(
+            f"The folder '{path.name}' contains several checkpoints; give the path of the `.index` file of one checkpoint."
+        )
     try:
         reader = tensorflow.train.load_checkpoint(prefix)
         names = [
@@ -222,7 +247,7 @@ def _read_variables(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
-    """Return the weights under the names of this package, and the embedding of target spaces."""
+    """Return the weights with the names of this package, and the variable `target_space_embedding` (or None)."""
     state = {}
     shards: dict[str, dict[int, torch.Tensor]] = {}
     target_spaces = None
@@ -230,9 +255,9 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
         if found := _SHARD.match(name):
             shards.setdefault(found.group(1), {})[int(found.group(2))] = tensor
         elif found := _BODY.match(name):
-            # The numbers in the table of names are between dots.
+            # Change the names to the notation of the table `NAMES`, with the number of a layer between dots.
             plain = re.sub(r"/layer_(\d+)/", r"/layer/\1/", found.group(1)).replace("/", ".")
-            # TensorFlow stores matrices as [in, out].
+            # Transpose matrices, because TensorFlow stores matrices as [in, out].
             state[plain] = tensor.T.contiguous() if plain.endswith(".kernel") else tensor
         else:
             target_spaces = tensor
@@ -249,7 +274,8 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
         table = embeddings.get(kind, embeddings.get("shared"))
         if table is None:
             raise ValueError(
-                f"The checkpoint has no variable {kind}/weights_0; take the files of one checkpoint."
+                f"The checkpoint has no variable {kind}/weights_0; use files that belong to the same "
+                "checkpoint."
             )
         own[own_name] = table
     return own, target_spaces
@@ -258,8 +284,8 @@ def _to_ours(variables: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Ten
 def _add_target_space(
     state: dict[str, torch.Tensor], target_spaces: torch.Tensor, facts: Tensor2TensorFacts
 ) -> None:
-    """Add the vector of the target space to each row of the source embedding, before the multiplication by the root
-    of D.
+    """Add the vector of the target space to each row of the source embedding. The model multiplies embeddings
+    by the square root of the model width D, so the vector is divided by the square root of D.
     """
     number = facts.target_space_id
     if number >= len(target_spaces):
@@ -269,7 +295,7 @@ def _add_target_space(
 
 
 def _generation_config() -> GenerationConfig:
-    """The defaults of t2t-decoder."""
+    """Return the default options of the search in t2t-decoder, the command of tensor2tensor."""
     return GenerationConfig(
         bos_token_id=_PAD,
         pad_token_id=_PAD,
@@ -291,13 +317,15 @@ TENSOR2TENSOR = ImportFormat(
     files=("checkpoint", "*.index", "*.data-*", _HPARAMS_FILE),
     peer=_TITLE,
     keeps=(
-        "The weights, the start from a vector of zeros, and the hyperparameters in hparams.json. `--config` gives or "
-        "replaces hyperparameters. Without hparams.json, `--config` must give `num_heads`."
+        "Keeps the weights, the zero vector that the decoder starts from, and the hyperparameters in "
+        "hparams.json. Hyperparameters in the file of `--config` take precedence. If hparams.json is "
+        "missing, the file of `--config` must contain `num_heads`."
     ),
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written. The vector of the target space becomes a part of "
-        "the source embedding. Other models than `transformer`, learned and relative positions, other feed-forward "
-        "layers and other sequences than `n`, `da` and `none`, `dan` are refused."
+        "`<pad>` gets the probability 0. No tokenizers are written. The vector of the target space is "
+        "added to the source embedding. Models other than `transformer`, learned and relative positions, "
+        "other feed-forward layers, and LayerNorm at other positions than pre-norm (`n`, `da`) and "
+        "post-norm (`none`, `dan`) are refused."
     ),
     libraries=("tensorflow",),
     options=("config",),

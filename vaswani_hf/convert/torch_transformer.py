@@ -1,11 +1,12 @@
 """Imports a state dict of `torch.nn.Transformer`.
 
-The state dict has the weights of both stacks, and lacks the embeddings, the output projection, the positions
-and the number of heads. The user chooses the names of the embeddings and of the output projection. The file
-of `--config` gives these names, the kind of positions and the number of heads.
+`torch.nn.Transformer` contains only the encoder layers and decoder layers. The author of a model adds
+embeddings, positions and an output projection with arbitrary names. The file of the option `--config` must
+contain these names, the kind of positions and the number of heads.
 
-The differences from the paper: the queries, keys and values have one joint weight `in_proj_weight`; the
-attention has biases; a LayerNorm follows the last layer of each stack also with post-norm.
+The models differ from the paper in two points: the attention has biases; a LayerNorm follows the last layer
+of each stack, even in post-norm models. The projections of queries, keys and values are stored as one joint
+weight `in_proj_weight`.
 """
 
 import re
@@ -26,14 +27,16 @@ from .unpickling import header_of, load_state_dict
 from .weights import WeightNames, add_biases, shared_weights, sizes, timescales_of, to_interleaved
 
 _TITLE = "torch.nn.Transformer"
-# The name of a weight that every torch.nn.Transformer has. The name begins with the name of the attribute in
-# the user's model, such as "transformer.".
+# The name of a weight that every `torch.nn.Transformer` has. In a state dict, the name has a prefix, such as
+# "transformer.", if the `torch.nn.Transformer` is an attribute of the model.
 _FIRST_WEIGHT = re.compile(r"^(.*\.)?decoder\.layers\.0\.multihead_attn\.in_proj_weight$")
 _SINUSOIDAL, _NONE = "sinusoidal", "none"
 
 
 class TorchTransformerFacts(Settings):
-    """The facts that a state dict of torch.nn.Transformer lacks, and the names of the other weights."""
+    """Settings that a state dict of `torch.nn.Transformer` does not contain, and the names of the weights
+    outside `torch.nn.Transformer`.
+    """
 
     nhead: int = Field(ge=1)
     """the number of heads"""
@@ -48,18 +51,18 @@ class TorchTransformerFacts(Settings):
     scale_embedding: bool
     """true if the model multiplies embeddings by the square root of d_model"""
     positions: str
-    """"sinusoidal", "none", or the name of the table of positions"""
+    """"sinusoidal", "none", or the name of the position table in the state dict"""
     target_positions: str | None = None
-    """the name of the table of target positions; by default the source positions"""
+    """the name of the position table of the target; by default the position table of the source"""
     ignored: list[str] = []
-    """the names of weights that translation does not use"""
+    """the names of weights that are not imported, because translation does not use the weights"""
     pad_token_id: int = Field(ge=0)
     bos_token_id: int = Field(ge=0)
     """the id of the token that starts the decoder"""
     eos_token_id: int = Field(ge=0)
     activation: Literal["relu", "gelu"] = "relu"
     norm_first: bool = False
-    """true for LayerNorm before each sub-layer"""
+    """true if a LayerNorm precedes each sub-layer (pre-norm)"""
     layer_norm_eps: float = Field(1e-5, gt=0)
     dropout: float = Field(0.1, ge=0, lt=1)
 
@@ -112,7 +115,7 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         own["lm_head.bias"] = bias
     add_biases(own)
     own, positions = _with_positions(own, facts, tables, options.timescales)
-    # Compare the weights, because the state dict does not say whether weights are tied.
+    # Compare the values of the weights, because the state dict does not tell whether the weights were tied.
     weight_fields = shared_weights(own, torch.equal(source, target), torch.equal(target, output))
     config = VaswaniConfig(
         **sizes(own, _TITLE),
@@ -166,14 +169,14 @@ def read_torch_transformer(path: Path, options: ReadOptions) -> Imported:
         config=config,
         state_dict=own,
         generation_config=generation_config(config),
-        notes=["The original has no tokenizers, so no tokenizers were written."],
+        notes=["No tokenizers were written, because the state dict contains no vocabularies."],
         log_probs=log_probs,
     )
 
 
 def _split(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the weights of torch.nn.Transformer, without the name of its attribute, and the other
-    weights.
+    """Divide a state dict into the weights of `torch.nn.Transformer` and all other weights. The prefix of the
+    names is removed from the weights of `torch.nn.Transformer`.
     """
     prefix = next(found.group(1) or "" for name in state if (found := _FIRST_WEIGHT.match(name)))
     is_of_stack = re.compile(re.escape(prefix) + r"((?:encoder|decoder)\.(?:layers|norm)\..*)")
@@ -194,16 +197,14 @@ def _weight(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the weight whose name is the value of `key` in the facts. Return `default` if the facts have no
-    value for `key`.
-    """
+    """Return the weight that the field `key` of `facts` names. Return `default` if the field is None."""
     name = getattr(facts, key)
     if name is None and default is not None:
         return default
     if name not in others:
         names = ", ".join(sorted(others)) or "no other weights; add the weight to the state dict"
         raise ValueError(
-            f"`{key}` must name a weight that is not part of {_TITLE}, but is {name!r}; the state dict has {names}."
+            f"`{key}` must name a weight outside {_TITLE}, but is {name!r}; the state dict has {names}."
         )
     return others[name]
 
@@ -214,13 +215,13 @@ def _matrix(
     key: str,
     default: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the matrix whose name is the value of `key` in the facts, without dimensions of size 1."""
+    """Return the matrix that the field `key` of `facts` names, without dimensions of size 1."""
     weight = _weight(others, facts, key, default)
     if weight is default:
         return weight
     if weight.squeeze().dim() != 2:
         raise ValueError(
-            f"`{key}` must be the name of a matrix, but {getattr(facts, key)} has the shape {tuple(weight.shape)}."
+            f"`{key}` must name a matrix, but {getattr(facts, key)} has the shape {tuple(weight.shape)}."
         )
     return weight.squeeze()
 
@@ -228,7 +229,9 @@ def _matrix(
 def _tables(
     others: Mapping[str, torch.Tensor], facts: TorchTransformerFacts
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the tables of source and target positions [L, D], or None for positions without a table."""
+    """Return the position tables [L, D] of the source and of the target. Return None in place of a table if
+    the positions have no table.
+    """
     if facts.positions in (_SINUSOIDAL, _NONE):
         if facts.target_positions is not None:
             raise ValueError(
@@ -251,7 +254,7 @@ def _refuse_unused(others: Mapping[str, torch.Tensor], facts: TorchTransformerFa
     unused = sorted(others.keys() - named - set(facts.ignored))
     if unused:
         raise ValueError(
-            f"The weight {unused[0]} is not a weight of {_TITLE}, and no key of `config` names the weight; if "
+            f"The weight {unused[0]} is neither a weight of {_TITLE} nor named in the file of `config`; if "
             "translation does not use the weight, add the name to the key `ignored`."
         )
 
@@ -262,15 +265,17 @@ def _with_positions(
     tables: tuple[torch.Tensor | None, torch.Tensor | None],
     timescales: str | None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the weights, with learned positions, and the fields of the config about positions."""
+    """Add learned positions to the weights. Return the weights and the config fields that describe the
+    positions.
+    """
     source, target = tables
     if source is None or target is None:
         return state, {"position_embedding": facts.positions, "position_timescales": timescales or "paper"}
     found = timescales_of(source)
     if found != timescales_of(target):
         raise ValueError(
-            f"`target_positions` must have the same kind of positions as {facts.positions}, but {facts.target_positions} "
-            "has other sinusoids, or is learned."
+            f"`target_positions` must name a position table of the same kind as {facts.positions}, but "
+            f"{facts.target_positions} has other sinusoids, or is learned."
         )
     if found is None:
         state["model.encoder.embed_positions.weight"] = source
@@ -289,12 +294,16 @@ def _with_positions(
 def _has_final_norms(stacks: Mapping[str, torch.Tensor]) -> bool:
     of_encoder, of_decoder = (f"{stack}.norm.weight" in stacks for stack in ("encoder", "decoder"))
     if of_encoder != of_decoder:
-        refuse("decoder.norm", of_decoder, "either both stacks or no stack must end with a LayerNorm")
+        refuse(
+            "decoder.norm",
+            of_decoder,
+            "either both the encoder and the decoder must end with a LayerNorm, or neither",
+        )
     return of_encoder
 
 
 def _transformer(stacks: Mapping[str, torch.Tensor], config: VaswaniConfig) -> nn.Transformer:
-    """Create the `torch.nn.Transformer` of the original in eval mode."""
+    """Create a `torch.nn.Transformer` in eval mode with the weights of the checkpoint."""
 
     def layer(layer_class: type[nn.Module], ffn_dim: int) -> nn.Module:
         return layer_class(
@@ -344,13 +353,15 @@ TORCH_TRANSFORMER = ImportFormat(
     files=("*.pt", "*.pth"),
     peer="PyTorch",
     keeps=(
-        "The weights, the embeddings, the output projection and its bias, and a table of positions. A table of "
-        "sinusoids gives sinusoidal positions, and another table gives learned positions."
+        "Keeps the weights, the embeddings, the output projection and its bias, and the position table. If "
+        "the position table contains sinusoids, the imported model has sinusoidal positions. Otherwise, "
+        "the imported model has learned positions."
     ),
     loses=(
-        "`<pad>` gets the probability 0. The state dict has no tokenizers, so no tokenizers are written. `--config` "
-        "names the embeddings and the output projection, because torch.nn.Transformer has no embeddings. A weight "
-        "that no key names is refused."
+        "`<pad>` gets the probability 0. The state dict has no tokenizers, so no tokenizers are written. "
+        "`--config` names the embeddings and the output projection, because torch.nn.Transformer has no "
+        "embeddings. A weight that is neither a part of torch.nn.Transformer nor named in the file of "
+        "`--config` is refused."
     ),
     options=("timescales", "config"),
 )

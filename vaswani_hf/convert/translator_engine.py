@@ -1,40 +1,32 @@
-"""Defines `TranslatorEngine`, the base class of the engines that the translator of this package can run.
+"""Defines `TranslatorEngine`, the base class of engines that use the translator of this package.
 
-Some runtimes compute the log-probabilities of each step, and others have a backend of the translator. These
-runtimes need no search and no tokenization: the translator tokenizes the texts, searches and decodes.
+Such an engine needs only a translator backend. The translator splits and tokenizes the texts, and decodes the
+translations.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ..model.translator_vaswani import BaseTranslator, Hypothesis, Segment, batches_by_length
 
-# The number of source and target tokens of a batch.
+# The maximum number of source and target tokens in a batch.
 _TOKENS_PER_BATCH = 4096
 
 
 class TranslatorEngine:
-    """An `Engine` that runs a translator. A derived class defines `load`.
-
-    Attributes:
-        search (dict): The settings of the search, in addition to `num_beams`.
-    """
+    """An `Engine` that runs a translator. A derived class defines `load`."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
     beam_search: ClassVar[bool] = True
     installation: ClassVar[str | None] = None
-    search: ClassVar[dict[str, Any]] = {
-        "length_penalty": 1.0,
-        "length_penalty_type": "power",
-        "coverage_penalty": 0.0,
-        "early_stopping": False,
-    }
+    search: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, folder: Path):
         self.translator = self.load(folder)
 
     def load(self, folder: Path) -> BaseTranslator:
-        """Load the translator of a folder."""
+        """Return a translator for the exported model in `folder`."""
         raise NotImplementedError
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
@@ -51,4 +43,4 @@ class TranslatorEngine:
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """See `Engine.translate`."""
-        return list(self.translator.translate(texts, num_beams=num_beams, **self.search))
+        return list(self.translator.translate(texts, num_beams=num_beams))

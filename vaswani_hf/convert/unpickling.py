@@ -1,8 +1,9 @@
 """Reads weight files of other libraries without executing code from these files.
 
 `torch.load(weights_only=True)` accepts only tensors and plain values. Some libraries store their settings as
-objects of their own classes. Each format lists the names of the allowed classes. Objects of an allowed class
-become instances of `Stub`, and `Stub` keeps only the attributes of the object. All other classes are refused.
+objects of their own classes. Each format lists the names of the allowed classes. An object of an allowed
+class is read as an instance of `Stub`, with the same attributes. A file with an object of another class is
+not read.
 """
 
 import pickle
@@ -17,21 +18,23 @@ from safetensors.torch import load_file
 
 
 class Stub:
-    """An object of a class of another library, with its attributes and without the code of the class."""
+    """Replaces an object of another library's class. A `Stub` has the attributes of the object, but not the
+    code of the class.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.arguments = args
 
     def __setstate__(self, state: Any) -> None:
-        # Some classes store a pair: the attributes, and the attributes in `__slots__`.
+        # The state of some classes is a pair of dicts: the attributes, and the attributes in `__slots__`.
         parts = state if isinstance(state, tuple) else (state,)
         for part in parts:
             if isinstance(part, dict):
                 self.__dict__.update(part)
 
 
-# The number of bytes that are searched for the names of the weights in a file that is no zip file. Older
-# versions of `torch.save` write no zip file, and write the names first.
+# In a file that is not a zip file, only this number of bytes at the start is searched for the names of the
+# weights. Older versions of `torch.save` do not write zip files, and write the names first.
 _LONGEST_HEADER = 2**20
 
 
@@ -44,7 +47,7 @@ def weight_file(path: Path) -> Path:
 
 
 def header_of(path: Path) -> bytes:
-    """Return the part of a weight file that has the names of the weights as readable text."""
+    """Return the part of a weight file that contains the names of the weights as plain text."""
     path = weight_file(path)
     if not path.is_file():
         return b""
@@ -62,8 +65,9 @@ def header_of(path: Path) -> bytes:
 def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Tensor]:
     """Load the float32 state dict of a file of `torch.save` or safetensors.
 
-    A file may contain the state dict in a dict with other objects. The state dict is the dict with a key that
-    matches `has_name`. The function removes the prefix "module." that DataParallel adds to names.
+    The file contains the state dict itself, or a dict that contains the state dict and other objects. The
+    state dict is recognised by a key that matches `has_name`. The prefix "module." that DataParallel adds to
+    names is removed.
     """
     path = weight_file(path)
     loaded = load_file(path) if path.suffix == ".safetensors" else load_weights(path)
@@ -76,7 +80,8 @@ def load_state_dict(path: Path, has_name: re.Pattern[str]) -> dict[str, torch.Te
                 if isinstance(tensor, torch.Tensor)
             }
     raise ValueError(
-        f"'{path.name}' has no weight with the name {has_name.pattern}; name the file of the weights."
+        f"'{path.name}' must contain a weight whose name matches {has_name.pattern}, but does not; name the "
+        "file with the weights."
     )
 
 
@@ -88,25 +93,26 @@ def load_weights(path: Path, classes: Collection[str] = ()) -> Any:
     """
     stubs = [(type(name.rpartition(".")[2], (Stub,), {}), name) for name in classes]
     try:
-        # Pass pairs of a class and a name to torch: torch creates an instance of the class in place of an
-        # object of the class with this name.
+        # Pass pairs (class, name) to torch. For an object of the class `name`, torch creates an instance of
+        # `class` instead.
         with torch.serialization.safe_globals(stubs):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
-            f"'{path.name}' contains objects that are neither tensors nor plain values, and is not read, because "
-            f"such objects can execute code ({_refused(str(error))})."
+            f"'{path.name}' contains objects that are neither tensors nor plain values, and is not read, "
+            f"because such objects can execute code ({_refused(str(error))})."
         ) from None
     except OSError:
         raise
     except Exception as error:
         # Catch all exceptions, because a damaged file can raise any kind of exception.
         raise ValueError(
-            f"'{path.name}' is not a file of torch.save, or is incomplete; copy or download the file again."
+            f"'{path.name}' was not written by `torch.save`, or is incomplete; copy or download the file "
+            "again."
         ) from error
 
 
 def _refused(message: str) -> str:
-    """Return the first line of torch's message that names the refused class."""
+    """Return the line of torch's error message that names the refused class."""
     lines = [line.strip() for line in message.splitlines() if "GLOBAL" in line or "Unsupported" in line]
     return (lines or ["an unknown object"])[0].rstrip(".")[:200]

@@ -1,6 +1,6 @@
-"""Translates the names of weights between this package and other libraries, and reorders features.
+"""Converts weights between this package and other libraries: renames weights, and reorders features.
 
-Each format has one table of names. The import and the export use the same table.
+Each format has one table of weight names. The import and the export use the same table.
 
 In shapes, D is the model width.
 """
@@ -13,7 +13,7 @@ import torch
 
 from ..model.modeling_vaswani import sinusoids
 
-# Modules whose inputs have the D features of the model. In the listed modules, the columns of the weights are
+# The inputs of these modules have the D features of the model. Therefore the columns of their weights are
 # reordered. In all other modules, the rows of the weights are reordered.
 _READS_MODEL_FEATURES = {
     "shared",
@@ -29,22 +29,21 @@ _READS_MODEL_FEATURES = {
 
 @dataclass(frozen=True)
 class WeightNames:
-    """The names of the weights of a format.
-
-    `{}` in a name stands for the number of a layer, counted from 0.
+    """Maps the weight names of a format to the weight names of this package. `{}` in a name stands for the
+    number of a layer, counted from 0.
 
     Attributes:
-        names (Mapping): For each name of the format, the name in `VaswaniForSeq2SeqLM`. A tuple of names
-            means that the format stores these weights as one tensor, joined along the first dimension. The
-            weights of a tuple must have the same shape.
-        ignored (tuple): Names of tensors that are not read, such as a table of sinusoids.
+        names (Mapping): Maps each weight name of the format to the weight name in `VaswaniForSeq2SeqLM`. If
+            the format stores several weights as one tensor, concatenated along the first dimension, the value
+            is a tuple of names. The weights of a tuple must have the same shape.
+        ignored (tuple): The names of tensors that are ignored, such as a table of sinusoids.
     """
 
     names: Mapping[str, str | tuple[str, ...]]
     ignored: tuple[str, ...] = ()
 
     def to_ours(self, state: Mapping[str, torch.Tensor], title: str) -> dict[str, torch.Tensor]:
-        """Return the weights under the names of this package. Raise a ValueError for an unknown name."""
+        """Return the weights with the names that this package uses. Raise a ValueError for an unknown name."""
         ours: dict[str, torch.Tensor] = {}
         for name, tensor in state.items():
             layer, pattern = _without_number(name)
@@ -59,16 +58,16 @@ class WeightNames:
             targets = (target,) if isinstance(target, str) else target
             if len(tensor) % len(targets):
                 raise ValueError(
-                    f"The weight {name} must consist of {len(targets)} equal parts, but has {len(tensor)} rows; "
-                    "take the weights and the config from one checkpoint."
+                    f"The weight {name} must consist of {len(targets)} parts of equal size, but has "
+                    f"{len(tensor)} rows; take the weights and the config from one checkpoint."
                 )
             for part, own in zip(tensor.chunk(len(targets)), targets, strict=True):
                 ours[own.format(layer)] = part
         return ours
 
     def to_theirs(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return weights of this package under the names of the format. Weights without a name are left
-        out.
+        """Return the weights with the names that the format uses. Weights that the format does not have are
+        left out.
         """
         theirs = {}
         numbers = {_without_number(name)[0] for name in state}
@@ -83,7 +82,9 @@ class WeightNames:
 
 
 def _without_number(name: str) -> tuple[str, str]:
-    """Return the first number between dots in a name, and the name with `{}` in place of the number."""
+    """Find the number of the layer in a weight name, such as "3" in "layers.3.fc1". Return the number, and
+    the name with `{}` in place of the number.
+    """
     found = re.search(r"(?<=\.)\d+(?=\.)", name)
     if found is None:
         return "", name
@@ -91,8 +92,8 @@ def _without_number(name: str) -> tuple[str, str]:
 
 
 def sizes(state: Mapping[str, torch.Tensor], title: str) -> dict[str, int]:
-    """Return the fields of the config that the shapes of the weights determine. `state` has the weight names
-    of this package.
+    """Return the config fields that can be computed from the shapes of the weights. The weights in `state`
+    have the names that this package uses.
 
     Raise a ValueError if a weight is missing.
     """
@@ -101,7 +102,8 @@ def sizes(state: Mapping[str, torch.Tensor], title: str) -> dict[str, int]:
             name = f"model.{stack}.{part}.weight"
             if name not in state:
                 raise ValueError(
-                    f"The weight of {title} that becomes {name} is missing; take all weights from one checkpoint."
+                    f"The checkpoint of {title} lacks the weight that corresponds to {name}; take all "
+                    "weights from one checkpoint."
                 )
     return {
         "vocab_size": len(state["model.encoder.embed_tokens.weight"]),
@@ -121,8 +123,8 @@ def _num_layers(state: Mapping[str, torch.Tensor], stack: str) -> int:
 
 
 def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: bool) -> dict[str, bool]:
-    """Return the fields of the config about shared weights and biases. Add the names of shared weights that
-    the checkpoint lacks. `state` has the names of this package.
+    """Return the config fields about shared weights and biases. Add shared weights to `state` under all their
+    names. The weights in `state` have the names that this package uses.
     """
     if is_shared:
         joint = state["model.encoder.embed_tokens.weight"]
@@ -139,7 +141,7 @@ def shared_weights(state: dict[str, torch.Tensor], is_shared: bool, is_tied: boo
 
 
 def add_biases(state: dict[str, torch.Tensor]) -> None:
-    """Add zeros for missing biases. `state` has the names of this package.
+    """Add biases of zeros to `state` where biases are missing. `state` has the names of this package.
 
     The LayerNorms and the feed-forward networks of this package always have biases. In an attention layer,
     either all projections have biases, or no projection has a bias.
@@ -165,14 +167,14 @@ def to_interleaved(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str,
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}
 
 
-# The largest allowed difference between a table of sinusoids and the formula. The libraries compute the
-# angles of the sinusoids in float32, so the error of an angle is 1e-3 at position 5,000.
+# A position table with at most this difference from the formula is recognised as sinusoids. Libraries compute
+# the angles of the sinusoids in float32, so the error of an angle is about 1e-3 at position 5,000.
 _TABLE_TOLERANCE = 2e-3
 
 
 def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
-    """Return the `position_timescales` of a table of sinusoids [L, D], and True if all sines are in the first
-    half of the features. Return None if the table has other values.
+    """Recognise the sinusoids in a position table [L, D]. Return the `position_timescales`, and True if all
+    sines are in the first half of the features. Return None if the table does not contain sinusoids.
     """
     length, d_model = table.shape
     if d_model % 2:
@@ -187,8 +189,8 @@ def timescales_of(table: torch.Tensor) -> tuple[str, bool] | None:
 
 
 def to_halves(state: Mapping[str, torch.Tensor], d_model: int) -> dict[str, torch.Tensor]:
-    """Reorder the features of a model of this package: all sines, then all cosines. Reverses
-    `to_interleaved`.
+    """Reorder the features of a model of this package, so that all sines are in the first half of the
+    features and all cosines in the second half. Reverses `to_interleaved`.
     """
     order = torch.arange(d_model).view(-1, 2).T.flatten()
     return {name: _reordered(name, tensor, order) for name, tensor in state.items()}

@@ -1,15 +1,18 @@
 """Creates fast tokenizers for texts whose tokens are separated by spaces.
 
-Some libraries translate only texts that other programs have tokenized and segmented. The imported tokenizers split
-such texts at spaces, and join the parts of words in translations.
+Some libraries expect texts that other programs have already tokenized and segmented. The tokenizers in this
+file split such texts at spaces, and join the parts of words in translations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import IMPORTED_MARK
+
+# The end of a token at the end of a word, in the merges of subword-nmt and fastBPE.
+END_OF_WORD = "</w>"
 
 
 def word_tokenizer(
@@ -22,10 +25,13 @@ def word_tokenizer(
     joiner: str = "@@",
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create a tokenizer that splits texts at spaces, and joins tokens that end with `joiner` to the next token."""
+    """Create a tokenizer that splits texts at spaces. When the tokenizer decodes, it joins each token that
+    ends with `joiner` to the next token.
+    """
     backend = Tokenizer(models.WordLevel(dict(ids), unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The first decoder adds spaces between tokens. Its prefix never occurs in text.
+    # The WordPiece decoder is used because it adds spaces between tokens. Its prefix is a string that never
+    # occurs in text.
     backend.decoder = decoders.Sequence(
         [
             decoders.WordPiece(prefix="\ue000", cleanup=False),
@@ -38,6 +44,30 @@ def word_tokenizer(
     )
 
 
+def merging_tokenizer(
+    ids: Mapping[str, int],
+    merges: Sequence[tuple[str, str]],
+    *,
+    pad: str = "<pad>",
+    start: str = "<s>",
+    end: str = "</s>",
+    unknown: str = "<unk>",
+) -> PreTrainedTokenizerFast | None:
+    """Create a tokenizer that splits texts at spaces, and segments words by merges, as subword-nmt and fastBPE do.
+
+    Tokens at the end of a word end with `END_OF_WORD`. Return None if the vocabulary lacks a part or the result of a
+    merge, because the library `tokenizers` cannot join two tokens to a token without an id.
+    """
+    needed = {token for left, right in merges for token in (left, right, left + right)}
+    if not needed <= ids.keys():
+        return None
+    model = models.BPE(dict(ids), list(merges), unk_token=unknown, end_of_word_suffix=END_OF_WORD)
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    backend.decoder = decoders.BPEDecoder(END_OF_WORD)
+    return imported_tokenizer(backend, ids, pad=pad, start=start, end=end, unknown=unknown)
+
+
 def imported_tokenizer(
     backend: Tokenizer,
     ids: Mapping[str, int],
@@ -48,7 +78,9 @@ def imported_tokenizer(
     unknown: str,
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Create the tokenizer of transformers. The tokenizer adds `end` to each text."""
+    """Create the `PreTrainedTokenizerFast` from a tokenizer of the library `tokenizers`. The tokenizer
+    appends `end` to each text.
+    """
     backend.post_processor = processors.TemplateProcessing(
         single=["$A", end], pair=["$A", "$B", end], special_tokens=[(end, ids[end])]
     )

@@ -1,8 +1,10 @@
-"""Changes sentence pairs as people write text: upper case, typos, wrong spaces, placeholders.
+"""Changes sentence pairs at random to imitate text that people write: upper case, typos, wrong spaces,
+placeholders.
 
-Each function of `PERTURBATIONS` changes one pair. The training (`data.augment`) and `vaswani evaluate
---robustness` call the same functions. A change of the style of a text, such as upper case, also changes the
-target. An error, such as a typo, changes the source only, because the model should correct the error.
+Each function in the table `PERTURBATIONS` changes one sentence pair. Training with `data.augment` and the
+command `vaswani evaluate --robustness` use the same functions. Changes of the style, such as upper case, are
+made in the source and in the target. Errors, such as typos, are added only to the source, because the model
+should learn to correct errors.
 """
 
 import re
@@ -13,40 +15,40 @@ from ..settings.data import Augmentation
 
 Perturbation = Callable[[str, str, Random], tuple[str, str]]
 
-# A text gets one typo or one wrong space for each `_WORDS_PER_ERROR` words, and at least one.
+# A text gets one typo or one wrong space for each `_WORDS_PER_ERROR` words. A shorter text gets one error.
 _WORDS_PER_ERROR = 10
 # A typo changes a word of at least 4 letters, because a typo often makes a shorter word unreadable.
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
 _FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]+$")
-# A name or a number. A word without an initial capital is not used, because an equal spelling in two
-# languages, such as English and German "was", does not mean that the words translate each other.
+# Matches a name or a number. Words without an initial capital do not match, because such a word can have
+# different meanings in two languages, such as "was" in English and German.
 _COPIED_WORD = re.compile(r"\b(?:\d+|[A-ZÀ-ÖØ-Þ]\w{2,})\b")
 _PLACEHOLDER_FORMS = ("{%s}", "{{%s}}", "%%(%s)s", "${%s}", "<%s>", "%%%s")
 
 
 def upper_case(source: str, target: str, rng: Random) -> tuple[str, str]:
-    """Write both sides in upper case."""
+    """Convert the source and the target to upper case."""
     return source.upper(), target.upper()
 
 
 def title_case(source: str, target: str, rng: Random) -> tuple[str, str]:
-    """Write the first letter of each word of both sides in upper case."""
+    """Convert the first letter of each word in the source and the target to upper case."""
     return _title_case(source), _title_case(target)
 
 
 def typos(source: str, target: str, rng: Random) -> tuple[str, str]:
-    """Change letters in some words of the source."""
+    """Add typos to some words of the source."""
     words = list(_LONG_WORD.finditer(source))
-    # Change the last word first, because a change moves the words that follow.
+    # Change the last word first, because a change of a word moves all later words.
     for word in sorted(_sample(words, source, rng), key=re.Match.start, reverse=True):
         source = source[: word.start()] + _with_typo(word[0], rng) + source[word.end() :]
     return source, target
 
 
 def final_punctuation(source: str, target: str, rng: Random) -> tuple[str, str]:
-    """Remove the punctuation at the end of both sides. A pair is unchanged if a side has no final
-    punctuation, or nothing else.
+    """Remove the punctuation at the end of the source and the target. If the source or the target has no
+    final punctuation, or consists only of punctuation, the pair is not changed.
     """
     shorter_source = _FINAL_PUNCTUATION.sub("", source)
     shorter_target = _FINAL_PUNCTUATION.sub("", target)
@@ -69,10 +71,11 @@ def spaces(source: str, target: str, rng: Random) -> tuple[str, str]:
 
 
 def placeholders(source: str, target: str, rng: Random) -> tuple[str, str]:
-    """Put the same placeholder, such as `{name}`, into both sides.
+    """Insert the same placeholder, such as `{name}`, into the source and the target.
 
-    The placeholder replaces a name or number that both sides have exactly once, so that the two places of the
-    placeholder correspond. Without such a word, the placeholder begins both sides.
+    The placeholder replaces a name or a number that occurs exactly once in the source and exactly once in the
+    target. If there is no such word, the placeholder is inserted at the beginning of the source and the
+    target.
     """
     placeholder = rng.choice(_PLACEHOLDER_FORMS) % _identifier(rng)
     in_target = _COPIED_WORD.findall(target)
@@ -87,8 +90,9 @@ def placeholders(source: str, target: str, rng: Random) -> tuple[str, str]:
     return source.replace(word, placeholder), target.replace(word, placeholder)
 
 
-# The key of a perturbation is the name of its rate in `Augmentation`. The training applies the perturbations
-# in this order. `placeholders` is last, so that no other perturbation changes a placeholder.
+# The keys are the names of the rates in the settings class `Augmentation`. The training applies the
+# perturbations in this order. `placeholders` is applied last, so that no other perturbation changes a
+# placeholder.
 PERTURBATIONS: dict[str, Perturbation] = {
     "final_punctuation": final_punctuation,
     "typos": typos,
@@ -101,9 +105,10 @@ PLACEHOLDER = re.compile(r"\{\{\w+\}\}|\$?\{\w+\}|%\(\w+\)s|<\w+>|%\w+")
 
 
 class Augmenter:
-    """Changes sentence pairs at random, each perturbation with the rate of `data.augment`.
+    """Changes sentence pairs at random. The section `data.augment` of the recipe sets the rate of each
+    perturbation.
 
-    A tag at the beginning of the source, such as `>>en<<`, is kept.
+    A language tag at the beginning of the source, such as `>>en<<`, is not changed.
     """
 
     def __init__(self, rates: Augmentation, tags: Sequence[str] = ()):
@@ -111,7 +116,7 @@ class Augmenter:
         self._tags = tuple(f"{tag} " for tag in tags)
 
     def __call__(self, source: str, target: str, rng: Random) -> tuple[str, str]:
-        """Return a changed copy of a pair, or the pair itself."""
+        """Return a changed copy of a sentence pair, or the sentence pair itself if nothing was changed."""
         tag = next((tag for tag in self._tags if source.startswith(tag)), "")
         text = source.removeprefix(tag)
         for name, perturb in PERTURBATIONS.items():
@@ -130,8 +135,8 @@ def _sample(items: list, text: str, rng: Random) -> list:
 
 
 def _with_typo(word: str, rng: Random) -> str:
-    """Exchange two letters, leave one out, double one, or replace one by another letter of the word. The
-    first letter stays.
+    """Add one typo to a word: exchange two letters, leave out a letter, double a letter, or replace a letter
+    by another letter of the word. The first letter is not changed.
     """
     place = rng.randrange(1, len(word) - 1)
     before, first, second, after = word[:place], word[place], word[place + 1], word[place + 2 :]

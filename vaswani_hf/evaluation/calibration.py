@@ -1,7 +1,7 @@
-"""Fits and measures the calibration of a checkpoint: how often a translation with the confidence p is good.
-
-A translation is good if its chrF is at least `GOOD_CHRF`. The calibration error is the expected calibration
-error of Guo et al. 2017 (arXiv 1706.04599, Equation 3) with 10 bins, in percentage points.
+"""Fits and measures the calibration of a checkpoint. A calibration estimates the probability that a
+translation is good. A translation is good if its chrF is at least `GOOD_CHRF`. The calibration error is the
+expected calibration error of Guo et al. 2017 (arXiv 1706.04599, Equation 3) with 10 bins, in percentage
+points.
 """
 
 import io
@@ -18,7 +18,7 @@ from .evaluate import translate_test_set
 
 GOOD_CHRF = 60
 _NUM_BINS = 10
-# A small test set with only good or only bad translations would give infinite weights without this penalty.
+# The L2 penalty keeps the weights finite if a test set contains only good or only bad translations.
 _WEIGHT_DECAY = 1e-3
 FEWEST_SENTENCES = 100
 
@@ -26,7 +26,9 @@ FEWEST_SENTENCES = 100
 def scored_translations(
     translator: Translator, sources: list[str], references: Sequence[str], options: Mapping[str, Any]
 ) -> tuple[list[Translation], list[bool]]:
-    """Translate a test set, and return the translations and whether each translation is good."""
+    """Translate a test set. Return the translations, and for each translation True if the translation is
+    good.
+    """
     translations: Any = translate_test_set(translator, sources, return_scores=True, **options)
     chrf = CHRF()
     good = []
@@ -36,7 +38,7 @@ def scored_translations(
 
 
 def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -> Calibration:
-    """Fit a logistic regression that estimates `good` from the token probabilities."""
+    """Fit a logistic regression that estimates from the token probabilities whether a translation is good."""
     features = torch.tensor([features_of(translation) for translation in translations], dtype=torch.float64)
     labels = torch.tensor(good, dtype=torch.float64)
     weights = torch.zeros(features.size(1), dtype=torch.float64, requires_grad=True)
@@ -54,10 +56,10 @@ def fit_calibration(translations: Sequence[Translation], good: Sequence[bool]) -
 
 
 def reliability(calibration: Calibration, translations: Sequence[Translation], good: Sequence[bool]) -> dict:
-    """Return the reliability curve and the calibration error of a calibration on a test set.
-
-    Each point of the curve has the expected and the found share of good translations (0 to 1) in a bin of
-    confidences, and the number of sentences of the bin.
+    """Measure a calibration on a test set, and return the reliability curve and the calibration error. For
+    the curve, the translations are divided into bins by their estimated probability. Each point of the curve
+    has the expected share and the actual share of good translations in a bin (0 to 1), and the number of
+    sentences in the bin.
     """
     confidences = list(map(calibration, translations))
     bins: list[list[int]] = [[] for _ in range(_NUM_BINS)]
@@ -93,7 +95,9 @@ def reliability_as_text(results: Mapping[str, Any]) -> str:
 
 
 def reliability_picture(results: Mapping[str, Any]) -> bytes:
-    """Draw the reliability curve as PNG. The size of a point shows the number of sentences."""
+    """Draw the reliability curve, and write the picture to a PNG file. The size of a point shows the number
+    of sentences in the bin.
+    """
     # Import matplotlib here, because the import is slow and only pictures need matplotlib.
     from matplotlib.figure import Figure
 

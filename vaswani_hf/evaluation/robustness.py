@@ -1,7 +1,9 @@
-"""Scores systems on a test set as people write it: with typos, in upper case, without final punctuation.
+"""Scores systems on changed copies of a test set, for example with typos, in upper case or without final
+punctuation.
 
-The changes are the perturbations of `data.augment` (perturbations.py). Each change is applied to all pairs of
-the test set. The reference changes where the training also changes the target, for example in upper case.
+The changes are the perturbations of `data.augment` (perturbations.py). In a changed copy, one change is
+applied to all pairs of the test set. A change that the training also makes in the target, such as upper case,
+is also made in the reference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,20 +15,22 @@ from ..translation.translator import Translator
 from .bleu import score_translations
 from .evaluate import translate_test_set
 
-# Use a fixed seed, so that all systems and all runs of the command have the same test sets.
+# Use a fixed seed, so that all systems translate the same sentences in all runs of the command.
 SEED = 1
 CLEAN = "clean"
 
 
 class TestSet(NamedTuple):
-    """The sources and the references of one perturbation."""
+    """The changed sources and references of a test set for one perturbation."""
 
     sources: list[str]
     references: list[str]
 
 
 def perturbed_test_sets(sources: Sequence[str], references: Sequence[str]) -> dict[str, TestSet]:
-    """Return the unchanged test set as "clean", and one test set for each perturbation."""
+    """Return a dict with the unchanged test set, under the key "clean", and one changed copy for each
+    perturbation.
+    """
     pairs = [
         (source.strip(), reference.strip()) for source, reference in zip(sources, references, strict=True)
     ]
@@ -41,7 +45,7 @@ def _test_set(pairs: list[tuple[str, str]]) -> TestSet:
 
 
 def _perturbed(perturb: Perturbation, pair: tuple[str, str], row: int) -> tuple[str, str]:
-    # An empty side has nothing to change.
+    # Do not change a pair with an empty source or an empty reference.
     return perturb(*pair, Random(f"{SEED} {row}")) if all(pair) else pair
 
 
@@ -52,11 +56,12 @@ def score_robustness(
     scoring: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
-    """Translate all test sets with the system `name`, and return the scores by perturbation.
+    """Translate the test set and its changed copies with the system `name`, and return the scores for each
+    perturbation.
 
     `scoring` has arguments of `score_translations`, and `options` has arguments of `Translator.translate`.
-    `placeholders_kept` is the percentage of the sources with a placeholder whose translation has the same
-    placeholder.
+    The result `placeholders_kept` is a percentage: of the sources with a placeholder, the share whose
+    translation contains the same placeholder.
     """
     results = {}
     clean = test_sets[CLEAN]
@@ -83,7 +88,9 @@ def _share_of_kept_placeholders(test_set: TestSet, clean: TestSet, translations:
 
 
 def robustness_as_text(results: Mapping[str, Any]) -> str:
-    """Format the results as one table: a line for each perturbation, BLEU and chrF for each system."""
+    """Format the results as a table with one line for each perturbation. The columns are BLEU and chrF of
+    each system.
+    """
     systems = results["systems"]
     width = max(map(len, PERTURBATIONS))
     names = [row["system"] for row in systems]

@@ -1,4 +1,4 @@
-"""`translate_markup`: translates a document of one of the formats."""
+"""Defines `translate_markup`, which translates an HTML, Markdown, SubRip or gettext document."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from .markdown import translate_markdown
 from .passages import TranslateSentences
 from .subtitles import translate_subtitles
 
-# For each format the function that translates a document.
+# Maps the name of each format to the function that translates a document of this format.
 FORMATS: dict[str, Callable[[str, TranslateSentences], str]] = {
     "html": translate_html,
     "markdown": translate_markdown,
@@ -18,23 +18,25 @@ FORMATS: dict[str, Callable[[str, TranslateSentences], str]] = {
 
 
 def translate_markup(text: str, format: str, translate: TranslateSentences) -> str:
-    """Translate a document. Its tags, placeholders, code, time stamps and message ids do not change.
+    """Translate a document. The tags, placeholders, code, time stamps and message ids of the document do not
+    change.
 
-    The text of the document is divided into sentences. `translate_markup` calls `translate` with a list of
-    sentences once or several times.
+    `translate_markup` divides the text of the document into sentences, and calls the function `translate`
+    with lists of sentences.
 
     Args:
         text (str): The document.
         format (str): "html", "markdown", "srt" or "po".
-        translate (callable): Translates a list of sentences, and returns a `Translation` for each sentence. The
-            translations need the field `alignment`: without an alignment, tags enclose whole sentences. A
-            sentence whose translation has an `error` is copied.
+        translate (callable): A function that translates a list of sentences, and returns a `Translation` for
+            each sentence. The field `alignment` of each `Translation` must have the word alignment, because
+            without a word alignment a pair of tags encloses whole sentences. If the `Translation` of a
+            sentence has an `error`, the document keeps the source sentence.
 
     Returns:
-        str: The translation of the document.
+        str: The translated document, with the markup of the source.
 
     Raises:
-        ValueError: If the text has not the format `srt` or `po`.
+        ValueError: If `format` is "srt" or "po", and the text does not have this format.
         ModuleNotFoundError: If the library that reads the format is not installed.
 
     Example:

@@ -1,11 +1,11 @@
-"""Translates gettext catalogues (.po). Message ids, comments and existing translations stay as they are."""
+"""Translates gettext catalogues (.po). Message ids, comments and existing translations are not changed."""
 
 from .passages import TranslateSentences, translate_passages
 from .tagged_text import tagged_passage
 
 
 def translate_catalogue(text: str, translate: TranslateSentences) -> str:
-    """Return a catalogue in which the messages without a translation are translated.
+    """Return the catalogue with translations of all messages that had no translation.
 
     Raises:
         ValueError: If the text is not a gettext catalogue.
@@ -31,11 +31,11 @@ def translate_catalogue(text: str, translate: TranslateSentences) -> str:
             continue
         plural = next(translations)
         forms = sorted(entry.msgstr_plural) or [0, 1]
-        # The form 0 is the singular, unless the language has only one form.
+        # Plural form 0 is the singular. If the language has only one form, form 0 is the plural.
         entry.msgstr_plural = {form: first if form == 0 and len(forms) > 1 else plural for form in forms}
     return str(catalogue)
 
 
 def _is_translated(entry: "object") -> bool:
-    """Return True if a person has translated the entry. The translation may be marked as fuzzy."""
+    """Return True if the entry already has a translation. A translation that is marked as fuzzy counts too."""
     return bool(entry.msgstr) or any(entry.msgstr_plural.values())  # type: ignore[attr-defined]

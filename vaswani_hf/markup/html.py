@@ -1,4 +1,6 @@
-"""Translates HTML. The tags of a document are copied character by character, and only the texts are replaced."""
+"""Translates HTML. The text between the tags and the values of some attributes, such as `alt`, are
+translated. All other characters are copied unchanged.
+"""
 
 import re
 from html import escape, unescape
@@ -8,13 +10,13 @@ from unicodedata import category
 from .passages import Passage, Piece, TranslateSentences, join_parts
 from .placeholders import PLACEHOLDER
 
-# Elements inside a sentence. All other elements begin a new passage.
+# Inline elements, such as `<b>`, are parts of a sentence. All other elements begin a new passage.
 _INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins label mark q s small span strike "
     "strong sub sup time tt u wbr code kbd samp var br".split()
 )
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-# Elements whose content is not translated.
+# The content of these elements is not translated.
 _OPAQUE = frozenset(
     "script style textarea pre code kbd samp var svg math template object sub sup iframe noembed noframes xmp plaintext".split()
 )
@@ -31,15 +33,15 @@ def translate_html(text: str, translate: TranslateSentences) -> str:
 
 
 class _Reader(HTMLParser):
-    """Reads the tags and the texts of a document, with their offsets."""
+    """Parses an HTML document, and records the offset of each tag and of each text between tags."""
 
     def __init__(self, text: str):
         super().__init__(convert_charrefs=True)
         self._text = text
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
-        # The offset, the kind and the name of each tag, text or comment.
+        # An event is a tag, a text or a comment: its offset, its kind and its name.
         self._events: list[tuple[int, str, str]] = []
-        # The indices of the opening tags of elements whose content is not translated.
+        # The indices (in `_events`) of the opening tags of elements whose content is not translated.
         self._kept: set[int] = set()
         self.feed(text)
         self.close()
@@ -78,8 +80,8 @@ class _Reader(HTMLParser):
         self._add("declaration")
 
     def _elements(self) -> "list[tuple[str, str, str, bool]]":
-        """Return the kind, the name and the source code of each tag and text. An element whose content is not
-        translated is one entry, and its last field is True.
+        """Return a tuple (kind, name, source code, False) for each tag and each text. If the content of an
+        element is not translated, return one tuple (kind, name, source code, True) for the whole element.
         """
         found = []
         i = 0
@@ -92,8 +94,9 @@ class _Reader(HTMLParser):
         return found
 
     def _end_of_element(self, i: int) -> int:
-        """Return the index of the event after an element. An element without an end tag ends at the next block
-        if the element is inside a sentence, else at the end of the document.
+        """Return the index of the first event (tag, text or comment) after an element. If the element has no
+        end tag, an inline element ends at the next tag of a block, and a block ends at the end of the
+        document.
         """
         name = self._events[i][2]
         if name in _VOID:
@@ -110,7 +113,9 @@ class _Reader(HTMLParser):
         return len(self._events) - 1
 
     def attribute_parts(self) -> list[str | Passage]:
-        """Return the document with a passage for each attribute that is translated."""
+        """Divide the document into parts, with a `Passage` for the value of each attribute that is
+        translated.
+        """
         parts: list[str | Passage] = []
         for kind, _, raw, is_kept in self._elements():
             end = 0
@@ -125,7 +130,7 @@ class _Reader(HTMLParser):
         return parts
 
     def text_parts(self) -> list[str | Passage]:
-        """Return the document with a passage for each text between the tags of two blocks."""
+        """Divide the document into parts, with a `Passage` for each text between the tags of blocks."""
         parts: list[str | Passage] = []
         pieces: list[Piece] = []
         for kind, name, raw, is_kept in self._elements():
@@ -143,7 +148,9 @@ class _Reader(HTMLParser):
 
 
 def _text_of_code(name: str, raw: str) -> str:
-    """Return the text of inline code without tags, because a model may copy the text of the code."""
+    """Return the text of an inline code element. The model receives the text of the code without the tags,
+    because the model may copy this text into the translation. Return an empty text for all other elements.
+    """
     match = re.fullmatch(r"<[^>]*>([^<>\s]+)<[^<>]*>", raw)
     return unescape(match[1]) if match and name in _OPAQUE - {"sub", "sup"} else ""
 
@@ -153,7 +160,9 @@ def _escape_text(text: str) -> str:
 
 
 def _stripped(pieces: list[Piece]) -> list[str | Passage]:
-    """Return a passage without its surrounding white space, and the white space."""
+    """Return three parts: the white space before a passage, the passage without this white space, and the
+    white space after the passage.
+    """
     pieces = [*pieces]
     before = after = ""
     if pieces and pieces[0].kind == "text":
@@ -168,7 +177,9 @@ def _stripped(pieces: list[Piece]) -> list[str | Passage]:
 
 
 def text_pieces(raw: str) -> list[Piece]:
-    """Divide the source code of a text into texts and atoms."""
+    """Divide HTML text without tags into translatable texts and atoms. An atom, such as a placeholder, is
+    copied unchanged.
+    """
     pieces = []
     end = 0
     for match in _ATOM.finditer(raw):
@@ -176,7 +187,8 @@ def text_pieces(raw: str) -> list[Piece]:
         if reference is not None:
             character = unescape(reference)
             if character != "&" and not category(character[0]).startswith("S"):
-                # The reference stands for a letter, white space or punctuation, and is a part of the text.
+                # A character reference for a letter, white space or punctuation, such as `&auml;`, is a part
+                # of the text.
                 continue
         pieces += [_text_piece(raw[end : match.start()]), Piece("atom", match[0], unescape(match[0]))]
         end = match.end()

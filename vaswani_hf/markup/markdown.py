@@ -1,7 +1,9 @@
-"""Translates Markdown (CommonMark with tables and strikethrough). Only the texts of a document are replaced.
+"""Translates Markdown (CommonMark with tables and strikethrough). The markup of a document is copied, and
+only the text is translated.
 
-markdown-it finds the blocks and the inline tokens, but does not record where an inline token is. Therefore
-`_pieces` follows the source code token by token. A block whose source code does not fit its tokens is copied.
+The library markdown-it finds the blocks and the inline tokens of a document, but does not record the offsets
+of inline tokens. Therefore `_pieces` finds each inline token in the source code of its block. If the source
+code of a block does not match the tokens of the block, the block is not translated.
 """
 
 import re
@@ -24,8 +26,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
     before = front_matter[0] if front_matter else ""
     lines = text[len(before) :].split("\n")
     blocks = []
-    # The line and the column after the last block. The search for the next cell of a table begins at this
-    # position.
+    # The line and the column after the previous block. The search for the next block, such as the next cell
+    # of a table, begins at this position.
     cursor = (0, 0)
     for token in parser.parse("\n".join(lines)):
         if token.type == "html_block":
@@ -41,11 +43,13 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
         cursor = place[-1][0], place[-1][2]
         blocks.append((token, place, pieces))
     translations = translate_passages([Passage(pieces, _escape) for _, _, pieces in blocks], translate)
-    # Replace the last block first, so that the columns of the other blocks in the line stay correct.
+    # Replace the last block first. Replacing a block changes the columns of all later blocks in the same
+    # line.
     for (token, place, _), translation in reversed([*zip(blocks, translations, strict=True)]):
         translation = _LINE_START.sub(_escaped_line_start, translation)
         if _structure(parser, translation) != _structure(parser, token.content):
-            # The translation would have other tags, for example because `**` needs a space next to it.
+            # Keep the source, because the translation has other markup. For example, `**` without a space
+            # before or after it may not begin bold text.
             continue
         number, start, end = place[0]
         prefix = lines[place[1][0]][: place[1][1]] if len(place) > 1 else ""
@@ -57,7 +61,9 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
 
 
 def _place_of(token: Any, lines: list[Any], cursor: tuple[int, int]) -> list[tuple[int, int, int]] | None:
-    """Return the line, the start and the end of each line of a block; None if a line was not found."""
+    """Return a tuple (line number, first column, column after the last character) for each line of a block.
+    Return None if a line of the block is not found in the document.
+    """
     if token.map is None:
         return None
     number = token.map[0]
@@ -76,7 +82,7 @@ def _place_of(token: Any, lines: list[Any], cursor: tuple[int, int]) -> list[tup
 
 
 def _pieces(token: Any, parser: Any) -> list[Piece] | None:
-    """Return the pieces of a block; None if the source code does not fit the tokens."""
+    """Return the texts, atoms and tags of a block. Return None if the source code does not match the tokens."""
     content = token.content
     position = 0
     pieces: list[Piece] = []
@@ -162,7 +168,7 @@ def _end_of_label(content: str, position: int, parser: Any) -> int:
 
 
 def _end_of_link(content: str, position: int, parser: Any) -> int:
-    """Return the end of a link whose label begins with the bracket at `position`."""
+    """Return the offset after a link. The label of the link begins with the bracket at the offset `position`."""
     label_end = _end_of_label(content, position, parser)
     following = content[label_end + 1 : label_end + 2]
     if following == "[":
@@ -186,7 +192,7 @@ def _leading_spaces(text: str) -> int:
 
 
 def _structure(parser: Any, content: str) -> list[tuple[str, str]]:
-    """Return the inline tokens that are not texts, in alphabetical order."""
+    """Return the type and the content of each inline token that is not text, in alphabetical order."""
     (token,) = parser.parseInline(content)
     return sorted(
         (child.type, str(child.attrs or child.content))
@@ -196,7 +202,7 @@ def _structure(parser: Any, content: str) -> list[tuple[str, str]]:
 
 
 def _escape(text: str) -> str:
-    """Escape the characters that are markup in Markdown."""
+    """Write a backslash before each character that Markdown can interpret as markup."""
     return _SPECIAL.sub(lambda match: f"\\{match[0]}", text)
 
 

@@ -1,11 +1,12 @@
-"""Translates passages: texts with tags and with parts that must not change.
+"""Translates passages. A passage is a text with tags and with parts that a translation must not change.
 
-A passage is a list of pieces. The text of a passage is translated sentence by sentence, without the tags. The
-word alignment of each sentence decides where the tags are put into the translation (see projection.py).
+A passage is a list of pieces: texts, tags and unchangeable parts. Each sentence of a passage is translated
+without its tags. Then the word alignment of the sentence determines the positions of the tags in the
+translation (see projection.py).
 
-A part that must not change, such as `{name}`, is an atom. The first translation of a sentence contains the
-texts of the atoms. If the translation does not contain each atom as often as the source, the sentence is
-translated again without its atoms, and the word alignment decides where the atoms are put.
+An unchangeable part, such as `{name}`, is called an atom. A sentence is first translated with its atoms. If
+an atom occurs in the translation more often or less often than in the source, the sentence is translated
+again without atoms. Then the word alignment determines the positions of the atoms in the translation.
 """
 
 import re
@@ -20,25 +21,27 @@ from ..model.translator_vaswani import Translation
 from .placeholders import PLACEHOLDER
 from .projection import Bounds, Node, Unit, project, render
 
-# Translates sentences with the option `return_alignments`, and returns one `Translation` for each sentence.
+# A function that translates sentences with the option `return_alignments`, and returns one `Translation` for
+# each sentence.
 TranslateSentences = Callable[[Sequence[str]], Iterable[Translation]]
 
-# The punctuation before a word, the word, and the punctuation after the word.
+# Matches a word with punctuation. The groups are the punctuation before the word, the word, and the
+# punctuation after the word.
 _WORD = re.compile(r"([^\w\s]*)(\S*?)([^\w\s]*)")
 _SPACE_OR_WORD = re.compile(r"\s+|\S+")
 
 
 @dataclass(slots=True)
 class Piece:
-    """A part of a passage.
+    """A text, a tag, a line break or an unchangeable part (atom) of a passage.
 
     Attributes:
-        kind (str): A "text" is translated. An "atom" is copied. "open" and "close" are tags. A "break" is a
-            line break.
-        raw (str): The source code of the piece.
-        text (str): The text for the model. The text of an atom may be empty. Tags and breaks have no text.
-        name (str): The name of a tag. The partner of a closing tag is the nearest opening tag with the same
-            name.
+        kind (str): "text": the piece is translated. "atom": the piece is copied unchanged. "open": the piece
+            is an opening tag. "close": the piece is a closing tag. "break": the piece is a line break.
+        raw (str): The characters of the piece in the source document.
+        text (str): The text of the piece that the model receives. The text is empty for tags, line breaks and
+            some atoms.
+        name (str): The name of a tag. A closing tag belongs to the nearest opening tag with the same name.
     """
 
     kind: Literal["text", "atom", "open", "close", "break"]
@@ -49,8 +52,9 @@ class Piece:
 
 @dataclass(slots=True)
 class Passage:
-    """Pieces that are translated together, and the function that converts a translated text to the markup of
-    the document, for example by escaping characters.
+    """A text of a document that is translated as a whole, divided into pieces (texts, tags, atoms and line
+    breaks). The function `escape` converts a translated text to the format of the document. For example,
+    `escape` replaces `<` by `&lt;` in HTML.
     """
 
     pieces: list[Piece]
@@ -59,47 +63,51 @@ class Passage:
 
 @dataclass(slots=True)
 class _Sentence:
-    """A sentence of a passage: its texts, atoms and tags, in their order."""
+    """A sentence of a passage: its texts, tags, line breaks and atoms (unchangeable parts), in the order of
+    the document.
+    """
 
     pieces: list[Piece] = field(default_factory=list)
-    # The white space between the sentence before and this sentence.
+    # The white space between the previous sentence and this sentence.
     separator: str = ""
     has_atoms: bool = True
     translation: Translation | None = None
 
     @property
     def atoms(self) -> list[str]:
-        """The texts of the atoms that have a text."""
+        """The non-empty texts of all atoms of the sentence."""
         return [piece.text for piece in self.pieces if piece.kind == "atom" and piece.text]
 
     @property
     def needs_translation(self) -> bool:
-        """True if a text of the sentence has letters."""
+        """True if the sentence contains a letter outside tags and atoms."""
         return any(piece.kind == "text" and any(map(str.isalpha, piece.text)) for piece in self.pieces)
 
     def texts(self) -> list[str]:
-        """Return for each piece the text for the model. Atoms have a text only if `has_atoms` is True."""
+        """Return the text of each piece that the model receives. If `has_atoms` is False, the texts of atoms
+        are empty.
+        """
         texts: list[str] = []
         for piece in self.pieces:
             is_removed = piece.kind == "atom" and not self.has_atoms
             texts.append("" if is_removed else piece.text)
             if piece.kind == "text" and not self.has_atoms and not piece.text[:1].isalnum():
-                # Remove the space before a removed atom, because punctuation or another space follows.
+                # Remove the space before a removed atom if punctuation or another space follows the atom.
                 before = next((i for i in range(len(texts) - 2, -1, -1) if texts[i]), None)
                 if before is not None:
                     texts[before] = texts[before].rstrip()
-                    # Remove a second comma, as in "a, {x}, b".
+                    # Remove one of two commas: if `{x}` is removed from "a, {x}, b", two commas remain.
                     is_repeated = piece.text[:1] == texts[before][-1:] == ","
                     texts[-1] = piece.text[1:] if is_repeated else piece.text
         return texts
 
     def source(self) -> str:
-        """Return the text for the model."""
+        """Return the sentence as the model receives it, without tags."""
         return "".join(self.texts()).strip()
 
     def may_keep_atoms(self) -> bool:
-        """Return True if the atoms can be found in a translation, because the texts of the atoms are not words
-        and occur nowhere else.
+        """Return True if each atom can be recognised in a translation. An atom can be recognised if the text
+        of the atom is not a word and does not occur in other parts of the sentence.
         """
         source = self.source()
         return all(
@@ -108,14 +116,14 @@ class _Sentence:
         )
 
     def is_faithful(self) -> bool:
-        """Return True if the translation contains each atom as often as the source."""
+        """Return True if each atom occurs in the translation as many times as in the source."""
         assert self.translation is not None
         counts = Counter(self.atoms).items()
         return all(self.translation.text.count(text) == number for text, number in counts)
 
 
 def translate_passages(passages: Sequence[Passage], translate: TranslateSentences) -> list[str]:
-    """Return the source code of the translation of each passage."""
+    """Return each translated passage, as source code of the document."""
     of_passages = [_sentences_of(passage) for passage in passages]
     sentences = [one for of_passage in of_passages for one in of_passage if one.needs_translation]
     for sentence in sentences:
@@ -135,7 +143,7 @@ def translate_passages(passages: Sequence[Passage], translate: TranslateSentence
 
 
 def join_parts(parts: Sequence[str | Passage], translate: TranslateSentences) -> str:
-    """Translate the passages of a document, and join all parts."""
+    """Translate the passages of a document, and join the translations with the parts that are not translated."""
     passages = [part for part in parts if isinstance(part, Passage)]
     translations = iter(translate_passages(passages, translate))
     return "".join(part if isinstance(part, str) else next(translations) for part in parts)
@@ -147,7 +155,7 @@ def _translate(sentences: Sequence[_Sentence], translate: TranslateSentences) ->
         return
     translations = translate([sentence.source() for sentence in sentences])
     for sentence, translation in zip(sentences, translations, strict=True):
-        # A sentence that cannot be translated stays as it is.
+        # Keep the source text of a sentence that cannot be translated.
         sentence.translation = None if translation.error else translation
 
 
@@ -158,7 +166,8 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
         if is_break:
             sentences += [_Sentence(run), _Sentence()]
             continue
-        # Replace the texts of atoms, because a full stop in an atom does not end a sentence.
+        # Replace each atom by letters before splitting the text, because a full stop inside an atom does not
+        # end a sentence.
         text = "".join("X" * len(piece.text) if piece.kind == "atom" else piece.text for piece in run)
         parts, separators = split_sentences(text)
         cuts: deque[tuple[int, int]] = deque()
@@ -182,7 +191,7 @@ def _sentences_of(passage: Passage) -> list[_Sentence]:
 
 
 def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
-    """Extend each atom inside a word, such as the atom "&" of "R&D", to the whole word."""
+    """If an atom is inside a word, such as "&amp;" in "R&amp;D", make the whole word the atom."""
     found: list[Piece] = []
     following = deque(pieces)
     while following:
@@ -203,7 +212,9 @@ def _with_whole_words(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _pairs_of(pieces: Sequence[Piece]) -> set[int]:
-    """Return the ids of the tags that have a partner. The pairs are nested."""
+    """Return the Python ids of all tags that belong to a pair of an opening tag and a closing tag. The pairs
+    never overlap partially.
+    """
     paired: set[int] = set()
     waiting: list[Piece] = []
     for piece in pieces:
@@ -218,7 +229,7 @@ def _pairs_of(pieces: Sequence[Piece]) -> set[int]:
 
 
 def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
-    """Put the tags and the atoms of a passage into the translations of its sentences."""
+    """Join the translations of the sentences of a passage, and insert the tags and the atoms."""
     paired = _pairs_of([piece for sentence in sentences for piece in sentence.pieces])
     root = Node()
     open_nodes = [root]
@@ -282,8 +293,8 @@ def _assemble(passage: Passage, sentences: Sequence[_Sentence]) -> str:
 def _target_units(
     translation: Translation, source: Sequence[Unit], first_source: int, separator: str
 ) -> list[Unit]:
-    """Return the units of a translation. The field `source` of a unit is the index of the aligned source
-    unit.
+    """Divide a translation into units (words, punctuation and atoms). The field `source` of each unit is the
+    index of the source unit that the unit is aligned with.
     """
     text = translation.text
     source_word_of = {}
@@ -297,7 +308,7 @@ def _target_units(
             atoms.setdefault(unit.text, deque()).append(i)
         else:
             units_of_word.setdefault(unit.word, []).append(i)
-    # A placeholder that is not in the source is an error of the model and is removed.
+    # Remove placeholders that the source does not contain, because such placeholders are errors of the model.
     literals = sorted(map(re.escape, atoms), key=len, reverse=True)
     pattern = re.compile("|".join([*literals, PLACEHOLDER.pattern]), re.VERBOSE)
     found = deque(pattern.finditer(text))
@@ -327,13 +338,16 @@ def _target_units(
             start = end
         space = " " if units else separator
     if units and source and not units[-1].is_word and not source[-1].is_word:
-        # The punctuation at the end of a sentence corresponds to the punctuation at the end of its translation.
+        # Align the punctuation at the end of the translation with the punctuation at the end of the source
+        # sentence.
         units[-1].source = first_source + len(source) - 1
     return units
 
 
 def _units_of_chunk(chunk: str, source: Sequence[Unit], aligned: Sequence[int]) -> list[Unit]:
-    """Return the units of a word of a translation. `aligned` has the indices of the units of the source word."""
+    """Divide a target word into units (word and punctuation). `aligned` has the indices of the source units
+    that the target word is aligned with.
+    """
     if "".join(source[i].text for i in aligned) == chunk:
         return [Unit(source[i].text, source=i) for i in aligned]
     before, word, after = _WORD.fullmatch(chunk).groups()  # type: ignore[union-attr]

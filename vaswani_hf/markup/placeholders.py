@@ -1,9 +1,9 @@
-"""Finds the parts of a text that a program replaces or that a translation must not change."""
+"""Finds placeholders, URLs and e-mail addresses in a text, because a translation must not change them."""
 
 import re
 
-# Placeholders, URLs and e-mail addresses. The look-behinds prevent matches inside a longer run, because with
-# such matches the search time would grow with the square of the length of the run.
+# Placeholders, URLs and e-mail addresses. The look-behinds forbid matches that begin inside a word. Without
+# the look-behinds, the search time would grow with the square of the length of the word.
 PLACEHOLDER = re.compile(
     r"""
     \{%.*?%\}                                                   # {% if x %}

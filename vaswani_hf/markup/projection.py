@@ -1,9 +1,11 @@
-"""Puts the tags and the atoms of a source text into its translation, by the word alignment.
+"""Inserts the tags and the atoms (unchangeable parts) of a source text into the translation. The word
+alignment determines their positions.
 
-A `Unit` is a word, the punctuation before or after a word, or an atom. A `Node` is a pair of tags, a single
-tag or an atom. The nodes form a tree. The range of a pair in the translation is contiguous, lies inside the
-range of its parent and does not overlap other pairs of the parent. Therefore each tag occurs exactly once, and
-the tags of the translation are nested.
+A `Unit` of a text is a word, the punctuation before or after a word, or an atom. A `Node` is a pair of tags,
+a single tag or an atom. The nodes form a tree, because pairs of tags contain other nodes. In the translation,
+each pair of tags encloses one range of units. The range lies inside the range of the parent node, and does
+not overlap the ranges of other pairs with the same parent. Therefore each tag occurs exactly once in the
+translation, and the pairs of tags are nested.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,15 +14,16 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Unit:
-    """A word, punctuation, or an atom.
+    """A word, punctuation, or an atom (an unchangeable part such as a placeholder).
 
     Attributes:
-        text (str): The text.
-        raw (str): The source code of an atom; empty for a text.
-        word (int): For a source unit, the index of the word that contains the unit. White space separates
-            words.
+        text (str): The text of the unit.
+        raw (str): The source code of an atom; empty for a word and for punctuation.
+        word (int): For a source unit, the index of the word that contains the unit. Words are separated by
+            white space.
         space (str): The white space before the unit.
-        source (int, optional): For a target unit, the index of the aligned source unit.
+        source (int, optional): For a target unit, the index of the source unit that the target unit is
+            aligned with.
     """
 
     text: str
@@ -31,27 +34,30 @@ class Unit:
 
     @property
     def is_word(self) -> bool:
-        """True for a word and for an atom, False for punctuation."""
+        """True if the unit is a word or an atom, False if the unit is punctuation."""
         return bool(self.raw) or any(map(str.isalnum, self.text))
 
 
 @dataclass(slots=True)
 class Node:
     """A pair of tags, a single tag, or an atom, such as a placeholder or code, that is copied unchanged. The
-    root of a tree is a pair without source code.
+    root node is a pair without source code.
 
     Attributes:
         raw (str): The source code of the opening tag, of the single tag or of the atom.
         closing (str): The source code of the closing tag of a pair.
-        kind (str): "pair", "open" or "close" (a tag without a partner) or "atom".
-        before (str): The character of the source before the node; "X" for an atom, empty at the beginning.
-        after (str): The character of the source after the node; "X" for an atom, empty at the end.
+        kind (str): "pair" (an opening tag and its closing tag), "open" or "close" (a tag whose partner is
+            missing), or "atom".
+        before (str): The character of the source text before the node. "X" if an atom precedes the node.
+            Empty at the beginning of the sentence.
+        after (str): The character of the source text after the node. "X" if an atom follows the node. Empty
+            at the end of the sentence.
         source_start (int): The index of the first source unit of a pair. For other nodes, the index of the
             source unit after the node.
-        source_end (int): The index of the source unit after a pair.
-        start (int): As `source_start`, in the translation.
-        end (int): As `source_end`, in the translation.
-        children (list): The nodes between the tags of a pair, in the order of the source.
+        source_end (int): The index of the first source unit after a pair.
+        start (int): Corresponds to `source_start`, but counts the units of the translation.
+        end (int): Corresponds to `source_end`, but counts the units of the translation.
+        children (list): The nodes between the two tags of a pair, in the order of the source.
     """
 
     raw: str = ""
@@ -68,7 +74,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The units of a sentence in the source and in the translation."""
+    """The ranges of units of one sentence in the source and in the translation. The end is the index after
+    the last unit.
+    """
 
     source_start: int
     source_end: int
@@ -77,7 +85,7 @@ class Bounds:
 
 
 def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentences: Sequence[Bounds]) -> None:
-    """Set the ranges of all nodes in the translation."""
+    """Set `start` and `end` of each node: the range of the node in the translation."""
     root.end = len(target)
     parents = [root]
     while parents:
@@ -91,7 +99,8 @@ def project(root: Node, source: Sequence[Unit], target: Sequence[Unit], sentence
             child.start = child.end = _position(child, parent, target, sentences)
             _move_out_of_pairs(child, pairs)
             if child.kind != "atom":
-                # Tags without a partner keep their order, because their partners are in other passages.
+                # Keep the order of the tags without a partner, because the partners of the tags are in other
+                # passages.
                 last_tag = child.start = child.end = max(child.start, last_tag)
         parents += pairs
 
@@ -103,7 +112,9 @@ def _place_pairs(
     target: Sequence[Unit],
     sentences: Sequence[Bounds],
 ) -> None:
-    """Set the ranges of the pairs of a parent. Place the pairs with a sure alignment first."""
+    """Set the ranges of the pairs of tags with the same parent. Pairs whose alignment is unambiguous are set
+    first.
+    """
     free = [True] * len(target)
     unsure = []
     for pair in pairs:
@@ -132,7 +143,7 @@ def _place_pairs(
 
 
 def _inside(sentences: Sequence[Bounds], pair: Node) -> Iterable[Bounds]:
-    """Yield the sentences that have a unit of the pair."""
+    """Yield the sentences that contain at least one unit inside the pair of tags."""
     for sentence in sentences:
         start = max(pair.source_start, sentence.source_start)
         if start < min(pair.source_end, sentence.source_end):
@@ -140,7 +151,7 @@ def _inside(sentences: Sequence[Bounds], pair: Node) -> Iterable[Bounds]:
 
 
 def _region(parent: Node, sentence: Bounds) -> tuple[int, int]:
-    """Return the units of the translation of a sentence that are inside the parent."""
+    """Return the range of units of a translated sentence that the parent node contains."""
     start = min(max(parent.start, sentence.start), parent.end)
     return start, max(start, min(parent.end, sentence.end))
 
@@ -153,8 +164,9 @@ def _aligned_range(
     target: Sequence[Unit],
     free: Sequence[bool],
 ) -> tuple[int, int] | None:
-    """Return the units of the translation that correspond to the source units between a pair of tags, or None
-    if the alignment is unsure.
+    """Return the range of units in the translation that corresponds to the source units between a pair of
+    tags. Return None if no free word of the translation is aligned with these source units. A word is free if
+    no other pair contains the word.
     """
     region = _region(parent, sentence)
     words = [
@@ -165,16 +177,17 @@ def _aligned_range(
         if source[i].is_word
     ]
     if all(pair.source_start <= i < pair.source_end for i in words) and all(free[slice(*region)]):
-        # The pair contains all words of the sentence that the parent contains. Leave only the punctuation at
-        # the ends outside the pair that is outside the pair in the source.
+        # In the source, the pair contains all words of the sentence. Let the pair contain all words of the
+        # translation too. Leave out punctuation at the start and at the end if this punctuation is outside
+        # the pair in the source.
         start, end = region
         while start < end and _is_outside(target[start], pair):
             start += 1
         while start < end and _is_outside(target[end - 1], pair):
             end -= 1
         return start, end
-    # Find the range with the largest sum: a unit that is aligned with the pair counts 1, a unit that is
-    # aligned with another word counts -1 and a unit without an alignment counts 0.
+    # Find the range with the largest sum. A unit counts 1 if the unit is aligned with a source unit inside
+    # the pair, -1 if aligned with a source unit outside the pair, and 0 if not aligned.
     best = None
     best_sum = 0
     start = region[0]
@@ -199,7 +212,7 @@ def _aligned_range(
 
 
 def _is_outside(unit: Unit, pair: Node) -> bool:
-    """Return True for punctuation that is outside the pair in the source."""
+    """Return True if the unit is punctuation that is outside the pair of tags in the source."""
     return (
         not unit.is_word
         and unit.source is not None
@@ -208,7 +221,9 @@ def _is_outside(unit: Unit, pair: Node) -> bool:
 
 
 def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
-    """Set the range of a pair to the longest free part of a range."""
+    """Set the range of a pair of tags to the longest run of units between `start` and `end` that no other
+    pair contains.
+    """
     best = (start, start)
     run_start = start
     for i in range(start, end + 1):
@@ -221,8 +236,8 @@ def _set_range(pair: Node, start: int, end: int, free: list[bool]) -> None:
 
 
 def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Sequence[Bounds]) -> int:
-    """Return the position of a node in the translation: after the word before the node or before the word
-    after the node.
+    """Return the position of a node in the translation: after the word that precedes the node in the source,
+    or before the word that follows the node in the source.
     """
     index = node.source_start
     sentence = next((one for one in sentences if index < one.source_end), sentences[-1])
@@ -248,7 +263,9 @@ def _position(node: Node, parent: Node, target: Sequence[Unit], sentences: Seque
 
 
 def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
-    """Move a node without units to the end of the pair that contains the node."""
+    """If a node contains no units and lies inside a pair that does not contain the node in the source, move
+    the node before or after the pair.
+    """
     for pair in pairs:
         if pair is not node and pair.start < node.start < pair.end:
             is_before = node.source_start <= pair.source_start
@@ -256,9 +273,9 @@ def _move_out_of_pairs(node: Node, pairs: Iterable[Node]) -> None:
 
 
 def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> str:
-    """Return the source code of the translation."""
+    """Return the translation with the tags and the atoms, as source code of the document."""
     parts: list[str] = []
-    # The number of units whose space has been written.
+    # The number of units for which the preceding space has been written.
     num_spaced = 0
 
     def write_space(i: int) -> None:
@@ -276,7 +293,8 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         has_units = node.start < node.end
         needs_space = node.kind == "atom" or (node.kind == "pair" and not has_units and node.children)
         if needs_space and parent.start == parent.end and parent is not root:
-            # The parent contains only atoms and has written the space around the atoms.
+            # Write no space around the atom, because the parent contains no words and has already written the
+            # space.
             needs_space = False
             parts.append(" " if node.before.isspace() and node is not parent.children[0] else "")
         is_glued_left = node.before.isalnum() and is_aligned(node.start - 1, node.source_start - 1)
@@ -294,7 +312,8 @@ def render(root: Node, target: Sequence[Unit], escape: Callable[[str], str]) -> 
         write_units(position, node.end)
         parts.append(node.closing)
         if needs_space and not is_glued_left and not is_glued_right and node.after:
-            # The space before the next unit has been written before the atom.
+            # Write a space after the atom, because the space of the next unit has been written before the
+            # atom.
             parts.append(" " if node.start < len(target) and target[node.start].is_word else "")
 
     def is_aligned(i: int, source: int) -> bool:

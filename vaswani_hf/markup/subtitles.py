@@ -1,20 +1,21 @@
-"""Translates SubRip subtitles. The numbers, the time stamps and the tags stay as they are."""
+"""Translates SubRip subtitles. The numbers, the time stamps and the tags of the subtitles are not changed."""
 
 import re
 
 from .passages import TranslateSentences, translate_passages
 from .tagged_text import tagged_passage
 
-# A line that begins with a dash or a note is spoken by another person, or is a line of a song.
+# Matches a line break inside a sentence. A line that begins with a dash or a musical note begins a new
+# sentence, because another person speaks the line or the line belongs to a song.
 _NEW_SENTENCE = re.compile(r"\n(?!\s*[-–—♪♫])")
 _SPACE_OUTSIDE_TAGS = re.compile(r" (?![^<>]*>)")
 
 
 def translate_subtitles(text: str, translate: TranslateSentences) -> str:
-    """Return the translation of a file in the format of SubRip.
+    """Return the translation of the text of a SubRip file (`.srt`).
 
     Raises:
-        ValueError: If the text is not in the format of SubRip.
+        ValueError: If the text does not have the SubRip format.
     """
     import srt
 
@@ -24,7 +25,7 @@ def translate_subtitles(text: str, translate: TranslateSentences) -> str:
         subtitles = list(srt.parse(text))
     except (srt.SRTParseError, ValueError) as error:
         raise ValueError(
-            f"The text must be in the format of SubRip, but is not: {_first_line(error)}."
+            f"The text must have the SubRip format, but has an error: {_first_line(error)}."
         ) from None
     passages = [tagged_passage(_NEW_SENTENCE.sub(" ", subtitle.content.strip())) for subtitle in subtitles]
     for subtitle, content in zip(subtitles, translate_passages(passages, translate), strict=True):
@@ -38,7 +39,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _in_lines(text: str, number: int) -> str:
-    """Replace spaces by line breaks, so that a text has the given number of lines of similar lengths."""
+    """Divide a text into the given number of lines of similar lengths, by replacing spaces with line breaks."""
     for line in range(1, number):
         spaces = [match.start() for match in _SPACE_OUTSIDE_TAGS.finditer(text)]
         if not spaces:

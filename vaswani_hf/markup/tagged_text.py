@@ -1,4 +1,4 @@
-"""Reads texts that may contain tags but are not HTML documents: subtitles and messages of programs."""
+"""Parses texts that may contain tags but are not HTML documents: subtitles and messages of programs."""
 
 import re
 
@@ -13,7 +13,9 @@ _PART = re.compile(
 
 
 def tagged_passage(text: str) -> Passage:
-    """Divide a text into texts, tags, atoms and line breaks. Character references stay as they are."""
+    """Divide a text into translatable texts, tags, line breaks and unchangeable parts (atoms), such as
+    placeholders. Character references, such as `&amp;`, are atoms.
+    """
     pieces = []
     end = 0
     for match in _PART.finditer(text):
@@ -40,5 +42,5 @@ def _text(raw: str) -> Piece:
 
 
 def _without_tags(text: str) -> str:
-    """Remove "<", because a translation must not contain a tag that the source does not contain."""
+    """Remove "<" from a translated text, because the model must not add tags to the translation."""
     return text.replace("<", "")

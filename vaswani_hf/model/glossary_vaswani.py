@@ -3,30 +3,33 @@
 A glossary is a text file with a source term, a tab and a target term in each line. If the target term is empty
 or equals the source term, the translation must contain the term as it is written in the source text.
 
-A term matches regardless of upper and lower case. A word of at least three letters also matches a word that
-differs only in an ending of `_ENDINGS`, such as "houses" for the term "house" and "cities" for "city".
+A term matches regardless of upper and lower case. Inflected words also match: the term "house" matches
+"houses", and the term "city" matches "cities". An inflected word must have at least three letters in common
+with the term, and must differ only in an ending of the list `_ENDINGS`.
 
-This file is saved with every checkpoint because the options of a translation may have a glossary.
+This file is saved with every checkpoint, because a glossary is one of the options of a translation.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Endings of inflected words in English, German and the Romance languages.
+# Common endings of inflected words in English, German and the Romance languages.
 _ENDINGS = frozenset(("", *"s es e n en er em ern ens ed d ing y ies ied x a o as os".split()))
 _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 
 
 @dataclass(frozen=True)
 class Glossary:
-    """The terms of a glossary: pairs of the words of a source term, in lower case, and the target term."""
+    """The terms of a glossary. Each term is a pair: the words of the source term in lower case, and the
+    target term.
+    """
 
     terms: tuple[tuple[tuple[str, ...], str], ...]
 
     def phrases(self, text: str) -> list[str]:
-        """Return the phrases that the translation of a text must contain. Longer terms have priority over terms
-        that they contain.
+        """Return the target phrases that the translation of a text must contain, according to the glossary.
+        If a longer term contains a shorter term, only the longer term counts.
         """
         matches = list(_WORD.finditer(text))
         words = [match[0].casefold() for match in matches]
@@ -47,7 +50,8 @@ def _is_same_word(term: str, word: str) -> bool:
     length = next(
         (i for i, (a, b) in enumerate(zip(term, word, strict=False)) if a != b), min(len(term), len(word))
     )
-    # An ending may begin with the last letters that both words have in common.
+    # Also try endings that begin with one or two letters that both words have in common, such as "es" and
+    # "em" of "kleines" and "kleinem".
     return any(
         term[begin:] in _ENDINGS and word[begin:] in _ENDINGS
         for begin in range(length, max(2, length - 2), -1)

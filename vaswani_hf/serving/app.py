@@ -1,4 +1,6 @@
-"""The HTTP interface of the service: one function that translates, and a table of interfaces that call it."""
+"""The HTTP interface of the translation service. The table `INTERFACES` maps each path that translates to its
+request class.
+"""
 
 import asyncio
 import contextlib
@@ -32,25 +34,25 @@ from .schema import ApiRequest, LibreTranslateRequest, TranslationsRequest, Want
 
 logger = logging.getLogger(__name__)
 
-# The class of the requests of each path that translates.
+# Maps each path that translates to the class of its requests.
 INTERFACES: dict[str, type[ApiRequest]] = {
     "/translate": LibreTranslateRequest,
     "/v1/translations": TranslationsRequest,
 }
-# The number of seconds after which a client may send a refused request again.
+# If the queue is full, the answer tells the client to wait this number of seconds.
 _RETRY_AFTER = 2
 # The maximum number of characters of an error message.
 _MOST_SHOWN = 400
 
 
 class Service:
-    """The models, the queue and the options of the service.
+    """Holds the models, the request queue and the options of the HTTP service.
 
     Args:
-        directions (Directions): The models.
-        options (TranslationOptions): The options of all translations.
-        limits (Limits): The limits on requests, on the queue and on batches.
-        api_key (str, optional): The key that each request must have.
+        directions (Directions): The models, with the source language and the target language of each model.
+        options (TranslationOptions): The default options of translations. A request can change some options.
+        limits (Limits): The maximum sizes of requests, of the queue and of batches.
+        api_key (str, optional): The API key that clients must send. If None, no key is necessary.
     """
 
     def __init__(
@@ -70,11 +72,13 @@ class Service:
 
     @property
     def needs_key(self) -> bool:
-        """True if each request must have the API key."""
+        """True if clients must send the API key."""
         return self._api_key is not None
 
     def authorize(self, request: Request, fields: dict[str, Any]) -> None:
-        """Refuse a request without the API key. The key is the field `api_key` or a bearer token."""
+        """Refuse a request that does not contain the API key. A client sends the key as the field `api_key`
+        or as a bearer token in the header.
+        """
         if self._api_key is None:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -87,7 +91,7 @@ class Service:
             raise HTTPException(403, "Invalid API key")
 
     def check_limits(self, wanted: Wanted) -> None:
-        """Refuse a request that is too large."""
+        """Refuse a request with too many characters, texts or alternatives."""
         num_characters = sum(map(len, (*wanted.texts, wanted.target_prefix, *wanted.must_contain)))
         for number, limit, name in (
             (num_characters, self.limits.max_characters, "characters"),
@@ -106,7 +110,7 @@ class Service:
     def submit(
         self, direction: Direction, wanted: Wanted, on_text: Callable[[str], None] | None = None
     ) -> Job:
-        """Put the texts into the queue."""
+        """Append the texts of a request to the queue, and return the new job."""
         constraints = (wanted.target_prefix, wanted.must_contain)
         requests = [TextRequest(text, *constraints) for text in wanted.texts]
         options = self._options_for(direction, wanted)
@@ -115,7 +119,9 @@ class Service:
             self.engine.submit(job)
         except QueueFullError:
             raise HTTPException(
-                429, "The service is busy; send the request again later.", {"Retry-After": str(_RETRY_AFTER)}
+                429,
+                "The queue of the service is full; send the request again later.",
+                {"Retry-After": str(_RETRY_AFTER)},
             ) from None
         self.metrics.characters.inc(job.num_characters)
         return job
@@ -125,17 +131,19 @@ class Service:
             self._options, return_scores=wanted.has_scores, return_alignments=wanted.has_alignments
         )
         if direction.tag is not None:
-            options = replace(options, tokenize={"tgt_lang": direction.tag})
+            options = replace(options, tgt_lang=direction.tag)
         backend = direction.translator.backend
         if wanted.must_contain and not isinstance(backend, PyTorchBackend):
             raise ValueError(
-                "`must_contain` must be left out, because the engine of the model does not support phrases."
+                "`must_contain` must be left out, because the engine that runs the model does not support "
+                "phrases."
             )
         generate = dict(options.generate)
         if wanted.is_streamed:
             if not isinstance(backend, PyTorchBackend):
                 raise ValueError(
-                    "`stream` must be left out, because the engine of the model does not stream."
+                    "`stream` must be left out, because the engine that runs the model cannot send parts "
+                    "of a translation."
                 )
             generate["num_beams"] = 1
         if wanted.num_alternatives:
@@ -150,7 +158,9 @@ class Service:
 
 
 def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> FastAPI:
-    """Return the application. `on_ready` is called when the service can translate."""
+    """Return the FastAPI application. The application calls `on_ready` after the translation thread has
+    started.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -159,7 +169,7 @@ def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> F
         yield
         await asyncio.to_thread(service.engine.stop)
 
-    # Offer no page of FastAPI, because the pages of FastAPI load scripts from other servers.
+    # Disable the documentation pages of FastAPI, because the pages load scripts from other servers.
     app = FastAPI(title="vaswani_hf", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(_BodyLimit, limit=service.limits.max_body)
     app.add_middleware(
@@ -175,7 +185,7 @@ def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> F
 
 
 def _translating(service: Service, kind: type[ApiRequest]) -> Callable[..., Any]:
-    """Return the function that answers the requests of one interface."""
+    """Return the function that answers translation requests of the class `kind`."""
 
     async def translate(request: Request) -> Response:
         try:
@@ -200,7 +210,9 @@ def _translating(service: Service, kind: type[ApiRequest]) -> Callable[..., Any]
 
 
 def _shown(error: Exception) -> str:
-    """Return the message of an error. A long message is cut, because the value of a field may be long."""
+    """Return the message of an error. Truncate a long message, because the message may quote a long value of
+    a field.
+    """
     message = str(error)
     return message if len(message) <= _MOST_SHOWN else f"{message[:_MOST_SHOWN]} …"
 
@@ -210,7 +222,9 @@ def _too_slow(service: Service) -> str:
 
 
 async def _fields_of(request: Request) -> dict[str, Any]:
-    """Return the fields of the body (JSON or a form) and of the query."""
+    """Return the fields of a request as one dict. The fields are in the query of the URL and in the body
+    (JSON or an HTML form).
+    """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     fields: dict[str, Any] = dict(request.query_params)
     if content_type == "multipart/form-data":
@@ -221,11 +235,12 @@ async def _fields_of(request: Request) -> dict[str, Any]:
             content = json.loads(body)
             if not isinstance(content, dict):
                 raise ValueError
-            # Raise an error for half a character such as "\ud800", because the answer could not be encoded.
+            # Raise an error for a lone surrogate such as "\ud800", because UTF-8 cannot encode a lone
+            # surrogate in the answer.
             json.dumps(content, ensure_ascii=False).encode()
             return fields | content
-        # Do not call `request.form`, because `request.form` reads characters that are not percent-encoded as
-        # Latin-1. curl does not encode the characters.
+        # Do not call `request.form`, because `request.form` decodes characters as Latin-1 if the characters
+        # are not percent-encoded. curl does not percent-encode characters.
         return fields | dict(parse_qsl(body, keep_blank_values=True, errors="strict"))
     except UnicodeError:
         raise HTTPException(400, "The body must be text that UTF-8 can encode.") from None
@@ -234,13 +249,13 @@ async def _fields_of(request: Request) -> dict[str, Any]:
 
 
 async def _result_of(job: Job, request: Request) -> list[list[Translation]]:
-    """Wait for the translations of a job. If the client leaves, the job leaves the queue."""
+    """Wait for the translations of a job. If the client closes the connection, remove the job from the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait({result, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
-            # The client does not receive this answer, because the connection is closed.
+            # The client does not receive this error, because the client has closed the connection.
             raise HTTPException(499, "The client has closed the connection.")
         return result.result()
     except (HTTPException, ValueError):
@@ -249,7 +264,7 @@ async def _result_of(job: Job, request: Request) -> list[list[Translation]]:
         raise _internal_error(error) from None
     finally:
         leaving.cancel()
-        # Cancelling removes an unfinished job from the queue, and has no effect on a finished job.
+        # `cancel` removes an unfinished job from the queue, and has no effect on a finished job.
         result.cancel()
 
 
@@ -260,7 +275,9 @@ async def _left(request: Request) -> None:
 
 
 def _internal_error(error: Exception) -> HTTPException:
-    """Log an error, and return the answer. Neither has the message, because it may contain texts and paths."""
+    """Log an error, and return the answer for the client. The log and the answer omit the message of the
+    error, because the message may contain texts of the client and paths.
+    """
     logger.error("A translation failed with %s.", type(error).__name__)
     return HTTPException(500, "The translation failed.")
 
@@ -268,12 +285,12 @@ def _internal_error(error: Exception) -> HTTPException:
 def _streamed(
     service: Service, parsed: ApiRequest, direction: Direction, wanted: Wanted
 ) -> StreamingResponse:
-    """Answer with server-sent events: each part of the translation, then the complete answer."""
+    """Send each part of a translation as a server-sent event, and then the complete answer as the last event."""
     loop = asyncio.get_running_loop()
     parts: asyncio.Queue[str | None] = asyncio.Queue()
 
     def put(part: str | None) -> None:
-        # The loop is closed if the service has stopped.
+        # The event loop raises a RuntimeError if the service has stopped.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(parts.put_nowait, part)
 
@@ -308,7 +325,7 @@ def _event(content: dict[str, Any]) -> str:
 
 
 def _add_information(app: FastAPI, service: Service) -> None:
-    """Add the paths that do not translate."""
+    """Add the paths that do not translate, such as `/health` and `/languages`."""
     page = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
 
     @app.get("/", response_class=HTMLResponse)
@@ -318,7 +335,7 @@ def _add_information(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         if not service.engine.is_alive:
-            raise HTTPException(500, "The service does not translate; start the service again.")
+            raise HTTPException(500, "The translation thread of the service has ended; restart the service.")
         return {"status": "ok"}
 
     @app.get("/languages")
@@ -326,7 +343,7 @@ def _add_information(app: FastAPI, service: Service) -> None:
         targets: dict[str, list[str]] = {}
         for direction in service.directions:
             targets.setdefault(direction.source, []).append(direction.target)
-            # Clients need the name of each target language too.
+            # Add an entry for each target language, because clients need the names of target languages too.
             targets.setdefault(direction.target, [])
         return [
             {"code": code, "name": language_name(code), "targets": sorted(others)}

@@ -1,4 +1,4 @@
-"""Loads the models of the service, and finds the model for two languages."""
+"""Loads the models of the HTTP service, and finds the model that translates from one language to another."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,14 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Direction:
-    """A pair of languages and the translator for this pair.
+    """A source language, a target language, and the translator that translates between the two languages.
 
     Attributes:
         source (str): The code of the source language.
         target (str): The code of the target language.
-        translator (BaseTranslator): The translator.
-        tag (str, optional): The language of the tag, such as `>>en<<`, that each text needs.
+        translator (BaseTranslator): The translator that has loaded the model.
+        tag (str, optional): The language in the tag, such as `>>en<<`, that is put before each source text.
+            None if the model needs no tag.
     """
 
     source: str
@@ -32,13 +33,13 @@ class Direction:
 
 
 class Directions:
-    """All directions of the service.
+    """All pairs of source language and target language that the service can translate.
 
     Args:
-        models (sequence): Each model: its source language, its target language and its translator.
+        models (sequence): For each model a tuple (source language, target language, translator).
 
     Raises:
-        ValueError: If two models translate between the same languages.
+        ValueError: If two models have the same source language and the same target language.
     """
 
     def __init__(self, models: Sequence[tuple[str, str, BaseTranslator]]):
@@ -46,15 +47,15 @@ class Directions:
         for source, target, translator in models:
             if (source, target) in self._directions:
                 raise ValueError(
-                    f"`models` must translate between different languages, but two models translate from {source} "
-                    f"to {target}; leave one of them out."
+                    "Each model must translate between different languages, but two models translate from "
+                    f"{source} to {target}; leave one of them out."
                 )
             self._directions[source, target] = Direction(source, target, translator)
         for source, target, translator in models:
             for tag in tags_of(translator.source_tokenizer):
                 language = tag.strip("><")
-                # A model that was trained in both directions translates into its source language if the text
-                # has the tag of the source language.
+                # A model that was trained in both directions can also translate its target language into its
+                # source language. Then the text must have the tag of the source language.
                 pair = (target, source) if language == source else (source, language)
                 self._directions.setdefault(pair, Direction(*pair, translator, tag=language))
 
@@ -62,20 +63,24 @@ class Directions:
         return iter(self._directions.values())
 
     def sources(self, target: str | None = None) -> list[str]:
-        """Return the source languages of all directions, or of the directions to the language `target`."""
+        """Return the source languages of all models. If `target` is given, return only the source languages
+        of models that translate to `target`.
+        """
         return list(dict.fromkeys(one.source for one in self if target in (None, one.target)))
 
     def find(self, source: str, target: str | None, texts: Sequence[str]) -> Direction:
-        """Return the direction for two languages.
+        """Return the `Direction` with the given source language and target language.
 
         Args:
             source (str): The source language, or "auto".
-            target (str, optional): The target language. The value may be None if only one target language
-                exists for the source language.
-            texts (sequence): The texts. `detect` reads the texts if `source` is "auto".
+            target (str, optional): The target language. May be None if the service translates the source
+                language into only one target language.
+            texts (sequence): The texts of the request. The function `detect` receives the texts if `source`
+                is "auto".
 
         Raises:
-            ValueError: If there is no such direction, or the choice is ambiguous.
+            ValueError: If no model translates between the two languages, or if more than one language fits
+                "auto" or None.
         """
         if source == AUTO:
             source = detect(texts, self.sources(target))
@@ -99,11 +104,10 @@ class Directions:
 
 
 def detect(texts: Sequence[str], languages: Sequence[str]) -> str:
-    """Return the language of texts, chosen among `languages`.
+    """Return the only language in `languages`. The texts are ignored.
 
     Raises:
-        ValueError: If `languages` does not have exactly one language, because this function does not read
-            `texts`.
+        ValueError: If `languages` is empty or has more than one language.
     """
     if not languages:
         raise ValueError("No model translates to the target language; `/languages` lists the languages.")
@@ -127,10 +131,10 @@ def load_directions(
     """Load all models.
 
     Args:
-        names (sequence): Checkpoint folders, or repositories on the Hub.
-        languages (sequence): For each name the languages, such as "en:de". If the sequence is empty, the
-            checkpoints record their languages.
-        load (callable): Loads the translator of a name.
+        names (sequence): The models: folders of checkpoints, or repositories on the Hub.
+        languages (sequence): The source language and the target language of each model, such as "en:de". If
+            the sequence is empty, the languages are read from the checkpoints.
+        load (callable): A function that loads the translator for an entry of `names`.
 
     Raises:
         ValueError: If a checkpoint does not record its languages, or two models have the same languages.
@@ -155,10 +159,10 @@ def load_directions(
 
 
 def _keep_in_memory(model: nn.Module) -> None:
-    """Copy the weights into memory. transformers maps the weight file, and the process would crash if another
-    program shortened the file.
+    """Copy the weights into memory, because transformers maps the weight file into memory. If another program
+    truncated the mapped file, the service would crash.
     """
     for parameter in model.parameters():
-        # Quantized weights are not in the file.
+        # This does not concern quantized weights, because quantized weights are not mapped from the file.
         if type(parameter) is nn.Parameter:
             parameter.data = parameter.data.clone()

@@ -1,8 +1,10 @@
-"""The queue of the service, and the thread that translates the sentences of several requests in one batch.
+"""Defines the queue of the HTTP service, and the thread that translates the texts in the queue. The thread
+puts sentences of several requests into one batch.
 
-A `Job` is a request of a client: texts with the same options. The thread splits the texts of a job into
-segments (see `BaseTranslator`). A batch takes the segments of all waiting jobs with the same options in turn,
-one segment of each job, so that a long text does not delay a short text until the long text is finished.
+A `Job` has the texts of one request of a client. All texts of a job have the same options. The thread splits
+the texts of a job into segments (usually one sentence; see `BaseTranslator`). If several jobs have the same
+options, a batch contains one segment of each job, then a second segment of each job, and so on. Therefore a
+short text need not wait until a long text is finished.
 """
 
 import contextlib
@@ -23,20 +25,21 @@ from .limits import Limits
 
 
 class QueueFullError(RuntimeError):
-    """Raised if the queue has no room for a request."""
+    """Raised if the queue has too many characters to accept another request."""
 
 
 @dataclass(eq=False)
 class Job:
-    """A request of a client.
+    """The texts of one request of a client, and their translations.
 
     Attributes:
-        translator (BaseTranslator): The translator for all texts.
+        translator (BaseTranslator): The translator that translates the texts.
         requests (list): The texts, each a `Request`.
-        options (TranslationOptions): The options that `BaseTranslator.complete` returned.
-        future (Future): The result: for each text its translations, best first.
-        on_text (callable, optional): Called with each part of the translation as soon as greedy search has
-            found the part.
+        options (TranslationOptions): The translation options, completed by `BaseTranslator.complete`.
+        future (Future): The future receives the result: a list of translations for each text, best
+            translation first.
+        on_text (callable, optional): A function that is called with each part of the translation as soon as
+            greedy search has generated the part.
     """
 
     translator: BaseTranslator
@@ -46,9 +49,9 @@ class Job:
     future: "Future[list[list[Translation]]]" = field(default_factory=Future)
     arrival: float = field(default_factory=time.monotonic)
     layouts: list[tuple[list[Segment], list[str]]] = field(default_factory=list)
-    # The segments that no batch has taken yet, each with its number in the job.
+    # The segments that are not in a batch yet, each with its index in the job.
     waiting: deque[tuple[int, Segment]] = field(default_factory=deque)
-    # The translations of each segment. A segment without translations is not translated yet.
+    # Maps the index of each translated segment to its translations.
     translations: dict[int, list[Translation]] = field(default_factory=dict)
     is_prepared: bool = False
 
@@ -63,7 +66,7 @@ class Job:
         return sum(len(segments) for segments, _ in self.layouts)
 
     def prepare(self) -> None:
-        """Split and tokenize the texts."""
+        """Split the texts into segments, and tokenize the segments."""
         self.is_prepared = True
         self.translator.prepare(self.requests, self.options)
         if self.on_text is not None:
@@ -82,24 +85,26 @@ class Job:
             self.on_text(self.layouts[0][1][0])
 
     def may_share_batch(self, other: "Job") -> bool:
-        """Return True if one call of the translator can translate segments of both jobs."""
+        """Return True if segments of both jobs can be in one batch."""
         is_same = self.translator is other.translator and self.options == other.options
         return is_same and self.is_constrained == other.is_constrained
 
     @property
     def is_constrained(self) -> bool:
-        """True if a translation must begin with a prefix or contain phrases."""
+        """True if a translation must begin with a given prefix or contain given phrases."""
         return any(request.target_prefix or request.must_contain for request in self.requests)
 
     def record(self, number: int, translations: list[Translation]) -> None:
-        """Record the translations of a segment. The last segment finishes the job."""
+        """Record the translations of the segment with the index `number`. After the last segment, set the
+        result of the job.
+        """
         self.translations[number] = translations
         if self.on_text is not None:
             self.on_text(self.layouts[0][1][number + 1])
         self.finish_if_complete()
 
     def result(self) -> list[list[Translation]]:
-        """Return the translations of each text. All segments must have translations."""
+        """Join the translations of the segments of each text. All segments must already have translations."""
         found = []
         number = 0
         for request, (segments, separators) in zip(self.requests, self.layouts, strict=True):
@@ -112,24 +117,29 @@ class Job:
         """Set the result of the future if all segments have translations."""
         if len(self.translations) < self.num_segments:
             return
-        # The client may have cancelled the future in another thread.
+        # `set_result` raises an error if another thread has cancelled the future, because the client has
+        # left.
         with contextlib.suppress(InvalidStateError):
             self.future.set_result(self.result())
 
     def fail(self, error: Exception) -> None:
-        """Set the error of the future."""
+        """Let the future raise `error`."""
         with contextlib.suppress(InvalidStateError):
             self.future.set_exception(error)
 
 
 def _needs_translation(request: Request) -> bool:
-    """Return False for a text without letters and digits, such as an emoji. The text is its own translation."""
+    """Return False if the text has no letters and no digits, such as an emoji, because such a text is
+    returned unchanged.
+    """
     is_constrained = request.target_prefix or request.must_contain
     return bool(is_constrained) or any(map(str.isalnum, request.text))
 
 
 class _Streamer(TextStreamer):
-    """Passes each part of a translation to the job. Stops the search if the client has cancelled the job."""
+    """Passes each part of a translation to the function `on_text` of the job. Stops the search if the job is
+    cancelled.
+    """
 
     def __init__(self, job: Job):
         super().__init__(job.translator.target_tokenizer, skip_special_tokens=True, **job.options.decode)
@@ -143,17 +153,19 @@ class _Streamer(TextStreamer):
 
 
 class Engine:
-    """Translates jobs in one thread.
+    """Translates the jobs of the queue in a separate thread.
 
     Args:
-        limits (Limits): The sizes of the queue and of a batch.
-        on_batch (callable, optional): Called with the number of sentences of each batch.
+        limits (Limits): The maximum sizes of the queue and of a batch.
+        on_batch (callable, optional): A function that is called with the number of segments of each
+            translated batch.
     """
 
     def __init__(self, limits: Limits, on_batch: Callable[[int], Any] = lambda num_sentences: None):
         self._limits = limits
         self._on_batch = on_batch
-        # The jobs whose future has no result yet, in the order of their turns. `_changed` guards the jobs.
+        # The unfinished jobs, in the order in which batches serve the jobs. Code that uses `_jobs` must hold
+        # the lock `_changed`.
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
@@ -161,17 +173,17 @@ class Engine:
 
     @property
     def num_waiting(self) -> int:
-        """The number of characters of all unfinished jobs."""
+        """The number of characters of the source texts of all unfinished jobs."""
         with self._changed:
             return sum(job.num_characters for job in self._jobs)
 
     @property
     def is_alive(self) -> bool:
-        """True if the thread runs."""
+        """True if the translation thread is running."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the translation thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -182,10 +194,11 @@ class Engine:
         self._thread.join()
 
     def submit(self, job: Job) -> None:
-        """Append a job to the queue. A job whose future is cancelled leaves the queue.
+        """Append a job to the queue. If the future of the job is cancelled, the job is removed from the
+        queue.
 
         Raises:
-            QueueFullError: If the queue has no room for the job.
+            QueueFullError: If the queue has too many characters to accept the job.
         """
         with self._changed:
             if self._jobs and self.num_waiting + job.num_characters > self._limits.max_waiting:
@@ -203,12 +216,14 @@ class Engine:
             for job in jobs:
                 if not job.is_prepared:
                     self._prepare(job)
-            # A client may have cancelled its job in the meantime.
+            # Leave out jobs that failed in `_prepare` and jobs that a client has cancelled.
             if waiting := [job for job in jobs if job.waiting and not job.future.done()]:
                 self._translate(self._next_batch(waiting))
 
     def _next_jobs(self) -> list[Job]:
-        """Wait for jobs, and return all unfinished jobs. The result is empty if the engine stops."""
+        """Wait until the queue contains jobs, and return all unfinished jobs. Return an empty list if the
+        queue is empty and the engine stops.
+        """
         with self._changed:
             while True:
                 if not self._jobs:
@@ -225,15 +240,18 @@ class Engine:
     def _prepare(self, job: Job) -> None:
         try:
             job.prepare()
-            # A job of texts without letters has no segments.
+            # If no text of the job needs a translation, the job has no segments and is complete.
             job.finish_if_complete()
         except Exception as error:
             job.fail(error)
 
     def _next_batch(self, jobs: list[Job]) -> list[tuple[Job, int, Segment]]:
-        """Take segments of the first job and of the jobs that may share its batch, in turn."""
+        """Return a batch with segments of the first job and of all jobs that can share a batch with the first
+        job.
+        """
         sharing = [job for job in jobs if job.may_share_batch(jobs[0])]
-        # `generate` streams only one segment at a time.
+        # A job that streams needs a batch of one segment, because the streamer of `generate` supports only
+        # one text.
         limit = self._limits.max_batch if jobs[0].on_text is None else 1
         batch: list[tuple[Job, int, Segment]] = []
         num_tokens = 0
@@ -247,7 +265,8 @@ class Engine:
             if job.waiting:
                 turns.append(job)
         with self._changed:
-            # Move the jobs behind the jobs with other options, so that all jobs get their turn.
+            # Move the jobs of this batch to the end of the queue, so that the next batch serves jobs with
+            # other options.
             for job in sharing:
                 if job in self._jobs:
                     self._jobs.remove(job)
@@ -255,8 +274,8 @@ class Engine:
         return batch
 
     def _translate(self, batch: list[tuple[Job, int, Segment]]) -> None:
-        """Translate a batch. If the translation fails, translate the segments of each job alone, so that only
-        the job with the bad segment fails.
+        """Translate a batch. If the translation of the batch fails, translate the segments of each job
+        separately, so that only the job that causes the error fails.
         """
         first = batch[0][0]
         jobs = list(dict.fromkeys(job for job, _, _ in batch))

@@ -1,4 +1,4 @@
-"""The metrics of the service, in the format of Prometheus."""
+"""Collects the metrics of the HTTP service for Prometheus."""
 
 import time
 from collections.abc import Callable
@@ -8,39 +8,46 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Metrics:
-    """Counts requests, sentences and characters, and measures the seconds of each request."""
+    """Counts requests, sentences and characters, and measures the duration of each request in seconds."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.characters = Counter(
-            "vaswani_characters", "Characters of the texts to translate.", registry=self.registry
+            "vaswani_characters",
+            "Number of characters of all texts that clients have sent.",
+            registry=self.registry,
         )
         self._requests = Counter(
-            "vaswani_requests", "Requests by path and status.", ["path", "status"], registry=self.registry
+            "vaswani_requests",
+            "Number of requests by path and HTTP status.",
+            ["path", "status"],
+            registry=self.registry,
         )
         self._seconds = Histogram(
-            "vaswani_request_seconds", "Seconds of a request.", ["path"], registry=self.registry
+            "vaswani_request_seconds", "Duration of a request in seconds.", ["path"], registry=self.registry
         )
         self._batches = Histogram(
             "vaswani_batch_sentences",
-            "Sentences that were translated in one batch.",
+            "Number of sentences of a translated batch.",
             buckets=[2**power for power in range(9)],
             registry=self.registry,
         )
         self._queue = Gauge(
-            "vaswani_queue_characters", "Characters of unfinished requests.", registry=self.registry
+            "vaswani_queue_characters", "Number of characters of unfinished requests.", registry=self.registry
         )
 
     def count_batch(self, num_sentences: int) -> None:
-        """Count the sentences of a batch."""
+        """Record the number of sentences of a translated batch."""
         self._batches.observe(num_sentences)
 
     def watch_queue(self, num_waiting: Callable[[], float]) -> None:
-        """Set the function that returns the number of characters in the queue."""
+        """Set the function that the metric `vaswani_queue_characters` calls to get the number of characters
+        in the queue.
+        """
         self._queue.set_function(num_waiting)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """Return an application that counts and times the requests of `app`."""
+        """Return an ASGI application that calls `app`, counts the requests and measures their duration."""
 
         async def measured(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
@@ -58,7 +65,7 @@ class Metrics:
             try:
                 await app(scope, receive, send_counted)
             finally:
-                # Use the path of the route, because clients can send any other path.
+                # Record unknown paths as "other", because clients can send arbitrarily many different paths.
                 path = getattr(scope.get("route"), "path", "other")
                 self._requests.labels(path, status).inc()
                 self._seconds.labels(path).observe(time.perf_counter() - start)

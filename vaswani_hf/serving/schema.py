@@ -1,7 +1,8 @@
-"""The requests and answers of the service: one class of requests for each programming interface.
+"""Defines the requests and the answers of the HTTP service. Each programming interface has one request class.
 
-`POST /translate` has the fields of LibreTranslate. `POST /v1/translations` has the fields of this package.
-Each class converts its fields to a `Wanted`, and the translations to the answer.
+A request of `POST /translate` has the same fields as a request of LibreTranslate. A request of `POST
+/v1/translations` has the fields that are defined in this file. Each request class converts its fields to a
+`Wanted` object, and converts the translations to the answer for the client.
 """
 
 from collections.abc import Sequence
@@ -17,18 +18,20 @@ from .directions import AUTO, Direction
 
 @dataclass(frozen=True)
 class Wanted:
-    """The translations that a client requests.
+    """Describes the translations that a client requests.
 
     Attributes:
-        texts (list): The texts.
+        texts (list): The source texts.
         source (str): The source language, or "auto".
-        target (str, optional): The target language. None means the only target language.
-        num_alternatives (int): The number of further translations of each text.
-        has_scores (bool): True if the translations need scores and the confidences of the words.
-        has_alignments (bool): True if the translations need word alignments.
+        target (str, optional): The target language. None is allowed if the source language has only one
+            target language.
+        num_alternatives (int): The number of alternative translations of each text.
+        has_scores (bool): True if the answer must contain scores and the confidence of each word.
+        has_alignments (bool): True if the answer must contain word alignments.
         target_prefix (str): The text that each translation must begin with.
         must_contain (tuple): The phrases that each translation must contain.
-        is_streamed (bool): True if the client wants the parts of the translation as soon as possible.
+        is_streamed (bool): True if the service must send each part of the translation as soon as the part is
+            generated.
     """
 
     texts: list[str]
@@ -43,25 +46,27 @@ class Wanted:
 
 
 class ApiRequest(Protocol):
-    """The methods that each class of requests has."""
+    """The interface that all request classes implement."""
 
     @classmethod
     def load(cls, fields: dict[str, Any]) -> Self:
-        """Check the fields of a request. Raise a ValueError that explains the first wrong field."""
+        """Validate the fields of a request. Raise a ValueError that explains the first invalid field."""
         ...
 
     def wanted(self) -> Wanted:
-        """Return the translations that the client requests."""
+        """Return a description of the translations that the client requests."""
         ...
 
     def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
-        """Return the answer. `translations` has for each text its translations, best first."""
+        """Return the answer for the client. `translations` has a list of translations for each text, best
+        translation first.
+        """
         ...
 
 
 class LibreTranslateRequest(BaseModel):
-    """A request of `POST /translate`. Unknown fields are ignored, as in LibreTranslate. The value of a number
-    may be text, because all values of a form are text.
+    """The fields of a `POST /translate` request. Unknown fields are ignored, as in LibreTranslate. A number
+    may be sent as text, because all values of an HTML form are text.
     """
 
     q: str | list[str]
@@ -72,8 +77,8 @@ class LibreTranslateRequest(BaseModel):
 
     @classmethod
     def load(cls, fields: dict[str, Any]) -> Self:
-        """Check the fields. Raise a ValueError that explains the first wrong field."""
-        # Clients send null or an empty text for a field without a value.
+        """Validate the fields. Raise a ValueError that explains the first invalid field."""
+        # Ignore null and empty texts, because clients send null or an empty text for a field without a value.
         given = {name: value for name, value in fields.items() if value not in (None, "")}
         try:
             return cls.model_validate(given)
@@ -85,19 +90,21 @@ class LibreTranslateRequest(BaseModel):
     def _refuse_missing_fields(cls, values: Any) -> Any:
         for name in ("q", "source", "target"):
             if not values.get(name):
-                # The message of LibreTranslate.
+                # This is the error message of LibreTranslate.
                 raise ValueError(f"Invalid request: missing {name} parameter")
         if values.get("format") == "html":
-            raise ValueError("`format` must be text, because the service does not translate html yet.")
+            raise ValueError("`format` must be text, because the service does not translate HTML yet.")
         return values
 
     def wanted(self) -> Wanted:
-        """Return the translations that the client requests."""
+        """Return a description of the translations that the client requests."""
         texts = [self.q] if isinstance(self.q, str) else self.q
         return Wanted(texts, self.source, self.target, self.alternatives)
 
     def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
-        """Return the answer: each entry is a list if `q` is a list."""
+        """Return the answer in the format of LibreTranslate. If `q` is a list, each value of the answer is a
+        list.
+        """
         entries: dict[str, list[Any]] = {
             "translatedText": [of_text[0].text for of_text in translations],
         }
@@ -111,52 +118,60 @@ class LibreTranslateRequest(BaseModel):
 
 
 def _other_texts(translations: Sequence[Translation]) -> list[str]:
-    """Return the texts of all translations after the first translation, without repetitions."""
+    """Return the texts of all translations except the best translation, without duplicates and without empty
+    texts.
+    """
     best, *others = [translation.text for translation in translations]
     return [text for text in dict.fromkeys(others) if text not in (best, "")]
 
 
 def detection(language: str) -> dict[str, Any]:
-    """Return a detected language as LibreTranslate does. The confidence is 0, because the service does not
-    read the text to choose the language.
+    """Return a detected language in the format of LibreTranslate. The confidence is 0, because the service
+    does not use the text to choose the language.
     """
     return {"confidence": 0.0, "language": language}
 
 
 class TranslationsRequest(Settings):
-    """A request of `POST /v1/translations`."""
+    """The fields of a `POST /v1/translations` request."""
 
     text: str | list[str]
-    """the text, or a list of texts"""
+    """the source text, or a list of source texts"""
     source_language: str = AUTO
-    """the source language; with auto, the service chooses the language"""
+    """the source language; auto is allowed if only one source language can be translated to the target
+    language
+    """
     target_language: str | None = None
-    """the target language; may be missing if the source language has only one target language"""
+    """the target language; can be left out if the source language has only one target language"""
     alternatives: int = Field(0, ge=0)
     """number of alternative translations of each text"""
     scores: bool = False
-    """return scores, tokens, words and confidences with each translation"""
+    """if true, the answer contains the scores, the tokens, the words and the confidences of each translation
+    """
     alignments: bool = False
-    """return the word alignment of each translation"""
+    """if true, the answer contains the word alignment of each translation"""
     target_prefix: str = ""
     """the text that each translation must begin with"""
     must_contain: list[str] = Field([], max_length=20)
     """the phrases that each translation must contain"""
     stream: bool = False
-    """return the parts of the translation as server-sent events, as soon as greedy search finds the parts"""
+    """if true, the service translates with greedy search, and sends each generated part of the translation as
+    a server-sent event
+    """
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
         if self.stream and not isinstance(self.text, str):
-            raise ValueError("`text` must be one text with `stream`, but is a list.")
+            raise ValueError("`text` must be a single text if `stream` is true, but is a list.")
         if self.stream and (self.alternatives or self.must_contain):
             raise ValueError(
-                "`stream` shows greedy search and must come without `alternatives` and `must_contain`."
+                "`stream` cannot be used together with `alternatives` or `must_contain`, because `stream` "
+                "needs greedy search."
             )
         return self
 
     def wanted(self) -> Wanted:
-        """Return the translations that the client requests."""
+        """Return a description of the translations that the client requests."""
         return Wanted(
             texts=[self.text] if isinstance(self.text, str) else self.text,
             source=self.source_language,
@@ -170,7 +185,9 @@ class TranslationsRequest(Settings):
         )
 
     def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
-        """Return the answer: the languages, and for each text the fields of its best `Translation`."""
+        """Return the answer for the client: the two languages, and the fields of the best `Translation` of
+        each text.
+        """
         records = []
         for best, *others in translations:
             record = best.as_dict()

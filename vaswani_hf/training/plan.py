@@ -18,7 +18,7 @@ from ..optimization.section import AnyTraining, EncoderDecoderTraining
 from ..settings.data import DataSettings
 from ..settings.sections import ModelSettings, TokenizerSettings
 from ..tasks import TASKS
-from .gpus import ASSUMED_UTILIZATION, GPUS, NUM_PAPER_GPUS, PAPER_GPUS, PRICES, gpu_name
+from .gpus import ASSUMED_UTILIZATION, GPUS, NUM_PAPER_GPUS, PAPER_GPUS, PRICES, gpu_name, gpu_seconds
 from .measure import measure_speed
 from .planned_model import planned_config, planned_model
 from .step_cost import StepCost, step_cost
@@ -54,10 +54,10 @@ def plan_run(
 ) -> dict[str, Any]:
     """Plan a run of one process, and return the values that `plan_as_text` prints.
 
-    `hardware` is a GPU in gpus.py. `tokens_per_second` is a measured rate of target tokens. If `measure` is
-    true, this function measures the rate of target tokens on this machine. `price_per_hour` is the price of
-    the hardware. `mean_length` is the assumed mean length of a sentence (tokens). Values that depend on the
-    number of steps are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several
+    `hardware` is a GPU in gpus.py. `tokens_per_second` is the measured speed of a run in target tokens per
+    second. If `measure` is true, this function measures the speed on this machine. `price_per_hour` is the
+    price of the hardware. `mean_length` is the assumed mean length of a sentence (tokens). Values that depend
+    on the number of steps are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several
     processes share each batch, the FLOPs are the sum over all processes.
     """
     model_class = TASKS[task].model_class
@@ -77,8 +77,8 @@ def plan_run(
     on_accelerator = batch_cost(config, training, model_class, length)
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # A part is at least as long as the longest sentence, because a sentence is never divided between
-        # parts.
+        # A part of a batch is at least as long as the longest sentence, because a sentence is never divided
+        # between parts.
         largest = max(largest, longest)
     on_processor = batch_cost(
         config, training, model_class, length, on_accelerator=False, largest_part=largest
@@ -94,7 +94,7 @@ def plan_run(
         source_tokens = batches * training.source_tokens_per_batch
         target_tokens = batches * training.target_tokens_per_batch
 
-    # `speed` has the seconds of a step, and a text that says where this number comes from.
+    # `speed` contains the time of a step in seconds, and a text about the source of this number.
     seconds = None
     speed = "give `--hardware`, `--measure` or a measured `--tokens_per_second`"
     if measure:
@@ -110,7 +110,7 @@ def plan_run(
         speed = f"{NUM_PAPER_GPUS} x {name}"
     elif name is not None:
         peak, dtype = GPUS[name].peak(bf16=training.bf16 is not False)
-        seconds = flops["counted"]["step"] / (ASSUMED_UTILIZATION * peak)
+        seconds = gpu_seconds(GPUS[name], flops["counted"]["step"], training.bf16 is not False)
         speed = (
             f"1 x {name}, if the run reaches {ASSUMED_UTILIZATION:.0%} of the peak of {peak / 1e12:g} TFLOPS in {dtype}; "
             f"no GPU run of this package has been measured; peak: {GPUS[name].source}"
@@ -134,11 +134,38 @@ def plan_run(
         "speed": speed,
         "hours": hours,
         "price": _price(hours, price_per_hour, name),
+        "jobs": _jobs(flops["counted"]["run"], training, on_accelerator.peak),
     }
 
 
+def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[dict[str, Any]]:
+    """Return the estimated hours and price of the run on each machine of the Hub's jobs that has one GPU.
+
+    `flops` are the FLOPs of the run; the list is empty if the number of FLOPs is unknown. `peak_memory` are the
+    bytes that a step needs on a GPU.
+    """
+    if flops is None:
+        return []
+    jobs = []
+    for name, gpu in GPUS.items():
+        if gpu.flavor is None or gpu.price is None:
+            continue
+        hours = gpu_seconds(gpu, flops, training.bf16 is not False) / 3600
+        fits = peak_memory < gpu.memory * _GIB
+        jobs.append(
+            {
+                "flavor": gpu.flavor,
+                "gpu": name,
+                "hours": hours,
+                "price": hours * gpu.price,
+                "fits": fits,
+            }
+        )
+    return sorted(jobs, key=lambda job: job["price"])
+
+
 def _price(hours: float | None, price_per_hour: float | None, name: str | None) -> dict[str, Any] | None:
-    """Return the price of the run; None if the price per hour or the number of hours is unknown."""
+    """Return the price of the run. Return None if the price per hour or the number of hours is unknown."""
     source = "by `--price_per_hour`"
     if price_per_hour is None and name in GPUS:
         price_per_hour = GPUS[name].price
@@ -163,7 +190,9 @@ def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
 
 
 def parameters_by_part(model: Any) -> dict[str, Any]:
-    """Return the numbers of parameters by stack and part. A tied parameter counts once."""
+    """Return the number of parameters of each stack and of each part of the model. A tied parameter counts
+    once.
+    """
     only_stack = getattr(model.config, "stack", None)
     stacks = {stack: dict.fromkeys(("total", *_PARTS.values()), 0) for stack in ("encoder", "decoder")}
     total = embeddings = 0
@@ -191,8 +220,8 @@ def batch_cost(
 ) -> StepCost:
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
-    If the token budgets of source and target differ, the side with the smaller budget has shorter sentences.
-    `largest_part` is the largest number of positions per side if the batch is computed in parts.
+    If the batch has different token budgets for source and target, the sentences with the smaller budget are
+    shorter. `largest_part` is the largest number of positions per side if the batch is computed in parts.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -219,8 +248,8 @@ def planned_flops(
     length: int,
     cost: StepCost,
 ) -> dict[str, Any]:
-    """Return the FLOPs of a step and of the run for sentences of `length` tokens. The FLOPs are counted, and
-    also estimated as in the paper.
+    """Return the FLOPs of a step and of the whole run for sentences of `length` tokens: the counted number,
+    and the number according to the paper's estimate.
     """
     in_paper = cost
     if training.gradient_checkpointing:
@@ -286,7 +315,7 @@ def _paper_flops(config: VaswaniConfig, length: int) -> int:
 
 
 def plan_as_text(plan: dict[str, Any]) -> str:
-    """Return the result of `plan_run` as lines of text."""
+    """Format the result of `plan_run` as lines of text."""
     parameters = plan["parameters"]
     classes = " and ".join(f"{size:,}" for size in sorted({plan["vocab_size"], plan["decoder_vocab_size"]}))
     lines = [
@@ -301,7 +330,14 @@ def plan_as_text(plan: dict[str, Any]) -> str:
         )
         lines.append(f"  {stack:<15} {parameters[stack]['total']:>15,}  {shares}")
     return "\n".join(
-        [*lines, *_length_lines(plan), *_flops_lines(plan), *_memory_lines(plan), *_hours_lines(plan)]
+        [
+            *lines,
+            *_length_lines(plan),
+            *_flops_lines(plan),
+            *_memory_lines(plan),
+            *_job_lines(plan),
+            *_hours_lines(plan),
+        ]
     )
 
 
@@ -313,7 +349,7 @@ def _length_lines(plan: dict[str, Any]) -> list[str]:
         ]
     lines = [f"steps             {plan['steps']:>15,}"]
     for side in ("source", "target"):
-        # Leave out the source tokens of a language model, because a language model has none.
+        # Leave out the line for source tokens, because a language model has no source.
         if plan[f"{side}_tokens"] is not None:
             lines.append(
                 f"{side} tokens     {plan[f'{side}_tokens']:>15,}  at most: positions, padding included"
@@ -347,14 +383,31 @@ def _memory_lines(plan: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _job_lines(plan: dict[str, Any]) -> list[str]:
+    if not plan["jobs"]:
+        return []
+    lines = [
+        f"US dollars on Hub jobs (prices: {PRICES}; speed: {ASSUMED_UTILIZATION:.0%} of the peak, assumed)"
+    ]
+    for job in plan["jobs"]:
+        memory = "" if job["fits"] else ", but a step needs more memory than this GPU has"
+        lines.append(
+            f"  {job['flavor']:<15} {job['price']:>15,.2f}  {_in_digits(job['hours'])} hours on 1 x {job['gpu']}{memory}"
+        )
+    return lines
+
+
+def _in_digits(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
+
+
 def _hours_lines(plan: dict[str, Any]) -> list[str]:
     hours = plan["hours"]
     if hours is None:
         has_speed = plan["hardware"] or plan["tokens_per_second"]
         why = "the number of steps is unknown" if has_speed else plan["speed"]
         return [f"hours                     unknown  {why}"]
-    digits = f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
-    lines = [f"hours             {digits:>15}  by {plan['speed']}"]
+    lines = [f"hours             {_in_digits(hours):>15}  by {plan['speed']}"]
     if plan["price"] is not None:
         price = plan["price"]
         lines.append(

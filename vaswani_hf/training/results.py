@@ -1,4 +1,4 @@
-"""The results of a run: results.json, the outputs on the test split, and the training curve.
+"""Writes the results of a run: results.json, the outputs on the test split, and the training curve.
 
 The task computes the scores. publish/model_card.py reads results.json.
 """
@@ -9,6 +9,7 @@ import platform
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from datasets import IterableDataset
 from transformers import PreTrainedModel
 
 from ..checkpoint.files import (
+    ATTENTION_FILE,
     CURVE_FILE,
     METRICS_FILE,
     RECIPE_FILE,
@@ -26,13 +28,21 @@ from ..checkpoint.files import (
     write_whole,
 )
 from ..data.corpus import Corpus
+from ..pictures.attention import attention_picture
 from ..pictures.training_curve import draw_training_curve
 from ..publish.model_card import data_facts
+from ..recipe.licenses import RESEARCH_ONLY, data_license
 from ..settings.data import DataSettings
+from ..settings.sections import PublishingSettings
 from ..version import __version__
 from .hardware import hardware_name
 from .processes import said_at_intervals, say
 from .trainer import VaswaniTrainer
+
+# The number of texts of the test split whose outputs the model card shows, and the largest number of
+# characters of such a text.
+NUM_EXAMPLES = 5
+LONGEST_EXAMPLE = 200
 
 
 def read_results(folder: Path) -> dict[str, Any]:
@@ -41,13 +51,14 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that a user may change in a finished run: its length, final weights and scores.
+    """Return the settings that a user may change after a run has finished. These settings determine the
+    length of the run, its final weights and its scores.
 
     `values` maps `section.key` to the values of the published recipe. Published recipes name data files
     without their folders, because the data may have been moved.
     """
-    training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
-    names = {f"training.{key}" for key in training}
+    lengths = "max_steps num_train_epochs early_stopping_patience early_stopping_score".split()
+    names = {f"training.{key}" for key in [*lengths, "average_checkpoints"]}
     return {
         name: value
         for name, value in values.items()
@@ -56,14 +67,14 @@ def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
-    """Write recipe.yaml, and print the numbers of dropped pairs and of pairs per epoch."""
+    """Write recipe.yaml, and print the number of removed pairs and the number of pairs per epoch."""
     write_whole(folder / RECIPE_FILE, recipe)
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Print "validation loss" instead of "validation", because only the loss leaves out the dropped
-            # lines, and BLEU scores all lines.
+            # Print "validation loss" instead of "validation", because the removed lines are left out only in
+            # the loss. BLEU includes all lines.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
     if corpus.weighted is None:
@@ -75,8 +86,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
 
 
 def recorded_cost(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
-    """Return the cost of the training from results.json; empty if steps were trained after results.json was
-    written.
+    """Return the recorded cost of the training (such as its time) from results.json. Return an empty dict if
+    steps were trained after results.json was written.
     """
     try:
         facts = dict(read_results(folder)["training"])
@@ -93,6 +104,7 @@ def results_of_run(
     search: Iterable[str],
     steps: list[int],
     before: dict[str, Any],
+    publishing: PublishingSettings,
 ) -> str:
     """Score the saved checkpoint, draw the training curve, and return the text of results.json.
 
@@ -109,12 +121,17 @@ def results_of_run(
     scores = score_test_split(trainer, data)
     if scores is not None:
         results["test"] = scores
+    examples = _card_examples(trainer, data, publishing)
+    results["examples"] = examples
+    (folder / ATTENTION_FILE).unlink(missing_ok=True)
+    if examples:
+        attention_picture(str(folder), examples[0]["source"], folder / ATTENTION_FILE)
     results["decoding"] = {name: getattr(model.generation_config, name) for name in search}
     results["asked"] = asked
     results["data"] = data_facts(data)
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
-        # Print the counts of a stream after the training, because the counts change while the stream is read.
-        # The counts of a stream include all epochs.
+        # Print the number of pairs in a stream after the training, because the number changes while the
+        # stream is read. The number includes all epochs.
         say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)
@@ -137,6 +154,29 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, A
     for line in found.lines:
         say(line, is_result=True)
     return found.scores
+
+
+def _card_examples(
+    trainer: VaswaniTrainer, data: DataSettings, publishing: PublishingSettings
+) -> list[dict[str, Any]]:
+    """Return the examples for the model card, see `Task.example_outputs`."""
+    texts = publishing.examples
+    if texts is None:
+        texts = _shareable_texts(trainer, data)
+    if not texts:
+        return []
+    return trainer.task.example_outputs(Path(trainer.args.output_dir), texts, str(trainer.args.device))
+
+
+def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
+    """Return the first texts of the test split that fit into a table. Return no texts if the licence of the
+    data does not permit to publish the texts, or is unknown.
+    """
+    test = trainer.corpus.texts["test"]
+    if test is None or data_license(data) in (None, "unknown", RESEARCH_ONLY):
+        return []
+    fitting = (text for text in test["source"] if text.strip() and len(text) <= LONGEST_EXAMPLE)
+    return list(islice(fitting, NUM_EXAMPLES))
 
 
 def end_in_words(trainer: VaswaniTrainer) -> str:
@@ -162,12 +202,13 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "epochs": last.get("epoch"),
         "target_tokens": int(trainer.target_tokens_seen),
         "seconds": last.get("seconds", 0.0),
-        # For a resumed run, results.json names the machine and the versions that were used after the
-        # interruption.
+        # For a resumed run, record the machine and the versions that were used after the interruption.
         "resumed_at_step": trainer.start_step or None,
         "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
         "processes": trainer.args.world_size,
         "threads": torch.get_num_threads(),
+        # Tags that a reporter of transformers has added to the model, such as the address of a dashboard.
+        "model_tags": list(getattr(trainer.model, "model_tags", None) or []),
         "versions": {
             "vaswani_hf": __version__,
             "python": platform.python_version(),

@@ -1,6 +1,5 @@
-"""The calibration of a checkpoint: the probability that a translation is good, from its token probabilities.
-
-`vaswani evaluate --calibration fit` writes calibration.json. The option `min_confidence` reads the file.
+"""Defines the calibration of a checkpoint. A calibration estimates the probability that a translation is
+good, from the probabilities of its tokens.
 """
 
 import json
@@ -14,28 +13,30 @@ from ..model.translator_vaswani import Translation
 
 
 def features_of(translation: Translation) -> list[float]:
-    """Return the inputs of the calibration: 1, the mean and the lowest log-probability of a token (nats), and
-    the logarithm of the number of tokens.
+    """Return the features of a translation: the constant 1, the mean log-probability of a token (nats), the
+    lowest log-probability of a token (nats), and the natural logarithm of the number of tokens.
     """
     log_probs = translation.token_log_probs or [0.0]  # [T]
     return [1.0, math.fsum(log_probs) / len(log_probs), min(log_probs), math.log(len(log_probs))]
 
 
 class Calibration:
-    """Estimates the probability that a translation is good, by logistic regression on `features_of`."""
+    """Estimates the probability that a translation is good. The estimate is a logistic regression on the
+    features that `features_of` returns.
+    """
 
     def __init__(self, weights: list[float]):
-        """`weights` has one number for each feature."""
+        """`weights` has one weight for each feature that `features_of` returns."""
         self.weights = weights
 
     def __call__(self, translation: Translation) -> float:
         """Return the probability, from 0 to 1, that a translation is good."""
         if not translation.token_log_probs:
-            # The empty translation of a blank text is correct.
+            # Only a blank source text has a translation without tokens, and its empty translation is correct.
             return 1.0
         products = map(operator.mul, self.weights, features_of(translation))
         logit = math.fsum(products)
-        # Limit the logit, because `math.exp` fails for large numbers.
+        # Limit the logit, because `math.exp` raises an OverflowError for large numbers.
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
 
 
