@@ -39,12 +39,13 @@ def serve(copier):
     """Run a service with the copier, or with other models, and give a client."""
     with contextlib.ExitStack() as stack:
 
-        def start(models=None, api_key=None, options=None, **limits):
+        def start(models=None, api_key=None, options=None, glossaries=None, **limits):
             service = Service(
                 Directions(models or [("en", "de", copier)]),
                 TranslationOptions.of(split_sentences=True, **(options or {})),
                 Limits(**limits),
                 api_key,
+                glossaries,
             )
             address = stack.enter_context(running(service))
             client = stack.enter_context(httpx.Client(base_url=address, timeout=60))

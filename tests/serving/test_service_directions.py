@@ -7,11 +7,12 @@ import pytest
 from factories import tiny_tokenizer, write_recipe
 
 from vaswani_hf.checkpoint.languages import recorded_languages
+from vaswani_hf.model.translator_vaswani import tags_of
 from vaswani_hf.serving.directions import Directions, language_name, load_directions
 
 
 def model(*tags: str) -> SimpleNamespace:
-    return SimpleNamespace(backend=None, source_tokenizer=tiny_tokenizer(vocab_size=290, tags=tags))
+    return SimpleNamespace(backend=None, tags=tags_of(tiny_tokenizer(vocab_size=290, tags=tags)))
 
 
 def pairs(directions: Directions) -> list[tuple]:

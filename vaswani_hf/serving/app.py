@@ -5,7 +5,8 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.resources import files
@@ -20,11 +21,13 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..model.generation_vaswani import setting_of
+from ..model.glossary_vaswani import Glossary
 from ..model.inputs_vaswani import Request as TextRequest
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.translator_vaswani import PyTorchBackend, Translation
 from ..version import __version__
 from .directions import AUTO, Direction, Directions, language_name
+from .documents import DocumentsJob
 from .engine import Engine, Job, QueueFullError
 from .limits import Limits
 from .metrics import Metrics
@@ -51,6 +54,10 @@ class Service:
         options (TranslationOptions): The options of all translations.
         limits (Limits): The limits on requests, on the queue and on batches.
         api_key (str, optional): The key that each request must have.
+        glossaries (mapping, optional): The glossaries that requests can name.
+
+    Raises:
+        ValueError: If a model does not support the options or the glossaries.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Service:
         options: TranslationOptions,
         limits: Limits,
         api_key: str | None = None,
+        glossaries: Mapping[str, Glossary] | None = None,
     ):
         self.directions = directions
         self.limits = limits
@@ -67,6 +75,19 @@ class Service:
         self.metrics.watch_queue(lambda: self.engine.num_waiting)
         self._options = options
         self._api_key = api_key
+        self._glossaries = glossaries or {}
+        # The number of threads limits the documents that are translated at the same time. The threads wait for the
+        # engine most of the time.
+        self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
+        for direction in directions:
+            glossary: Any
+            for glossary in (None, *self._glossaries.values()):
+                direction.translator.complete(replace(options, glossary=glossary))
+
+    def stop(self) -> None:
+        """Finish all requests, and end the threads."""
+        self._threads.shutdown()
+        self.engine.stop()
 
     @property
     def needs_key(self) -> bool:
@@ -105,12 +126,25 @@ class Service:
 
     def submit(
         self, direction: Direction, wanted: Wanted, on_text: Callable[[str], None] | None = None
-    ) -> Job:
-        """Put the texts into the queue."""
-        constraints = (wanted.target_prefix, wanted.must_contain)
-        requests = [TextRequest(text, *constraints) for text in wanted.texts]
+    ) -> Job | DocumentsJob:
+        """Begin the translation of the texts."""
         options = self._options_for(direction, wanted)
-        job = Job(direction.translator, requests, options, on_text)
+        if not wanted.is_html:
+            constraints = (wanted.target_prefix, wanted.must_contain)
+            requests = [TextRequest(direction.without_tags(text), *constraints) for text in wanted.texts]
+            return self._enqueue(Job(direction.translator, requests, options, on_text))
+        options = replace(options, split_sentences=False, return_alignments=True)
+
+        def enqueue(sentences: Sequence[str]) -> Job:
+            requests = [TextRequest(direction.without_tags(sentence)) for sentence in sentences]
+            return self._enqueue(Job(direction.translator, requests, options))
+
+        documents = DocumentsJob(wanted.texts, enqueue)
+        self._threads.submit(documents.run)
+        return documents
+
+    def _enqueue(self, job: Job) -> Job:
+        """Put a job into the queue."""
         try:
             self.engine.submit(job)
         except QueueFullError:
@@ -124,10 +158,14 @@ class Service:
         options = replace(
             self._options, return_scores=wanted.has_scores, return_alignments=wanted.has_alignments
         )
+        if wanted.min_confidence is not None:
+            options = replace(options, min_confidence=wanted.min_confidence)
+        if wanted.glossary is not None:
+            options = replace(options, glossary=self._glossary(wanted.glossary))
         if direction.tag is not None:
             options = replace(options, tokenize={"tgt_lang": direction.tag})
         backend = direction.translator.backend
-        if wanted.must_contain and not isinstance(backend, PyTorchBackend):
+        if wanted.must_contain and not backend.supports_phrases:
             raise ValueError(
                 "`must_contain` must be left out, because the engine of the model does not support phrases."
             )
@@ -136,6 +174,11 @@ class Service:
             if not isinstance(backend, PyTorchBackend):
                 raise ValueError(
                     "`stream` must be left out, because the engine of the model does not stream."
+                )
+            if options.min_confidence is not None:
+                raise ValueError(
+                    "`stream` must be left out with `min_confidence`, because the confidence of a translation is known "
+                    "at the end of the search."
                 )
             generate["num_beams"] = 1
         if wanted.num_alternatives:
@@ -148,6 +191,16 @@ class Service:
             }
         return direction.translator.complete(replace(options, generate=generate))
 
+    def _glossary(self, name: str) -> Any:
+        if name not in self._glossaries:
+            known = ", ".join(self._glossaries)
+            raise ValueError(
+                f"`glossary` must be a glossary of the service ({known}), but is {name!r}."
+                if known
+                else f"`glossary` must be left out, because the service has no glossary, but is {name!r}."
+            )
+        return self._glossaries[name]
+
 
 def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> FastAPI:
     """Return the application. `on_ready` is called when the service can translate."""
@@ -157,7 +210,7 @@ def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> F
         service.engine.start()
         on_ready()
         yield
-        await asyncio.to_thread(service.engine.stop)
+        await asyncio.to_thread(service.stop)
 
     # Offer no page of FastAPI, because the pages of FastAPI load scripts from other servers.
     app = FastAPI(title="vaswani_hf", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -233,7 +286,7 @@ async def _fields_of(request: Request) -> dict[str, Any]:
         raise HTTPException(400, "Invalid JSON format") from None
 
 
-async def _result_of(job: Job, request: Request) -> list[list[Translation]]:
+async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Translation]]:
     """Wait for the translations of a job. If the client leaves, the job leaves the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))

@@ -9,7 +9,7 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..checkpoint.languages import recorded_languages
 from ..checkpoint.loading import checkpoint_folder
-from ..model.translator_vaswani import BaseTranslator, PyTorchBackend, tags_of
+from ..model.translator_vaswani import BaseTranslator, PyTorchBackend
 
 AUTO = "auto"
 
@@ -29,6 +29,14 @@ class Direction:
     target: str
     translator: BaseTranslator
     tag: str | None = None
+
+    def without_tags(self, text: str) -> str:
+        """Replace each tag such as `>>en<<` by `»en«`, because a tag in the text of a client would change the target
+        language.
+        """
+        for tag in self.translator.tags:
+            text = text.replace(tag, f"»{tag[2:-2]}«")
+        return text
 
 
 class Directions:
@@ -51,7 +59,7 @@ class Directions:
                 )
             self._directions[source, target] = Direction(source, target, translator)
         for source, target, translator in models:
-            for tag in tags_of(translator.source_tokenizer):
+            for tag in translator.tags:
                 language = tag.strip("><")
                 # A model that was trained in both directions translates into its source language if the text
                 # has the tag of the source language.

@@ -29,6 +29,9 @@ class Wanted:
         target_prefix (str): The text that each translation must begin with.
         must_contain (tuple): The phrases that each translation must contain.
         is_streamed (bool): True if the client wants the parts of the translation as soon as possible.
+        is_html (bool): True if the texts are HTML documents.
+        glossary (str, optional): The name of a glossary of the service.
+        min_confidence (float, optional): The probability below which a translation is withheld.
     """
 
     texts: list[str]
@@ -40,6 +43,9 @@ class Wanted:
     target_prefix: str = ""
     must_contain: tuple[str, ...] = ()
     is_streamed: bool = False
+    is_html: bool = False
+    glossary: str | None = None
+    min_confidence: float | None = None
 
 
 class ApiRequest(Protocol):
@@ -69,6 +75,8 @@ class LibreTranslateRequest(BaseModel):
     target: str
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(0, ge=0)
+    glossary: str | None = None
+    min_confidence: float | None = Field(None, ge=0, le=1)
 
     @classmethod
     def load(cls, fields: dict[str, Any]) -> Self:
@@ -87,14 +95,21 @@ class LibreTranslateRequest(BaseModel):
             if not values.get(name):
                 # The message of LibreTranslate.
                 raise ValueError(f"Invalid request: missing {name} parameter")
-        if values.get("format") == "html":
-            raise ValueError("`format` must be text, because the service does not translate html yet.")
         return values
 
     def wanted(self) -> Wanted:
         """Return the translations that the client requests."""
-        texts = [self.q] if isinstance(self.q, str) else self.q
-        return Wanted(texts, self.source, self.target, self.alternatives)
+        is_html = self.format == "html"
+        return Wanted(
+            texts=[self.q] if isinstance(self.q, str) else self.q,
+            source=self.source,
+            target=self.target,
+            # LibreTranslate has no alternatives for HTML either.
+            num_alternatives=0 if is_html else self.alternatives,
+            is_html=is_html,
+            glossary=self.glossary,
+            min_confidence=self.min_confidence,
+        )
 
     def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
         """Return the answer: each entry is a list if `q` is a list."""
@@ -105,6 +120,9 @@ class LibreTranslateRequest(BaseModel):
             entries["detectedLanguage"] = [detection(direction.source) for _ in translations]
         if self.alternatives:
             entries["alternatives"] = [_other_texts(of_text) for of_text in translations]
+        confidences = [of_text[0].calibrated_confidence for of_text in translations]
+        if None not in confidences:
+            entries["confidence"] = confidences
         if isinstance(self.q, list):
             return entries
         return {name: entry for name, (entry,) in entries.items()}
@@ -144,6 +162,12 @@ class TranslationsRequest(Settings):
     """the phrases that each translation must contain"""
     stream: bool = False
     """return the parts of the translation as server-sent events, as soon as greedy search finds the parts"""
+    format: Literal["text", "html"] = "text"
+    """with html, the texts are HTML documents whose tags stay as they are"""
+    glossary: str | None = None
+    """the name of a glossary of the service"""
+    min_confidence: float | None = Field(None, ge=0, le=1)
+    """the probability below which a translation is withheld"""
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
@@ -153,6 +177,15 @@ class TranslationsRequest(Settings):
             raise ValueError(
                 "`stream` shows greedy search and must come without `alternatives` and `must_contain`."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        if self.format == "text":
+            return self
+        for name in ("alternatives", "scores", "alignments", "target_prefix", "must_contain", "stream"):
+            if getattr(self, name):
+                raise ValueError(f"`{name}` must be left out with `format` html.")
         return self
 
     def wanted(self) -> Wanted:
@@ -167,6 +200,9 @@ class TranslationsRequest(Settings):
             target_prefix=self.target_prefix,
             must_contain=tuple(self.must_contain),
             is_streamed=self.stream,
+            is_html=self.format == "html",
+            glossary=self.glossary,
+            min_confidence=self.min_confidence,
         )
 
     def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
