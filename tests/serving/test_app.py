@@ -308,6 +308,42 @@ def test_min_confidence(serve, copier, monkeypatch):
     assert translate(client, q="eins").json() == {"translatedText": "", "confidence": 0.4}
 
 
+def by_first_letter(text):
+    """A detector: texts that begin with "e" are English, and all other texts are German."""
+    return {"en": 0.95, "de": 0.005} if text.startswith("e") else {"en": 0.005, "de": 0.95}
+
+
+def test_detected_languages(serve, copier):
+    client = serve([("en", "de", copier), ("de", "en", copier)], detector=by_first_letter)
+    assert client.post("/detect", json={"q": "nein"}).json() == [
+        {"confidence": 95.0, "language": "de"},
+        {"confidence": 0.5, "language": "en"},
+    ]
+    answer = client.post("/v1/translations", json={"text": "nein"}).json()
+    assert (answer["source_language"], answer["target_language"]) == ("de", "en")
+    found = translate(client, q=["eins", "eins"], source="auto").json()
+    assert found["detectedLanguage"] == [{"confidence": 95.0, "language": "en"}] * 2
+
+
+def test_language_check(serve, copier):
+    recorded = Recorded(copier)
+    client = serve(
+        [("en", "de", recorded)], detector=by_first_letter, language_check="pass", batch_wait=200.0
+    )
+    assert translate(client, q=["eins", "nein. ja?"]).json()["translatedText"] == ["eins", "nein. ja?"]
+    assert translate(client, q="<p>eins</p><p>nein</p>", format="html").json() == {
+        "translatedText": "<p>eins</p><p>nein</p>"
+    }
+    assert recorded.batches == [["eins"], ["eins"]]
+    client = serve(detector=by_first_letter, language_check="refuse")
+    for fields in ({"q": ["eins", "nein"]}, {"q": "<p>nein</p>", "format": "html"}):
+        answer = translate(client, **fields)
+        expected = "The text must be in the language en, but seems to be in the language de."
+        assert (answer.status_code, answer.json()) == (400, {"error": expected})
+    with pytest.raises(ValueError, match="because the language detector does not know the language 'xx'"):
+        serve([("xx", "de", copier)], detector=by_first_letter, language_check="pass")
+
+
 def test_a_client_cannot_choose_the_language_by_a_tag(serve):
     """The model of both directions has random weights. A tag in a text is written as »en«."""
     tokenizer = factories.tiny_tokenizer(vocab_size=290, tags=(">>en<<",))

@@ -9,7 +9,7 @@ import socket
 import sys
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,9 @@ from .options import (
 _API_KEY = "VASWANI_API_KEY"
 # Refuse further connections with the status 503, because each connection needs a file descriptor.
 _MOST_CONNECTIONS = 1000
+# Close a connection that is idle for this number of seconds. With the default of uvicorn, 5 seconds, the request of a slow
+# client often meets a connection that the service is closing.
+_KEEP_ALIVE = 75
 # The errors of a port that is in use or that needs more rights. All other errors are errors of the address.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "min_confidence")
@@ -37,6 +40,8 @@ _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "min_confi
 
 class ServeOptions(_SearchFields, EngineOptions, CodeOptions, Limits):
     """The options of `vaswani serve`."""
+
+    only_infers: ClassVar[bool] = True
 
     models: list[str] = on_command_line(positional=True, metavar="MODEL")
     """checkpoint folders or repositories on the Hub; each model translates between other languages"""
@@ -49,6 +54,9 @@ class ServeOptions(_SearchFields, EngineOptions, CodeOptions, Limits):
     """the port of the service; 0 is any free port"""
     glossary_files: list[str] = on_command_line([], option="glossary", action="extend", metavar="NAME=FILE")
     """a glossary that requests can name, and its file with a source term, a tab and a target term in each line"""
+    language_check: Literal["pass", "refuse"] | None = None
+    """what to do with a text that is not in the source language: pass returns the text itself, refuse returns an
+    error; needs the library py3langid"""
     split_sentences: bool = True
     """translate texts sentence by sentence"""
     workers: int = on_command_line(1, hidden=True)
@@ -111,13 +119,18 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
 
     from ..serving.app import Service, make_app
     from ..serving.directions import load_directions
+    from ..translation.language_check import has_detector, load_detector
 
+    needs_detector = options.language_check is not None
     directions = load_directions(
-        options.models, options.languages, lambda name: options.translator_loader(name, ())()
+        options.models,
+        options.languages,
+        lambda name: options.translator_loader(name, ())(),
+        load_detector() if needs_detector or has_detector() else None,
     )
     settings = TranslationOptions.of(**options.translation_settings())
     key = os.environ.get(_API_KEY) or None
-    service = Service(directions, settings, options, key, options.glossaries)
+    service = Service(directions, settings, options, key, options.glossaries, options.language_check)
 
     def announce() -> None:
         host, port = listening.getsockname()[:2]
@@ -133,6 +146,7 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
         log_level="critical",
         access_log=False,
         limit_concurrency=_MOST_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=int(options.timeout) + 1,
     )
     server = uvicorn.Server(config)

@@ -448,7 +448,10 @@ class BaseTranslator:
 
         The translation of a text is `separators[0] + translation[0] + separators[1] + … + separators[N]`.
         """
-        texts = [self.split(request.text, options) for request in requests]
+        texts: list[tuple[list[str], list[str]]] = []
+        for request in requests:
+            is_copied = request.is_copied
+            texts.append(([], [request.text]) if is_copied else self.split(request.text, options))
         sentences: list[str] = []
         for of_text, _ in texts:
             sentences += of_text
@@ -468,7 +471,7 @@ class BaseTranslator:
                 between += [" "] * (len(of_segment) - 1) + [separator]
             if pieces and (request.target_prefix or request.must_contain):
                 self._constrain(pieces, request)
-            elif request.target_prefix:
+            elif request.target_prefix and not request.is_copied:
                 # The translation of a blank text is the target prefix.
                 between = [request.target_prefix.strip()]
             if options.terms is not None:

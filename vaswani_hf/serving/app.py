@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -25,6 +25,7 @@ from ..model.glossary_vaswani import Glossary
 from ..model.inputs_vaswani import Request as TextRequest
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.translator_vaswani import PyTorchBackend, Translation
+from ..translation.language_check import LanguageCheck
 from ..version import __version__
 from .directions import AUTO, Direction, Directions, language_name
 from .documents import DocumentsJob
@@ -55,9 +56,12 @@ class Service:
         limits (Limits): The limits on requests, on the queue and on batches.
         api_key (str, optional): The key that each request must have.
         glossaries (mapping, optional): The glossaries that requests can name.
+        language_check (str, optional): "pass" copies texts that are not in the source language. "refuse" answers with
+            an error. The directions then need a detector.
 
     Raises:
-        ValueError: If a model does not support the options or the glossaries.
+        ValueError: If a model does not support the options or the glossaries, or if the detector does not know a source
+            language.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Service:
         limits: Limits,
         api_key: str | None = None,
         glossaries: Mapping[str, Glossary] | None = None,
+        language_check: Literal["pass", "refuse"] | None = None,
     ):
         self.directions = directions
         self.limits = limits
@@ -79,6 +84,12 @@ class Service:
         # The number of threads limits the documents that are translated at the same time. The threads wait for the
         # engine most of the time.
         self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
+        self._checks: dict[str, LanguageCheck] = {}
+        if language_check is not None and directions.detector is not None:
+            self._checks = {
+                language: LanguageCheck(language, language_check, directions.detector)
+                for language in directions.sources()
+            }
         for direction in directions:
             glossary: Any
             for glossary in (None, *self._glossaries.values()):
@@ -130,18 +141,28 @@ class Service:
         """Begin the translation of the texts."""
         options = self._options_for(direction, wanted)
         if not wanted.is_html:
-            constraints = (wanted.target_prefix, wanted.must_contain)
-            requests = [TextRequest(direction.without_tags(text), *constraints) for text in wanted.texts]
+            requests = self._requests(direction, wanted.texts, wanted.target_prefix, wanted.must_contain)
             return self._enqueue(Job(direction.translator, requests, options, on_text))
         options = replace(options, split_sentences=False, return_alignments=True)
 
         def enqueue(sentences: Sequence[str]) -> Job:
-            requests = [TextRequest(direction.without_tags(sentence)) for sentence in sentences]
-            return self._enqueue(Job(direction.translator, requests, options))
+            return self._enqueue(Job(direction.translator, self._requests(direction, sentences), options))
 
         documents = DocumentsJob(wanted.texts, enqueue)
         self._threads.submit(documents.run)
         return documents
+
+    def _requests(
+        self,
+        direction: Direction,
+        texts: Sequence[str],
+        target_prefix: str = "",
+        must_contain: Sequence[str] = (),
+    ) -> list[TextRequest]:
+        """Convert texts of a client to requests. Check the language of each text, if the service checks languages."""
+        requests = [TextRequest(direction.without_tags(text), target_prefix, must_contain) for text in texts]
+        check = self._checks.get(direction.source)
+        return requests if check is None else list(map(check, requests))
 
     def _enqueue(self, job: Job) -> Job:
         """Put a job into the queue."""
@@ -247,9 +268,23 @@ def _translating(service: Service, kind: type[ApiRequest]) -> Callable[..., Any]
             raise HTTPException(503, _too_slow(service)) from None
         except ValueError as error:
             raise HTTPException(400, _shown(error)) from None
-        return JSONResponse(parsed.answer(direction, translations))
+        return JSONResponse(_answer(service, parsed, direction, wanted, translations))
 
     return translate
+
+
+def _answer(
+    service: Service,
+    parsed: ApiRequest,
+    direction: Direction,
+    wanted: Wanted,
+    translations: list[list[Translation]],
+) -> dict[str, Any]:
+    """Return the answer to a request."""
+    confidence = 0.0
+    if wanted.source == AUTO:
+        confidence = service.directions.confidences(wanted.texts)[direction.source]
+    return parsed.answer(direction, translations, confidence)
 
 
 def _shown(error: Exception) -> str:
@@ -343,7 +378,7 @@ def _streamed(
             while (part := await next_part()) is not None:
                 if part:
                     yield _event({"text": part})
-            yield _event(parsed.answer(direction, job.future.result()))
+            yield _event(_answer(service, parsed, direction, wanted, job.future.result()))
         except TimeoutError:
             yield _event({"error": _too_slow(service)})
         except ValueError as error:
@@ -409,7 +444,9 @@ def _add_information(app: FastAPI, service: Service) -> None:
         service.authorize(request, fields)
         if not fields.get("q"):
             raise HTTPException(400, "Invalid request: missing q parameter")
-        return [detection(language) for language in service.directions.sources()]
+        texts = fields["q"] if isinstance(fields["q"], list) else [fields["q"]]
+        confidences = service.directions.confidences(list(map(str, texts)))
+        return [detection(language, confidence) for language, confidence in confidences.items()]
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:

@@ -10,8 +10,11 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 from ..checkpoint.languages import recorded_languages
 from ..checkpoint.loading import checkpoint_folder
 from ..model.translator_vaswani import BaseTranslator, PyTorchBackend
+from ..translation.language_check import LanguageDetector
 
 AUTO = "auto"
+# The detector reads at most this number of characters, because more characters hardly change the result.
+_MOST_READ = 1000
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,18 @@ class Directions:
 
     Args:
         models (sequence): Each model: its source language, its target language and its translator.
+        detector (callable, optional): Returns the probability of each language for a text.
 
     Raises:
         ValueError: If two models translate between the same languages.
     """
 
-    def __init__(self, models: Sequence[tuple[str, str, BaseTranslator]]):
+    def __init__(
+        self,
+        models: Sequence[tuple[str, str, BaseTranslator]],
+        detector: LanguageDetector | None = None,
+    ):
+        self.detector = detector
         self._directions: dict[tuple[str, str], Direction] = {}
         for source, target, translator in models:
             if (source, target) in self._directions:
@@ -73,6 +82,33 @@ class Directions:
         """Return the source languages of all directions, or of the directions to the language `target`."""
         return list(dict.fromkeys(one.source for one in self if target in (None, one.target)))
 
+    def confidences(self, texts: Sequence[str]) -> dict[str, float]:
+        """Return the probability of each source language for texts, most probable language first. Without a
+        detector, all probabilities are 0.
+        """
+        text = "\n".join(texts)[:_MOST_READ]
+        found = {} if self.detector is None else self.detector(text)
+        languages = {language: found.get(language, 0.0) for language in self.sources()}
+        return dict(sorted(languages.items(), key=lambda item: -item[1]))
+
+    def _detected(self, texts: Sequence[str], target: str | None) -> str:
+        """Return the most probable source language of texts, among the languages that can be translated to
+        `target`.
+        """
+        languages = self.sources(target)
+        if not languages:
+            raise ValueError("No model translates to the target language; `/languages` lists the languages.")
+        if len(languages) == 1:
+            return languages[0]
+        confidences = self.confidences(texts)
+        best = max(languages, key=lambda language: confidences[language])
+        if confidences[best] == 0:
+            raise ValueError(
+                "The source language must be given, because the service does not detect these languages; the source "
+                f"languages are {', '.join(languages)}."
+            )
+        return best
+
     def find(self, source: str, target: str | None, texts: Sequence[str]) -> Direction:
         """Return the direction for two languages.
 
@@ -80,13 +116,13 @@ class Directions:
             source (str): The source language, or "auto".
             target (str, optional): The target language. The value may be None if only one target language
                 exists for the source language.
-            texts (sequence): The texts. `detect` reads the texts if `source` is "auto".
+            texts (sequence): The texts. The detector reads the texts if `source` is "auto".
 
         Raises:
             ValueError: If there is no such direction, or the choice is ambiguous.
         """
         if source == AUTO:
-            source = detect(texts, self.sources(target))
+            source = self._detected(texts, target)
         targets = [one.target for one in self if one.source == source]
         if not targets:
             raise ValueError(
@@ -106,23 +142,6 @@ class Directions:
         return self._directions[source, target]
 
 
-def detect(texts: Sequence[str], languages: Sequence[str]) -> str:
-    """Return the language of texts, chosen among `languages`.
-
-    Raises:
-        ValueError: If `languages` does not have exactly one language, because this function does not read
-            `texts`.
-    """
-    if not languages:
-        raise ValueError("No model translates to the target language; `/languages` lists the languages.")
-    if len(languages) > 1:
-        raise ValueError(
-            "The source language must be given, because the service does not detect languages; the source "
-            f"languages are {', '.join(languages)}."
-        )
-    return languages[0]
-
-
 def language_name(code: str) -> str:
     """Return the English name of a language, or the code itself if the language is unknown."""
     name = LANGUAGES.get(code.lower())
@@ -130,7 +149,10 @@ def language_name(code: str) -> str:
 
 
 def load_directions(
-    names: Sequence[str], languages: Sequence[str], load: Callable[[str], BaseTranslator]
+    names: Sequence[str],
+    languages: Sequence[str],
+    load: Callable[[str], BaseTranslator],
+    detector: LanguageDetector | None = None,
 ) -> Directions:
     """Load all models.
 
@@ -139,6 +161,7 @@ def load_directions(
         languages (sequence): For each name the languages, such as "en:de". If the sequence is empty, the
             checkpoints record their languages.
         load (callable): Loads the translator of a name.
+        detector (callable, optional): Returns the probability of each language for a text.
 
     Raises:
         ValueError: If a checkpoint does not record its languages, or two models have the same languages.
@@ -159,7 +182,7 @@ def load_directions(
                 )
             source, target = recorded
         models.append((source, target, translator))
-    return Directions(models)
+    return Directions(models, detector)
 
 
 def _keep_in_memory(model: nn.Module) -> None:

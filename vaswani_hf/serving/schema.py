@@ -60,8 +60,12 @@ class ApiRequest(Protocol):
         """Return the translations that the client requests."""
         ...
 
-    def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
-        """Return the answer. `translations` has for each text its translations, best first."""
+    def answer(
+        self, direction: Direction, translations: list[list[Translation]], confidence: float
+    ) -> dict[str, Any]:
+        """Return the answer. `translations` has for each text its translations, best first. `confidence` is the
+        probability of the source language, if the service has detected the language.
+        """
         ...
 
 
@@ -111,13 +115,15 @@ class LibreTranslateRequest(BaseModel):
             min_confidence=self.min_confidence,
         )
 
-    def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
+    def answer(
+        self, direction: Direction, translations: list[list[Translation]], confidence: float
+    ) -> dict[str, Any]:
         """Return the answer: each entry is a list if `q` is a list."""
         entries: dict[str, list[Any]] = {
             "translatedText": [of_text[0].text for of_text in translations],
         }
         if self.source == AUTO:
-            entries["detectedLanguage"] = [detection(direction.source) for _ in translations]
+            entries["detectedLanguage"] = [detection(direction.source, confidence) for _ in translations]
         if self.alternatives:
             entries["alternatives"] = [_other_texts(of_text) for of_text in translations]
         confidences = [of_text[0].calibrated_confidence for of_text in translations]
@@ -134,11 +140,9 @@ def _other_texts(translations: Sequence[Translation]) -> list[str]:
     return [text for text in dict.fromkeys(others) if text not in (best, "")]
 
 
-def detection(language: str) -> dict[str, Any]:
-    """Return a detected language as LibreTranslate does. The confidence is 0, because the service does not
-    read the text to choose the language.
-    """
-    return {"confidence": 0.0, "language": language}
+def detection(language: str, confidence: float) -> dict[str, Any]:
+    """Return a detected language and its confidence in percent, as LibreTranslate does."""
+    return {"confidence": round(100 * confidence, 1), "language": language}
 
 
 class TranslationsRequest(Settings):
@@ -205,7 +209,9 @@ class TranslationsRequest(Settings):
             min_confidence=self.min_confidence,
         )
 
-    def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
+    def answer(
+        self, direction: Direction, translations: list[list[Translation]], confidence: float
+    ) -> dict[str, Any]:
         """Return the answer: the languages, and for each text the fields of its best `Translation`."""
         records = []
         for best, *others in translations:
