@@ -166,6 +166,11 @@ class CTranslate2Backend:
                     f"The engine ctranslate2 does not support `{name}`, which is {value!r} in this checkpoint."
                 )
 
+    @property
+    def supports_phrases(self) -> bool:
+        """See `Backend.supports_phrases`."""
+        return False
+
     def seed(self, seed: int) -> None:
         """See `Backend.seed`."""
         self._seed = seed
