@@ -314,7 +314,8 @@ def _run(words: list[str]) -> int:
         print(f"vaswani: {error}", file=sys.stderr)
         return USAGE_ERROR
     if options_class.needs_libraries:
-        _prepare_libraries(options_class.only_infers)
+        with leaving_busy_cores():
+            _prepare_libraries(options_class.only_infers)
     _set_log_level(verbosity, options_class.needs_libraries)
     _run_user_code(options)
     if verbosity >= 0:

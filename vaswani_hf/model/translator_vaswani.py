@@ -517,7 +517,7 @@ class BaseTranslator:
 
     def _with_tag(self, text: str, options: TranslationOptions) -> str:
         """Add the tag of the option `tgt_lang` to a text without a tag, if the tokenizer has tags."""
-        language = options.tokenize.get("tgt_lang")
+        language = options.tgt_lang
         if language is None or not self.tags or not text.strip() or self._tag_of(text.lstrip()):
             return text
         tag = f">>{language}<<"
@@ -607,7 +607,8 @@ class BaseTranslator:
             return [segment]
         *ids, end_id = segment.token_ids
         words = segment.words or [-1] * len(segment.token_ids)
-        tag_ids = ids[:1] if ids[0] in self.tags.values() else []
+        first_ids = {*self.tags.values(), *self._languages.values()}
+        tag_ids = ids[:1] if ids[0] in first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
         pieces = []
