@@ -1,5 +1,13 @@
-"""Train a model from a recipe on several processes: `accelerate launch scripts/train.py
-configuration/NAME.yaml [--key value …]`.
+# /// script
+# requires-python = ">=3.11"
+# dependencies = []
+# ///
+"""Train a model from a recipe, on several processes or on Hugging Face Jobs.
+
+Several processes: `accelerate launch scripts/train.py configuration/NAME.yaml [--key value …]`.
+
+Hugging Face Jobs: `hf jobs uv run` reads the header of this file. The option `--with` names the wheel of this package. The
+list of dependencies is empty, because the wheel states the dependencies. See docs/how_to/hub_jobs.md.
 """
 
 import sys

@@ -124,7 +124,7 @@ def fresh_python(_pythons) -> str:
 
 @pytest.fixture(autouse=True, scope="session")
 def _curves_drawn_once():
-    """Draw each kind of curve once per process, and then copy it, because drawing takes a quarter of the time
+    """Draw each kind of curve and one picture of attention weights once per process, and then copy it, because drawing takes a quarter of the time
     of a tiny run.
     """
     results = sys.modules.get("vaswani_hf.training.results")
@@ -146,21 +146,18 @@ def _curves_drawn_once():
             if kind:
                 drawn[kind] = Path(path).read_bytes()
 
+    draw_attention, pictures = results.attention_picture, []
+
+    def picture(model, text, path):
+        if not pictures:
+            draw_attention(model, text, path)
+            pictures.append(Path(path).read_bytes())
+        Path(path).write_bytes(pictures[0])
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(results, "plot_training_curve", plot)
+        patch.setattr(results, "attention_picture", picture)
         yield
-
-
-@pytest.fixture(scope="session")
-def tiny_config():
-    """Make the smallest config that has every part, with these fields changed."""
-    return factories.tiny_config
-
-
-@pytest.fixture(scope="session")
-def tiny_model():
-    """Make the model of such a config, the same at every call, in eval mode."""
-    return factories.tiny_model
 
 
 # A small vocabulary splits some of these words, and splits some characters into bytes.
@@ -281,7 +278,7 @@ def copier_repository(hub, repo_id, copier_checkpoint):
 
 
 @pytest.fixture
-def tiny_checkpoint(tiny_model, tmp_path):
+def tiny_checkpoint(tmp_path):
     """Make the folder of a checkpoint with weights that no other checkpoint has, and with given config
     fields.
 
@@ -294,7 +291,7 @@ def tiny_checkpoint(tiny_model, tmp_path):
         if two_vocabularies:
             target = factories.tiny_tokenizer("the dog runs", 266, model_max_length=64)
         fields |= {"vocab_size": len(source), "decoder_vocab_size": len(target)}
-        model = tiny_model(share_encoder_decoder_embeddings=not two_vocabularies, **fields)
+        model = factories.tiny_model(share_encoder_decoder_embeddings=not two_vocabularies, **fields)
         with torch.no_grad():
             model.model.encoder.layers[0].fc1.bias[0] = next(_NUMBERS)
         model.generation_config.max_new_tokens = 5

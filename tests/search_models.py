@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 
 import torch
+from factories import tiny_config
 from transformers.generation import GenerationMixin
 
 from vaswani_hf import VaswaniForSeq2SeqLM
@@ -57,7 +58,7 @@ def pad(rows: list[list[int]], side: str = "right", value: int = PAD) -> torch.T
 
 
 @functools.cache
-def _trained(tiny_config: Callable, seed: int, num_steps: int, fields: tuple) -> VaswaniForSeq2SeqLM:
+def _trained(seed: int, num_steps: int, fields: tuple) -> VaswaniForSeq2SeqLM:
     torch.manual_seed(seed)
     config = tiny_config(**dict(fields))
     model = VaswaniForSeq2SeqLM(config).train()
@@ -75,11 +76,11 @@ def _trained(tiny_config: Callable, seed: int, num_steps: int, fields: tuple) ->
     return model.eval().requires_grad_(False)
 
 
-def translator(tiny_config: Callable, seed: int = 0, num_steps: int = 120, **fields) -> VaswaniForSeq2SeqLM:
+def translator(seed: int = 0, num_steps: int = 120, **fields) -> VaswaniForSeq2SeqLM:
     """A model after a short training on the artificial language; each call returns a new copy of the same
     weights.
     """
-    return copy.deepcopy(_trained(tiny_config, seed, num_steps, tuple(fields.items())))
+    return copy.deepcopy(_trained(seed, num_steps, tuple(fields.items())))
 
 
 def new_tokens(

@@ -1,6 +1,7 @@
 """A small model that was trained on word-for-word translations: its translations end, and are uncertain."""
 
 import random
+from typing import Any
 
 import torch
 
@@ -21,13 +22,19 @@ def random_sentences(num_sentences: int, rng: random.Random) -> tuple[list[str],
 def trained_on_words(config, tokenizer, steps: int = 60) -> VaswaniForSeq2SeqLM:
     """Train a model with a joint vocabulary for a second."""
     torch.manual_seed(0)
-    model = VaswaniForSeq2SeqLM(config).train()
+    return train_on_words(VaswaniForSeq2SeqLM(config), tokenizer, steps)
+
+
+def train_on_words(model: Any, tokenizer, steps: int = 60) -> Any:
+    """Train an encoder-decoder model for a second."""
+    model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
     rng = random.Random(0)
     for _ in range(steps):
         sources, targets = random_sentences(32, rng)
         inputs = tokenizer(sources, return_tensors="pt", padding=True)
         labels = tokenizer(targets, return_tensors="pt", padding=True)["input_ids"]
+        labels = labels.masked_fill(labels == tokenizer.pad_token_id, -100)
         model(**inputs, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -29,3 +29,13 @@ def install_command(extra: str) -> str:
             requirement.marker = None
             libraries.append(f"'{requirement}'")
     return f"pip install {' '.join(libraries)}"
+
+
+def minimum_versions(*libraries: str) -> str:
+    """Return the lowest versions of dependencies that the package supports, as lines of a requirements.txt."""
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+
+    found = {Requirement(text).name: text for text in requires("vaswani_hf") or [] if "extra ==" not in text}
+    return "".join(f"{found[name]}\n" for name in libraries)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from factories import tiny_tokenizer, write_recipe
+from factories import tiny_model, tiny_tokenizer, write_recipe
 
 import vaswani_hf.evaluation.comparison as comparison
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
@@ -64,7 +64,7 @@ def comet(folder, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tiny_model, tmp_path_factory):
+def checkpoints(tmp_path_factory):
     texts = ["one two three four five", "eins zwei drei vier"]
     tokenizer = tiny_tokenizer(texts, 280, model_max_length=40)
     folders = []

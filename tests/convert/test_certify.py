@@ -2,16 +2,16 @@
 
 import json
 import random
+import shutil
 from dataclasses import replace
 
 import pytest
-from factories import loaded_recipe, tiny_tokenizer
+from factories import loaded_recipe, tiny_config, tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 from word_model import WORDS, random_sentences, trained_on_words
 
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
-from vaswani_hf.cli import main
-from vaswani_hf.cli.certify import _test_split
+from vaswani_hf.cli import main, recorded_split
 from vaswani_hf.convert import certify as module
 from vaswani_hf.convert.certify import certify, faults
 from vaswani_hf.convert.export import FORMATS
@@ -22,7 +22,7 @@ SOURCES, REFERENCES = random_sentences(12, random.Random(1000))
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_config, tmp_path_factory):
+def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certify") / "checkpoint"
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290, model_max_length=40)
     config = tiny_config(vocab_size=len(tokenizer), d_model=32)
@@ -90,6 +90,19 @@ def test_the_command_writes_the_certificate_of_each_engine(checkpoint, parallel_
         save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
 
 
+def test_an_engine_without_the_length_penalty_of_the_checkpoint_has_its_own_baseline(checkpoint, tmp_path):
+    folder = tmp_path / "gnmt"
+    shutil.copytree(checkpoint, folder)
+    search = {"length_penalty_type": "gnmt", "length_penalty": 0.6}
+    search |= {"num_beams": 4, "_from_model_config": False}
+    config = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(config | search))
+    rows = certify(folder, SOURCES, REFERENCES, formats=["marian"])["rows"]
+
+    assert [row["length_penalty"] for row in rows] == ["gnmt 0.6", "power 1", "power 1"]
+    assert (rows[2]["changed"], rows[2]["message"]) == (0, "")
+
+
 def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
     checkpoint, parallel_files, tmp_path, capsys, monkeypatch
 ):
@@ -114,7 +127,7 @@ def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(
     assert "- MarianMT (float32): the runtime has ended" in printed.out
 
 
-def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tiny_model, tmp_path, monkeypatch):
+def test_formats_that_cannot_be_measured_have_a_row(checkpoint, tmp_path, monkeypatch):
     folder = tmp_path / "windows"
     tokenizer = tiny_tokenizer([" ".join(WORDS), " ".join(WORDS.values())], 290)
     tiny_model(vocab_size=len(tokenizer), attention_window=2).save_pretrained(folder)
@@ -145,7 +158,9 @@ def test_int8_may_change_a_twentieth_of_the_translations():
 
 
 def test_the_test_set_of_the_recipe_is_the_default(tmp_path):
-    sources, references, name = _test_split(loaded_recipe(tmp_path / "recipe.yaml"))
+    sources, references, name = recorded_split.test_split(
+        loaded_recipe(tmp_path / "recipe.yaml"), "--source", "give `--source`"
+    )
     assert len(sources) == len(references) == 1000
     assert name == "`numbers`"
 

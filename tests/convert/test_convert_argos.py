@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from factories import tiny_tokenizer
+from factories import tiny_model, tiny_tokenizer
 
 from vaswani_hf import import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
@@ -145,7 +145,7 @@ def assert_refused(checkpoint, output, message, **languages):
     assert not output.exists()
 
 
-def test_byte_level_bpe_is_refused(tiny_model, tmp_path):
+def test_byte_level_bpe_is_refused(tmp_path):
     tokenizer = tiny_tokenizer()
     tiny_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "bpe")
     save_tokenizers(tokenizer, tokenizer, tmp_path / "bpe")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from factories import tiny_tokenizer
+from factories import tiny_config, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM
 from word_model import WORDS, trained_on_words
 
@@ -108,7 +108,7 @@ def joint(tokenizers):
 
 
 @pytest.fixture(scope="module")
-def searching(tiny_config, joint, tmp_path_factory):
+def searching(joint, tmp_path_factory):
     """A model after a short training, whose translations end and are uncertain, and its export to
     CTranslate2.
     """
@@ -156,7 +156,7 @@ def largest_difference(rows, others):
 
 
 @pytest.mark.parametrize("fields", EXPRESSIBLE.values(), ids=EXPRESSIBLE)
-def test_log_probabilities_are_the_same(tiny_model, joint, tmp_path, fields):
+def test_log_probabilities_are_the_same(joint, tmp_path, fields):
     model = tiny_model(**{"vocab_size": len(joint[0])} | fields)
     to_ctranslate2(model, joint, tmp_path / "out")
     end = eos_token_ids(model.config)[0]
@@ -170,7 +170,7 @@ def test_log_probabilities_are_the_same(tiny_model, joint, tmp_path, fields):
     assert largest_difference(scores, log_probs_of(model, source, target)) > 1e-3
 
 
-def test_two_vocabularies(tiny_model, tokenizers, tmp_path):
+def test_two_vocabularies(tokenizers, tmp_path):
     sizes = {"vocab_size": len(tokenizers[0]), "decoder_vocab_size": len(tokenizers[1])}
     model = tiny_model(share_encoder_decoder_embeddings=False, **sizes)
     to_ctranslate2(model, tokenizers, tmp_path / "out")
@@ -290,7 +290,7 @@ def test_attention_is_the_mean_of_the_last_layer(searching, num_beams):
     assert search(translator, source)[0][0].attention is None
 
 
-def test_sampling_gives_what_the_seed_says(tiny_model, joint, tmp_path):
+def test_sampling_gives_what_the_seed_says(joint, tmp_path):
     to_ctranslate2(tiny_model(vocab_size=len(joint[0])), joint, tmp_path / "out")
     source = ids_of(joint[0], SOURCES[:1])
 
@@ -315,7 +315,7 @@ def test_repeated_n_grams_are_forbidden(searching):
         assert len(set(hypothesis.token_ids)) == len(hypothesis.token_ids)
 
 
-def test_settings_come_from_the_checkpoint_and_unknown_ones_are_named(tiny_model, joint, tmp_path, caplog):
+def test_settings_come_from_the_checkpoint_and_unknown_ones_are_named(joint, tmp_path, caplog):
     model = tiny_model(vocab_size=len(joint[0]))
     model.generation_config.update(num_beams=3, num_return_sequences=2, max_length=6, repetition_penalty=1.2)
     to_ctranslate2(model, joint, tmp_path / "out")
@@ -343,9 +343,7 @@ def test_settings_come_from_the_checkpoint_and_unknown_ones_are_named(tiny_model
     "quantization",
     ["int8", "float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int16", "bfloat16"))],
 )
-def test_quantization_makes_it_smaller_and_changes_nothing_in_memory(
-    tiny_model, joint, tmp_path, quantization
-):
+def test_quantization_makes_it_smaller_and_changes_nothing_in_memory(joint, tmp_path, quantization):
     model = tiny_model(vocab_size=len(joint[0]))
     before = copy.deepcopy(model.state_dict())
     for name, kind in (("full", None), ("small", quantization)):
@@ -362,7 +360,7 @@ def test_quantization_makes_it_smaller_and_changes_nothing_in_memory(
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_model, joint, tmp_path_factory):
+def checkpoint(joint, tmp_path_factory):
     """Make a checkpoint folder with these fields changed."""
 
     def make(with_tokenizers=True, dtype=torch.float32, **fields):
@@ -437,7 +435,7 @@ def test_folders_without_what_is_needed_are_refused(checkpoint, tmp_path):
         CTranslate2Backend(folder)
 
 
-def test_positions_go_as_far_as_inputs_and_outputs(tiny_model, joint, tmp_path):
+def test_positions_go_as_far_as_inputs_and_outputs(joint, tmp_path):
     model = tiny_model(vocab_size=len(joint[0]))
     model.generation_config.max_length = 1300
     to_ctranslate2(model, joint, tmp_path / "out")

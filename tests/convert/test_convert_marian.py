@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from factories import tiny_tokenizer
+from factories import tiny_model, tiny_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from transformers import (
@@ -69,7 +69,7 @@ def batch_of(config):
 
 
 @pytest.mark.parametrize("fields", EXPRESSIBLE.values(), ids=EXPRESSIBLE)
-def test_logits_and_probabilities_are_the_same(tiny_model, fields):
+def test_logits_and_probabilities_are_the_same(fields):
     model = tiny_model(**fields)
     before = copy.deepcopy(model.state_dict())
     marian = to_marian(model)
@@ -126,13 +126,13 @@ NOT_EXPRESSIBLE = [
 
 
 @pytest.mark.parametrize(("name", "fields", "reason"), NOT_EXPRESSIBLE)
-def test_fields_that_marian_cannot_express_are_named(tiny_model, name, fields, reason):
+def test_fields_that_marian_cannot_express_are_named(name, fields, reason):
     message = f"`{name}` is {fields[name]!r}, which MarianMT cannot express: {reason}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         to_marian(tiny_model(**fields))
 
 
-def test_the_dtype_stays(tiny_model):
+def test_the_dtype_stays():
     model = tiny_model().bfloat16()
     assert {tensor.dtype for tensor in to_marian(model).state_dict().values()} == {torch.bfloat16}
 
@@ -148,7 +148,7 @@ def test_the_dtype_stays(tiny_model):
         (2000, {"max_new_tokens": 2500}, 2500),
     ],
 )
-def test_the_tables_hold_the_longest_input_and_output(tiny_model, longest, settings, expected):
+def test_the_tables_hold_the_longest_input_and_output(longest, settings, expected):
     model = tiny_model()
     for name, value in settings.items():
         setattr(model.generation_config, name, value)
@@ -158,7 +158,7 @@ def test_the_tables_hold_the_longest_input_and_output(tiny_model, longest, setti
     assert to_marian(model, tokenizers).config.max_position_embeddings == expected
 
 
-def test_the_search_keeps_what_transformers_knows(tiny_model, caplog):
+def test_the_search_keeps_what_transformers_knows(caplog):
     model = tiny_model()
     assert to_marian(model).generation_config.max_length == 1074
     assert not caplog.records
@@ -184,7 +184,7 @@ def test_the_search_keeps_what_transformers_knows(tiny_model, caplog):
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_model, tmp_path_factory):
+def checkpoint(tmp_path_factory):
     """Make a checkpoint folder with these fields changed."""
 
     def make(two_vocabularies=False, with_tokenizers=True, **fields):
@@ -328,7 +328,7 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch, format):
         export("no/such/model", tmp_path / "x", format)
 
 
-def test_other_models_are_refused(tiny_model, tmp_path):
+def test_other_models_are_refused(tmp_path):
     message = f"`model` must be a checkpoint folder or user/name on the Hub, but there is no folder '{tmp_path / 'nothing'}'; check the name."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         export(tmp_path / "nothing", tmp_path / "x", "marian")

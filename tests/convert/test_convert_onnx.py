@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from factories import tiny_tokenizer
+from factories import tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM
 
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
@@ -27,7 +27,7 @@ SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_model, tmp_path_factory):
+def checkpoint(tmp_path_factory):
     """A checkpoint with two vocabularies, with one attention as in the paper and with other kinds of
     attention.
     """
@@ -153,7 +153,7 @@ def test_without_onnx_runtime_the_line_says_so(checkpoint, without_graphs, tmp_p
     )
 
 
-def test_a_table_shorter_than_what_is_traced_is_named(tiny_model, tmp_path):
+def test_a_table_shorter_than_what_is_traced_is_named(tmp_path):
     tiny_model(**SMALL, position_embedding="learned", max_position_embeddings=3).save_pretrained(
         tmp_path / "short"
     )

@@ -10,7 +10,7 @@ import re
 
 import pytest
 import torch
-from factories import tiny_tokenizer
+from factories import tiny_config, tiny_model, tiny_tokenizer
 from huggingface_hub import ModelCard
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM
@@ -33,7 +33,7 @@ def random_text(rng):
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_config, tmp_path_factory):
+def checkpoint(tmp_path_factory):
     """A model after a short training. The decoder starts from `</s>` and has keys and values of different widths."""
     torch.manual_seed(0)
     rng = random.Random(0)
@@ -192,7 +192,7 @@ def test_without_node_the_engine_is_not_available(monkeypatch):
     assert TransformersJsEngine.is_available() is False
 
 
-def test_two_tokenizers_with_different_ids_are_refused(tiny_model, tmp_path):
+def test_two_tokenizers_with_different_ids_are_refused(tmp_path):
     source, target = (tiny_tokenizer(["one two three", "eins zwei"], size) for size in (270, 275))
     sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
     tiny_model(**sizes, share_encoder_decoder_embeddings=False).save_pretrained(tmp_path / "two")
@@ -206,7 +206,7 @@ def test_two_tokenizers_with_different_ids_are_refused(tiny_model, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["two"]
 
 
-def test_two_tokenizers_with_the_same_ids_are_accepted(tiny_model, tmp_path, monkeypatch):
+def test_two_tokenizers_with_the_same_ids_are_accepted(tmp_path, monkeypatch):
     source, target = (tiny_tokenizer(["one two three", "eins zwei"], 270) for _ in range(2))
     target.init_kwargs[SHARED_IDS_MARK] = True
     tiny_model(vocab_size=len(source)).save_pretrained(tmp_path / "two")

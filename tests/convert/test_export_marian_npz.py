@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 import yaml
-from factories import tiny_tokenizer
+from factories import tiny_config, tiny_model, tiny_tokenizer
 from safetensors.torch import load_file
 
 from vaswani_hf import Translator, import_checkpoint
@@ -53,7 +53,7 @@ CASES = {
 
 
 @pytest.fixture
-def checkpoint(tiny_model, tmp_path):
+def checkpoint(tmp_path):
     """Write a checkpoint with random weights and tokenizers."""
 
     def write(two_vocabularies=False, **fields):
@@ -170,7 +170,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("fields, message", REFUSED, ids=[next(iter(fields)) for fields, _ in REFUSED])
-def test_configs_that_marian_cannot_express_are_refused(tiny_config, fields, message):
+def test_configs_that_marian_cannot_express_are_refused(fields, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         EXPRESSIBLE.refuse_others(tiny_config(d_model=16, **fields))
 

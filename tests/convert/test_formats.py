@@ -3,10 +3,13 @@
 All models are in float32.
 """
 
+import errno
 import re
+from dataclasses import replace
 
 import pytest
 import torch
+from factories import tiny_config, tiny_model
 from safetensors.torch import load_file
 
 from vaswani_hf.cli import main
@@ -35,11 +38,13 @@ EMBEDDINGS = Format(
     ),
     export=write_embeddings,
     quantizations=("float16",),
+    main_file="embeddings.pt",
+    library_name="embeddings",
 )
 
 
 @pytest.fixture
-def folder(tiny_model, tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     """Add the new format to the table, and return a checkpoint without tokenizers."""
     monkeypatch.setitem(FORMATS, "embeddings", EMBEDDINGS)
 
@@ -70,7 +75,7 @@ def test_a_new_format_is_one_entry(folder, tmp_path, capsys):
 
 
 FORMAT = (
-    '`format` must be "marian", "marian_npz", "ctranslate2", "onnx", "transformers_js", "argos" or "embeddings", '
+    '`format` must be "marian", "marian_npz", "ctranslate2", "onnx", "transformers_js", "argos", "html" or "embeddings", '
     "but is {!r}."
 )
 
@@ -81,11 +86,11 @@ FORMAT = (
         (("tflite",), FORMAT.format("tflite")),
         (
             ("marian", "int8"),
-            '`quantization` can only be used with the format "ctranslate2", "argos" or "embeddings", but is \'int8\' with the format "marian".',
+            '`quantization` can only be used with the format "ctranslate2", "argos", "html" or "embeddings", but is \'int8\' with the format "marian".',
         ),
         (
             ("embeddings", "int8"),
-            "`quantization` must be \"float16\", but is 'int8'; leave `quantization` out to keep the checkpoint's dtype.",
+            "`quantization` must be \"float16\", but is 'int8'; leave `quantization` out for the default of the format.",
         ),
     ],
 )
@@ -111,9 +116,7 @@ def test_a_new_format_refuses_fields_that_it_cannot_express(folder, tmp_path, na
 @pytest.mark.parametrize(
     "expressible", [MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX.expressible], ids=lambda limits: limits.title
 )
-def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(
-    tiny_config, monkeypatch, expressible
-):
+def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(monkeypatch, expressible):
     config = tiny_config()
     monkeypatch.setitem(VaswaniConfig.__annotations__, "new_field", int)
     monkeypatch.setattr(VaswaniConfig, "new_field", 0, raising=False)
@@ -129,10 +132,20 @@ def test_a_new_field_of_the_config_is_refused_until_the_format_expresses_it(
         expressible.refuse_others(config)
 
 
-def test_sample_inputs_use_existing_tokens_and_positions_only(tiny_config):
+def test_sample_inputs_use_existing_tokens_and_positions_only():
     batch = sample_batch(tiny_config(position_embedding="learned", max_position_embeddings=6, pad_token_id=4))
     assert batch["input_ids"].shape == batch["decoder_input_ids"].shape == (3, 6)
     for name in ("", "decoder_"):
         is_padding = batch[f"{name}attention_mask"] == 0
         assert torch.equal(batch[f"{name}input_ids"] == 4, is_padding)
     assert batch["decoder_input_ids"][:, 0].tolist() == [0, 0, 0]
+
+
+def test_a_full_disk_names_the_file(folder, tmp_path, monkeypatch, capsys):
+    def write(model, tokenizers, folder, quantization):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setitem(FORMATS, "embeddings", replace(EMBEDDINGS, export=write))
+    assert main(["export", str(folder()), str(tmp_path / "out"), "--format", "embeddings"]) == 1
+    assert f"'{tmp_path}/.out." in capsys.readouterr().err
+    assert not list(tmp_path.glob(".out*"))

@@ -1,6 +1,7 @@
-"""Makes the modules of this folder importable by their names."""
+"""Makes the modules of this folder and the generators of reference pages importable by their names."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+FOLDER = Path(__file__).parent
+sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1] / "docs" / "generators")]

@@ -288,7 +288,7 @@ def resolve(hub, call: Call, repository: Repository, revision: str, path: str) -
 
 
 # The paths of repositories: /user/name and /datasets/user/name, with or without /api (there, models are /models/user/name).
-REPOSITORY = r"(?:/api)?(?:/(models|datasets))?/(\w+/[\w-]+)"
+REPOSITORY = r"(?:/api)?(?:/(models|datasets|spaces))?/(\w+/[\w-]+)"
 PLAIN_ROUTES = [
     ("GET", "/api/whoami-v2", whoami),
     ("POST", "/api/repos/create", create_repo),

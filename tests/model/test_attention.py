@@ -9,6 +9,7 @@ import inspect
 
 import pytest
 import torch
+from factories import tiny_model
 from search_models import EOS, PAD, PREFIXES, SCORED, SOURCES, START, batch_of, pad
 from torch import nn
 from transformers import GenerationConfig
@@ -119,7 +120,7 @@ WAYS = [
 
 
 @pytest.fixture(params=["default", *FIELDS, *VALUES])
-def model(request, tiny_model):
+def model(request):
     # Processors add in different orders. In float32 the outputs of these random models differ by up to 3.4e-5.
     return tiny_model(**(FIELDS | VALUES).get(request.param, {})).double()
 
@@ -236,7 +237,7 @@ def test_the_search_finds_the_same_on_every_way(model, settings):
 
 
 @torch.no_grad()
-def test_neighbourhoods_reach_encoder_and_decoder(tiny_model):
+def test_neighbourhoods_reach_encoder_and_decoder():
     near = tiny_model(encoder_layers=1, decoder_layers=1, attention_score="nearby")
     sources, targets = pad([SOURCES[3]]), pad([[START, 5, 6, 7, 8, 9, 10]])
     outputs = near(input_ids=sources, decoder_input_ids=targets, output_attentions=True)
@@ -247,7 +248,7 @@ def test_neighbourhoods_reach_encoder_and_decoder(tiny_model):
     assert (outputs.cross_attentions[0] > 0).all()
 
 
-def test_shortcuts_are_declared_and_not_guessed(tiny_model, monkeypatch):
+def test_shortcuts_are_declared_and_not_guessed(monkeypatch):
     def shortcuts(model):
         layer = model.get_decoder().layers[0]
         return layer.self_attn.supports_fused_kernel, layer.supports_fast_path, model.supports_fast_path
@@ -272,7 +273,7 @@ def test_shortcuts_are_declared_and_not_guessed(tiny_model, monkeypatch):
     assert shortcuts(model) == (True, True, True)
 
 
-def test_a_score_function_changed_in_place_reaches_the_search(tiny_model, monkeypatch):
+def test_a_score_function_changed_in_place_reaches_the_search(monkeypatch):
     model, batch = tiny_model(), batch_of(SOURCES)
     options = {"num_beams": 3, "max_new_tokens": 8}
     before = model.generate(**batch, **options)

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 import torch
+from factories import tiny_model
 from transformers import AutoConfig
 
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
@@ -370,7 +371,7 @@ def fingerprint(model: VaswaniForSeq2SeqLM) -> dict:
 
 
 @pytest.fixture(scope="module")
-def unchanged(tiny_model):
+def unchanged():
     """Return the fingerprint of a model with these additional fields; each fingerprint is computed once."""
     found = {}
 
@@ -384,6 +385,6 @@ def unchanged(tiny_model):
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_field_is_read_by_the_model(tiny_model, unchanged, name):
+def test_every_field_is_read_by_the_model(unchanged, name):
     beside = BESIDE.get(name, {})
     assert unchanged(beside) != fingerprint(tiny_model(**beside | {name: CHANGES[name]}))

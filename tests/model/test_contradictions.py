@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from factories import tiny_model
 from reference_search import SlowSearch, repeated_ngrams, without
 from search_models import EOS, PAD, SCORED, SOURCES, START, batch_of, contains, log_probs_of, translator
 
@@ -21,8 +22,8 @@ def own(row):
 
 
 @pytest.fixture(scope="module")
-def model(tiny_config):
-    return translator(tiny_config)
+def model():
+    return translator()
 
 
 def generate(model, phrases, **options):
@@ -84,7 +85,7 @@ CIRCLE = [[3, 4], [4, 5], [5, 3]]
 
 
 @pytest.mark.parametrize("asked", [{}, SCORED], ids=["plain", "scored"])
-def test_the_best_translation_with_the_most_phrases_is_found(tiny_model, asked):
+def test_the_best_translation_with_the_most_phrases_is_found(asked):
     model, source = tiny_model(vocab_size=6), [5, 3, EOS]
     log_probs = without(log_probs_of(model), lambda source, target: {PAD})
     slow = SlowSearch(log_probs, 4, length_penalty=0.6)

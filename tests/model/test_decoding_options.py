@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from factories import tiny_model
 from reference_search import SlowSearch, without
 from search_models import (
     EOS,
@@ -23,8 +24,8 @@ LIMIT = 9
 
 
 @pytest.fixture(scope="module")
-def model(tiny_config):
-    return translator(tiny_config)
+def model():
+    return translator()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def share_of(first_tokens, num_classes):
     return torch.bincount(first_tokens, minlength=num_classes) / len(first_tokens)
 
 
-def test_samples_are_as_frequent_as_they_are_probable(tiny_model):
+def test_samples_are_as_frequent_as_they_are_probable():
     model = tiny_model(vocab_size=7)
     source, num_samples = [5, 3, EOS], 2000
     expected = torch.tensor(log_probs_of(model)(source, [START])).exp()
@@ -85,7 +86,7 @@ def test_samples_are_as_frequent_as_they_are_probable(tiny_model):
     torch.testing.assert_close(share_of(found[:, 1], 7), expected, atol=0.04, rtol=0)
 
 
-def test_beams_are_sampled_as_often_as_they_are_probable(tiny_model):
+def test_beams_are_sampled_as_often_as_they_are_probable():
     model = tiny_model(vocab_size=7)
     source, num_samples = [5, 3, EOS], 2000
     probs = torch.tensor(log_probs_of(model)(source, [START])).exp().tolist()
@@ -141,7 +142,7 @@ def test_every_phrase_is_in_the_translation(model, search, limit):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_phrases_of_one_sentence_are_nothing_to_the_others(tiny_config, num_beams):
+def test_phrases_of_one_sentence_are_nothing_to_the_others(num_beams):
     generator = torch.Generator().manual_seed(0)
 
     def words(number):
@@ -152,7 +153,7 @@ def test_phrases_of_one_sentence_are_nothing_to_the_others(tiny_config, num_beam
     neighbour, its_phrases = [*words(4), EOS], [words(1) for _ in range(6)]
     options = {"num_beams": num_beams, "num_return_sequences": num_beams}
     options |= {"max_length_a": 1.0, "max_length_b": 12}
-    model = translator(tiny_config)
+    model = translator()
     alone = model.generate(**batch_of(sources), **options, must_contain=phrases)
     phrases.append(its_phrases)
     together = model.generate(**batch_of([*sources, neighbour]), **options, must_contain=phrases)
@@ -180,7 +181,7 @@ def test_phrases_that_come_by_themselves_change_nothing(model, search, asked):
     assert torch.equal(found.sequences if asked else found, plain)
 
 
-def test_phrases_in_a_wide_beam_find_the_best_of_all_that_have_them(tiny_model):
+def test_phrases_in_a_wide_beam_find_the_best_of_all_that_have_them():
     model = tiny_model(vocab_size=6)
     source, phrases = [5, 3, EOS], [[4, 3], [5]]
     log_probs = without(log_probs_of(model), lambda source, target: {PAD})

@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from device_waiting import Waiting
+from factories import tiny_model
 from search_models import PREFIXES, SCORED, SOURCES, batch_of, translator
 
 from vaswani_hf.model import attention_vaswani
@@ -30,9 +31,9 @@ SEARCHES = {
 
 
 @pytest.fixture(scope="module")
-def models(tiny_config):
+def models():
     """Two models that the tests do not change."""
-    return [translator(tiny_config, seed=seed) for seed in (0, 1)]
+    return [translator(seed=seed) for seed in (0, 1)]
 
 
 def arguments(options, models, most=40, never_ends=False):
@@ -144,7 +145,7 @@ PADDED = {
     ],
 )
 @pytest.mark.parametrize(("targets", "num_items"), [("right", None), ("left", 6), ("no", None)])
-def test_training_never_waits_and_computes_the_same(tiny_model, fields, targets, num_items, monkeypatch):
+def test_training_never_waits_and_computes_the_same(fields, targets, num_items, monkeypatch):
     labels = torch.tensor(PADDED[targets])
     batch = {
         "input_ids": torch.tensor([[5, 9, 2], [7, 2, 1]]),

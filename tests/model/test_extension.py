@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from factories import tiny_model
 from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -183,9 +184,7 @@ def test_a_registration_that_cannot_be_is_refused(module, name, kind, message):
         register_position_encoding("none", nn.Linear)
 
 
-def test_a_class_may_be_registered_again_and_a_plain_subclass_scales_scores_like_the_paper(
-    module, tiny_model
-):
+def test_a_class_may_be_registered_again_and_a_plain_subclass_scales_scores_like_the_paper(module):
     importlib.reload(module)
     assert ATTENTIONS.classes["cosine"] is module.CosineAttention
     register_attention("plain", Plain)
@@ -195,7 +194,7 @@ def test_a_class_may_be_registered_again_and_a_plain_subclass_scales_scores_like
     assert torch.equal(plain(IDS, decoder_input_ids=IDS).logits, expected)
 
 
-def test_a_kernel_that_cannot_compute_the_scores_or_the_mask_is_refused(module, tiny_model):
+def test_a_kernel_that_cannot_compute_the_scores_or_the_mask_is_refused(module):
     class Masked(VaswaniAttention):
         def local_mask(self, query_positions, key_positions):
             return query_positions - key_positions > -3
@@ -230,7 +229,7 @@ def test_an_unregistered_name_never_loads_as_scaled_dot_product(module, tiny_che
 
 
 def test_a_checkpoint_has_the_users_file_and_loads_without_the_package(
-    module, tiny_model, tiny_checkpoint, tmp_path, fresh_python
+    module, tiny_checkpoint, tmp_path, fresh_python
 ):
     folder = tiny_checkpoint(**USER_FIELDS)
     own = tmp_path / "own"
@@ -285,7 +284,7 @@ def test_a_push_publishes_the_users_file(hub, module, tiny_checkpoint, repo_id, 
     assert {"cosine_of_user.py", "registered_vaswani.py", "extension_vaswani.py"} <= files.keys()
 
 
-def test_a_buffer_that_would_be_lost_is_refused(module, tiny_model):
+def test_a_buffer_that_would_be_lost_is_refused(module):
     class Lost(nn.Module):
         def __init__(self, config):
             super().__init__()
@@ -296,7 +295,7 @@ def test_a_buffer_that_would_be_lost_is_refused(module, tiny_model):
         tiny_model(position_embedding="lost")
 
 
-def test_a_tensor_that_would_be_lost_is_refused(module, tiny_model):
+def test_a_tensor_that_would_be_lost_is_refused(module):
     class LostTensor(nn.Module):
         def __init__(self, config):
             super().__init__()
@@ -326,7 +325,7 @@ class OneFeature(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [OneHead, OneKey])
-def test_scores_of_another_shape_are_refused_although_they_broadcast(module, tiny_model, kind):
+def test_scores_of_another_shape_are_refused_although_they_broadcast(module, kind):
     register_attention(kind.__name__, kind)
     with pytest.raises(
         ValueError, match=rf"^`{kind.__name__}.scores` must return the shape \[B, H, T, S\] = \["
@@ -334,7 +333,7 @@ def test_scores_of_another_shape_are_refused_although_they_broadcast(module, tin
         tiny_model(attention_score=kind.__name__)(IDS, decoder_input_ids=IDS)
 
 
-def test_encodings_of_another_shape_are_refused_although_they_broadcast(module, tiny_model):
+def test_encodings_of_another_shape_are_refused_although_they_broadcast(module):
     register_position_encoding("one_feature", OneFeature)
     with pytest.raises(
         ValueError, match="^`OneFeature.forward` must return the shape .* but returns the shape"
@@ -353,7 +352,7 @@ def test_another_class_of_the_same_name_is_refused(module, tmp_path, monkeypatch
         importlib.import_module("other_of_user")
 
 
-def test_the_models_of_one_ensemble_may_have_different_attentions(module, tiny_model):
+def test_the_models_of_one_ensemble_may_have_different_attentions(module):
     cosine, paper = tiny_model(**USER_FIELDS), tiny_model()
     both = cosine.generate(IDS, ensemble=[paper], num_beams=3, max_new_tokens=6, return_dict_in_generate=True)
     assert both.sequences.shape[0] == 2

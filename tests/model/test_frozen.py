@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from factories import tiny_config
 from transformers import pipeline
 
 from vaswani_hf import VaswaniForCausalLM, VaswaniForMaskedLM
@@ -64,7 +65,7 @@ def expected() -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def language_models(tiny_config) -> dict:
+def language_models() -> dict:
     torch.manual_seed(0)
     return {
         "AutoModelForCausalLM": VaswaniForCausalLM(tiny_config()).eval(),

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from factories import tiny_model
 from reference import Reference
 from search_models import CACHES, batch_of, pad, translator
 from search_models import SOURCES as SENTENCES
@@ -47,7 +48,7 @@ def alone(model, source: list[int], prefix: list[int], **kwargs):
 
 @variants
 @pytest.mark.parametrize(("side", "cache", "mask"), BATCHES, ids=str)
-def test_a_padded_batch_equals_each_row_alone(tiny_model, fields, side, cache, mask):
+def test_a_padded_batch_equals_each_row_alone(fields, side, cache, mask):
     model = tiny_model(**fields)
     batch = {"input_ids": pad(SOURCES, side), "decoder_input_ids": pad(PREFIXES, "left")}
     if mask is not None:
@@ -64,7 +65,7 @@ def test_a_padded_batch_equals_each_row_alone(tiny_model, fields, side, cache, m
 @variants
 @pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
 @pytest.mark.parametrize("lengths", [[1] * 6, [3, 1, 2]], ids=str)
-def test_cached_steps_equal_full_decoding(tiny_model, fields, cache_class, lengths):
+def test_cached_steps_equal_full_decoding(fields, cache_class, lengths):
     model = tiny_model(**fields)
     target = torch.tensor([[0, 6, 8, 3, 5, 7], [1, 1, 0, 4, 4, 9]])
     batch = batch_of(SOURCES[:2])
@@ -82,7 +83,7 @@ def test_cached_steps_equal_full_decoding(tiny_model, fields, cache_class, lengt
         start = stop
 
 
-def test_a_static_decoding_step_compiles_into_one_graph(tiny_model):
+def test_a_static_decoding_step_compiles_into_one_graph():
     model = tiny_model()
     target = torch.tensor([[0, 6, 8, 3]])
     with torch.no_grad():
@@ -97,7 +98,7 @@ def test_a_static_decoding_step_compiles_into_one_graph(tiny_model):
 
 
 @variants
-def test_greedy_search_equals_the_reference(tiny_model, fields):
+def test_greedy_search_equals_the_reference(fields):
     model = tiny_model(**fields)
     reference = Reference(model.state_dict(), model.config)
     ended = model.generate(pad(SOURCES, "right"), max_new_tokens=8, do_sample=False)
@@ -107,7 +108,7 @@ def test_greedy_search_equals_the_reference(tiny_model, fields):
         assert set(ended[row, 1 + len(expected) :].tolist()) <= {PAD}
 
 
-def model_in_love_with_padding(tiny_model, **fields):
+def model_that_prefers_padding(**fields):
     """A model whose logit of the padding class would always be by far the largest logit."""
     model = tiny_model(norm_position="pre", tie_word_embeddings=False, **fields)
     with torch.no_grad():
@@ -121,8 +122,8 @@ SEARCHES = [{}, {"num_beams": 4}, {"do_sample": True}, {"num_beams": 2, "do_samp
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-def test_padding_is_never_generated(tiny_model, search):
-    model = model_in_love_with_padding(tiny_model, eos_token_id=None)
+def test_padding_is_never_generated(search):
+    model = model_that_prefers_padding(eos_token_id=None)
     torch.manual_seed(0)
     assert PAD not in model.generate(pad(SOURCES, "right"), max_new_tokens=20, **search)
     # Without the exclusion, every token is padding:
@@ -131,8 +132,8 @@ def test_padding_is_never_generated(tiny_model, search):
     assert torch.all(sequences[:, 1:] == PAD)
 
 
-def test_padding_has_no_probability(tiny_model):
-    model = model_in_love_with_padding(tiny_model)
+def test_padding_has_no_probability():
+    model = model_that_prefers_padding()
     source, target = torch.tensor([SOURCES[0]]), torch.tensor([[0, 6, 8, 3]])
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         logits = copy.deepcopy(model).to(dtype)(input_ids=source, decoder_input_ids=target).logits
@@ -157,7 +158,7 @@ SHARED_IDS = {
 
 
 @pytest.mark.parametrize("fields", SHARED_IDS.values(), ids=SHARED_IDS)
-def test_special_tokens_may_share_an_id(tiny_model, fields):
+def test_special_tokens_may_share_an_id(fields):
     model = tiny_model(**fields)
     config = model.config
     source = pad(SOURCES, "left", config.pad_token_id)
@@ -170,7 +171,7 @@ def test_special_tokens_may_share_an_id(tiny_model, fields):
     assert torch.all(torch.stack(together.logits)[..., EOS] > -100)
 
 
-def test_the_first_end_counts_where_padding_has_its_id(tiny_model):
+def test_the_first_end_counts_where_padding_has_its_id():
     # In training with smoothed targets no class is excluded, so two models with different padding ids agree.
     shared = tiny_model(pad_token_id=EOS, label_smoothing=0.1).train()
     separate = tiny_model(label_smoothing=0.1).train()
@@ -180,7 +181,7 @@ def test_the_first_end_counts_where_padding_has_its_id(tiny_model):
     close(loss, separate(input_ids=pad(sources, "right"), labels=pad(labels, "right", -100)).loss)
 
 
-def test_generation_continues_from_a_cache(tiny_model):
+def test_generation_continues_from_a_cache():
     model = tiny_model()
     source = pad(SOURCES, "right")
     tokens = {"min_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True}
@@ -197,7 +198,7 @@ def test_generation_continues_from_a_cache(tiny_model):
     assert torch.equal(rest.sequences, full.sequences)
 
 
-def test_assisted_generation_finds_what_greedy_search_finds(tiny_model):
+def test_assisted_generation_finds_what_greedy_search_finds():
     model = tiny_model()
     source = torch.tensor([SOURCES[0]])
     greedy = generate(model, input_ids=source).sequences
@@ -211,7 +212,7 @@ def test_assisted_generation_finds_what_greedy_search_finds(tiny_model):
     assert torch.equal(generate(model, input_ids=source, prompt_lookup_num_tokens=2).sequences, greedy)
 
 
-def test_a_checkpoint_s_length_can_be_taken_back(tiny_model):
+def test_a_checkpoint_s_length_can_be_taken_back():
     model = tiny_model()
     model.lm_head.weight.data[EOS] -= 10
     model.generation_config.max_length = 5
@@ -234,14 +235,14 @@ def test_a_checkpoint_s_length_can_be_taken_back(tiny_model):
         ),
     ],
 )
-def test_an_impossible_argument_is_one_sentence(tiny_model, arguments, message):
+def test_an_impossible_argument_is_one_sentence(arguments, message):
     with pytest.raises(ValueError) as error:
         tiny_model().generate(torch.tensor([SOURCES[0]]), **{"num_beams": 2, **arguments})
     assert str(error.value) == message
 
 
-def test_settings_of_a_call_that_are_none_replace_those_of_the_checkpoint(tiny_config, caplog):
-    model, batch = translator(tiny_config), batch_of(SENTENCES)
+def test_settings_of_a_call_that_are_none_replace_those_of_the_checkpoint(caplog):
+    model, batch = translator(), batch_of(SENTENCES)
     options = {"num_beams": 3, "max_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
     expected = model.generate(**batch, **options, length_penalty=1.0)
     fields = {"length_penalty_type": "gnmt", "coverage_penalty": 0.3, "max_length": 9}
@@ -253,8 +254,8 @@ def test_settings_of_a_call_that_are_none_replace_those_of_the_checkpoint(tiny_c
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_arguments_at_their_defaults_change_nothing(tiny_config, num_beams):
-    model, batch = translator(tiny_config), batch_of(SENTENCES)
+def test_arguments_at_their_defaults_change_nothing(num_beams):
+    model, batch = translator(), batch_of(SENTENCES)
     expected = model.generate(**batch, num_beams=num_beams, max_new_tokens=6)
     explicit = {"custom_generate": None, "streamer": None, "synced_gpus": None, "assistant_model": None}
     for cache in (None, "dynamic"):

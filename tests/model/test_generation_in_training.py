@@ -5,6 +5,7 @@ training steps.
 import peft
 import pytest
 import torch
+from factories import tiny_config, tiny_model
 from search_models import SCORED, SOURCES, batch_of, translator
 
 from vaswani_hf import VaswaniForCausalLM
@@ -39,10 +40,10 @@ def tensors_of(outputs):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("api", "use_cache"), [(APIS[0], True), (APIS[1], False)])
-def test_checkpointing_changes_no_translation(tiny_config, mode, api, use_cache):
+def test_checkpointing_changes_no_translation(mode, api, use_cache):
     found = []
     for is_on in (False, True):
-        model, other = (translator(tiny_config, seed).float().train() for seed in (0, 1))
+        model, other = (translator(seed).float().train() for seed in (0, 1))
         if is_on:
             enable(model, api)
             enable(other, api)
@@ -56,7 +57,7 @@ def test_checkpointing_changes_no_translation(tiny_config, mode, api, use_cache)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True}, SCORED], ids=str)
-def test_a_language_model_goes_on_under_checkpointing(tiny_config, options):
+def test_a_language_model_goes_on_under_checkpointing(options):
     found = []
     for is_on in (False, True):
         torch.manual_seed(0)
@@ -69,9 +70,9 @@ def test_a_language_model_goes_on_under_checkpointing(tiny_config, options):
         assert torch.equal(without, checkpointed)
 
 
-def test_an_adapted_model_generates_under_checkpointing(tiny_config):
+def test_an_adapted_model_generates_under_checkpointing():
     config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], task_type="SEQ_2_SEQ_LM")
-    model = peft.get_peft_model(translator(tiny_config).float(), config).train()
+    model = peft.get_peft_model(translator().float(), config).train()
     for options in ({}, {"num_beams": 3}, {"num_beams": 2, "num_return_sequences": 2, **SCORED}):
         options = {**options, "max_new_tokens": 6}
         model.base_model.disable_adapter_layers()
@@ -86,7 +87,7 @@ def test_an_adapted_model_generates_under_checkpointing(tiny_config):
 
 
 @pytest.mark.parametrize("generates", [False, True])
-def test_training_goes_on_after_it_with_the_same_gradients(tiny_model, generates):
+def test_training_goes_on_after_it_with_the_same_gradients(generates):
     gradients = []
     for is_on in (False, True):
         model = tiny_model(dropout=0.3).float().train()
@@ -107,7 +108,7 @@ def test_training_goes_on_after_it_with_the_same_gradients(tiny_model, generates
     torch.testing.assert_close(*gradients)
 
 
-def test_dropout_is_drawn_in_training_mode(tiny_model):
+def test_dropout_is_drawn_in_training_mode():
     model = tiny_model(dropout=0.5).float().train()
     enable(model, APIS[0])
     drawn = set()

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 import torch
+from factories import tiny_model
 from reference import Reference
 from torch import nn
 
@@ -47,7 +48,7 @@ def tokens_that_predict(model, labels: list[int], position: int, decoder_input_i
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_each_label_is_predicted_from_the_tokens_before_it(tiny_model, norm_position):
+def test_each_label_is_predicted_from_the_tokens_before_it(norm_position):
     untied = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
     model = tiny_model(norm_position=norm_position, **untied).train()
     labels = [7, 4, 9, 12, EOS]
@@ -59,7 +60,7 @@ def test_each_label_is_predicted_from_the_tokens_before_it(tiny_model, norm_posi
     assert tokens_that_predict(model, labels, 2, shifted_twice) == {0, 7}
 
 
-def test_decoder_inputs_from_labels(tiny_model):
+def test_decoder_inputs_from_labels():
     model = tiny_model(decoder_start_token_id=EOS)
     labels = torch.tensor([[7, 4, EOS, -100], [9, EOS, -100, -100]])
     expected = [[EOS, 7, 4, EOS], [EOS, 9, EOS, PAD]]
@@ -91,7 +92,7 @@ def test_smoothing_on_a_table_to_check_by_hand(smoothing, form):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
-def test_the_loss_is_that_of_the_logits(tiny_model, form, smoothing):
+def test_the_loss_is_that_of_the_logits(form, smoothing):
     model = tiny_model(label_smoothing=smoothing, label_smoothing_form=form).train()
     batch = random_batch(4)
     outputs = model(**batch, skip_logits=False)
@@ -108,7 +109,7 @@ def test_the_loss_is_that_of_the_logits(tiny_model, form, smoothing):
     close(skipped.loss, outputs.loss)
 
 
-def test_padding_is_no_label(tiny_model):
+def test_padding_is_no_label():
     model = tiny_model(label_smoothing=0.1)
     batch = random_batch(4)
     padded = batch | {"labels": batch["labels"].masked_fill(batch["labels"] == -100, PAD)}
@@ -123,7 +124,7 @@ def test_padding_is_no_label(tiny_model):
         assert none == 0
 
 
-def test_the_evaluation_loss_is_the_logarithm_of_the_perplexity(tiny_model):
+def test_the_evaluation_loss_is_the_logarithm_of_the_perplexity():
     model = tiny_model(label_smoothing=0.1)
     batch = random_batch(3)
     reference = Reference(model.state_dict(), model.config)
@@ -140,7 +141,7 @@ def test_the_evaluation_loss_is_the_logarithm_of_the_perplexity(tiny_model):
     close(nn.functional.cross_entropy(outputs.logits.flatten(0, 1), batch["labels"].flatten()), outputs.loss)
 
 
-def test_accumulated_batches_give_the_gradient_of_one(tiny_model):
+def test_accumulated_batches_give_the_gradient_of_one():
     model = tiny_model(label_smoothing=0.1).train()
     batch = random_batch(64)
     num_items = (batch["labels"] != -100).sum()
@@ -202,7 +203,7 @@ def test_chunks_change_nothing(monkeypatch, smoothing, form, excluded, logits_pe
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_chunks_change_nothing_in_a_model_under_autocast(tiny_model, monkeypatch, norm_position):
+def test_chunks_change_nothing_in_a_model_under_autocast(monkeypatch, norm_position):
     monkeypatch.setitem(loss_vaswani.LOGITS_PER_CHUNK, "cpu", 5 * 23)
     model = tiny_model(label_smoothing=0.1, norm_position=norm_position).train()
     batch = random_batch(6)
@@ -221,7 +222,7 @@ def test_chunks_change_nothing_in_a_model_under_autocast(tiny_model, monkeypatch
     assert 0 < errors[0] < 1.2 * errors[1] + 1e-3
 
 
-def test_masks_of_numbers_in_bfloat16_weights(tiny_model):
+def test_masks_of_numbers_in_bfloat16_weights():
     model = tiny_model().train().to(torch.bfloat16)
     ids = torch.randint(4, 20, (2, 5))
     hidden = torch.zeros(2, 1, 5, 5, dtype=torch.bfloat16)
@@ -240,7 +241,7 @@ def test_dropout_of_everything_leaves_nothing():
         loss_vaswani.dropout(torch.ones(3), 1.5, True)
 
 
-def test_adapted_output_projections_are_called(tiny_model):
+def test_adapted_output_projections_are_called():
     class Doubled(nn.Linear):
         def forward(self, states):
             return 2 * super().forward(states)
@@ -258,7 +259,7 @@ def test_adapted_output_projections_are_called(tiny_model):
 
 
 @pytest.mark.parametrize(("smoothing", "skip_logits"), [(0.0, None), (0.1, None), (0.1, False)])
-def test_hooks_of_the_output_projection_are_called(tiny_model, smoothing, skip_logits):
+def test_hooks_of_the_output_projection_are_called(smoothing, skip_logits):
     model, batch, called = tiny_model(label_smoothing=smoothing).train(), random_batch(3), []
     expected = model(**batch).loss
     model.lm_head.register_forward_hook(lambda *_: called.append("forward"))

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from factories import tiny_model
 from reference import Reference, sinusoid
 from safetensors.torch import load_file
 from torch import nn
@@ -90,7 +91,7 @@ def close(actual, expected):
 
 
 @variants
-def test_logits_and_attention_equal_the_reference(tiny_model, fields):
+def test_logits_and_attention_equal_the_reference(fields):
     model = tiny_model(**fields)
     model.set_attn_implementation("eager")
     reference = Reference(model.state_dict(), model.config)
@@ -119,7 +120,7 @@ def test_logits_and_attention_equal_the_reference(tiny_model, fields):
     [*((fields, 0.1, "t2t") for fields in VARIANTS.values()), ({}, 0.0, "t2t"), ({}, 0.1, "torch")],
     ids=[*VARIANTS, "no smoothing", "smoothing as torch"],
 )
-def test_loss_and_gradients_equal_the_reference(tiny_model, fields, smoothing, form):
+def test_loss_and_gradients_equal_the_reference(fields, smoothing, form):
     model = tiny_model(**fields, label_smoothing=smoothing, label_smoothing_form=form).train()
     loss = model(**batch_of()).loss
     reference = Reference(model.state_dict(keep_vars=True), model.config)
@@ -158,7 +159,7 @@ class HalvedReference(Reference):
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_dropout_is_where_the_paper_has_it(tiny_model, monkeypatch, norm_position):
+def test_dropout_is_where_the_paper_has_it(monkeypatch, norm_position):
     model = tiny_model(dropout=0.5, norm_position=norm_position).train()
     monkeypatch.setattr(nn.functional, "dropout", lambda x, p, training: x * (1 - p) if training else x)
     source_ids, labels = PAIRS[0]
@@ -190,7 +191,7 @@ def test_dropout_on_a_processor_is_dropout(shape, p):
 
 
 @pytest.mark.parametrize("field", ["attention_dropout", "activation_dropout"])
-def test_further_dropout_is_off_by_default(tiny_model, field):
+def test_further_dropout_is_off_by_default(field):
     assert getattr(VaswaniConfig(), field) == 0
     model = tiny_model(**{field: 0.5})
     expected = model(**batch_of()).loss
@@ -199,7 +200,7 @@ def test_further_dropout_is_off_by_default(tiny_model, field):
 
 
 @variants
-def test_sdpa_equals_eager(tiny_model, fields):
+def test_sdpa_equals_eager(fields):
     model = tiny_model(**fields)
     if model.config._attn_implementation == "eager":
         pytest.skip("no fused kernel computes these scores")
@@ -213,7 +214,7 @@ def test_sdpa_equals_eager(tiny_model, fields):
 @pytest.mark.parametrize(
     "fields", [VARIANTS["widths"], VARIANTS["wide values"]], ids=["narrow values", "wide values"]
 )
-def test_flash_kernels_get_heads_of_one_width(tiny_model, fields):
+def test_flash_kernels_get_heads_of_one_width(fields):
     widths = []
 
     def one_width(module, query, key, value, *args, **kwargs):
@@ -229,7 +230,7 @@ def test_flash_kernels_get_heads_of_one_width(tiny_model, fields):
     assert widths == [{max(fields.values())}] * 6
 
 
-def test_embeddings_in_place_of_ids_are_scaled_alike(tiny_model):
+def test_embeddings_in_place_of_ids_are_scaled_alike():
     model = tiny_model()
     source, target = torch.tensor([[5, 9, EOS]]), torch.tensor([[0, 6, 8]])
     embedded = model(
@@ -239,7 +240,7 @@ def test_embeddings_in_place_of_ids_are_scaled_alike(tiny_model):
     close(embedded.logits, model(input_ids=source, decoder_input_ids=target).logits)
 
 
-def test_either_ids_or_embeddings(tiny_model):
+def test_either_ids_or_embeddings():
     model = tiny_model()
     ids, embeds = torch.tensor([[5, EOS]]), torch.zeros(1, 2, 16)
     message = "^Exactly one of `{0}input_ids` and `{0}inputs_embeds` must be given, not {1}"
@@ -260,7 +261,7 @@ def test_sinusoids_are_the_papers():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_half_precision_model_adds_rounded_exact_positions(tiny_model, dtype):
+def test_a_half_precision_model_adds_rounded_exact_positions(dtype):
     encoder = tiny_model().get_encoder().to(dtype)
     positions = torch.tensor([[0, 1, 4999]])
     expected = torch.tensor([sinusoid(position, 16) for position in (0, 1, 4999)]).to(dtype)
@@ -268,7 +269,7 @@ def test_a_half_precision_model_adds_rounded_exact_positions(tiny_model, dtype):
     assert torch.equal(encoder.add_positions(torch.zeros(1, 3, 16, dtype=dtype), states)[0], expected)
 
 
-def test_sinusoids_are_no_part_of_the_state(tiny_model):
+def test_sinusoids_are_no_part_of_the_state():
     model = tiny_model()
     assert not [name for name in model.state_dict() if "position" in name]
     assert not list(model.buffers())
@@ -279,7 +280,7 @@ def test_sinusoids_are_no_part_of_the_state(tiny_model):
     ]
 
 
-def test_sinusoidal_positions_have_no_end_and_learned_ones_do(tiny_model):
+def test_sinusoidal_positions_have_no_end_and_learned_ones_do():
     ids = torch.full((1, 40), 5)
     assert tiny_model(max_position_embeddings=8)(input_ids=ids, decoder_input_ids=ids).logits.isfinite().all()
     model = tiny_model(position_embedding="learned", max_position_embeddings=8)
@@ -330,7 +331,7 @@ def check_ties(model: VaswaniForSeq2SeqLM, groups: list[list[str]]) -> None:
 
 
 @ties
-def test_tied_weights_are_one(tiny_model, fields, groups, tmp_path):
+def test_tied_weights_are_one(fields, groups, tmp_path):
     model = tiny_model(**fields)
     model.save_pretrained(tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
@@ -348,7 +349,7 @@ def test_tied_weights_are_one(tiny_model, fields, groups, tmp_path):
 
 
 @ties
-def test_a_model_made_on_the_meta_device_loads_with_its_ties(tiny_model, fields, groups, tmp_path):
+def test_a_model_made_on_the_meta_device_loads_with_its_ties(fields, groups, tmp_path):
     model = tiny_model(**fields)
     model.save_pretrained(tmp_path)
     with torch.device("meta"):
@@ -360,7 +361,7 @@ def test_a_model_made_on_the_meta_device_loads_with_its_ties(tiny_model, fields,
 
 
 @ties
-def test_resized_vocabularies(tiny_model, fields, groups, tmp_path):
+def test_resized_vocabularies(fields, groups, tmp_path):
     model = tiny_model(**fields)
     expected = model(**batch_of()).logits
     shared = model.config.share_encoder_decoder_embeddings
@@ -383,7 +384,7 @@ def test_resized_vocabularies(tiny_model, fields, groups, tmp_path):
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_given_embeddings_are_used_where_they_are_shared(tiny_model, share):
+def test_given_embeddings_are_used_where_they_are_shared(share):
     model = tiny_model(share_encoder_decoder_embeddings=share)
     embedding = nn.Embedding(23, 16)
     model.set_input_embeddings(embedding)
@@ -391,7 +392,7 @@ def test_given_embeddings_are_used_where_they_are_shared(tiny_model, share):
     assert (model.get_decoder().embed_tokens is embedding) == share
 
 
-def test_resizing_the_target_of_a_shared_vocabulary_is_refused(tiny_model):
+def test_resizing_the_target_of_a_shared_vocabulary_is_refused():
     with pytest.raises(
         ValueError,
         match="^`resize_decoder_token_embeddings` can only be used for a model with two vocabularies, but this model",
@@ -399,7 +400,7 @@ def test_resizing_the_target_of_a_shared_vocabulary_is_refused(tiny_model):
         tiny_model().resize_decoder_token_embeddings(30)
 
 
-def test_the_base_model_loads_into_the_full_one_and_back(tiny_model, tmp_path):
+def test_the_base_model_loads_into_the_full_one_and_back(tmp_path):
     model = tiny_model()
     model.save_pretrained(tmp_path / "full")
     base = VaswaniModel.from_pretrained(tmp_path / "full")
@@ -507,7 +508,7 @@ def test_parameters_of_table_3(fields, millions):
     ("norm_position", "api"),
     [("post", "gradient_checkpointing_enable"), ("pre", "activation_checkpointing_enable")],
 )
-def test_gradient_checkpointing_changes_no_gradient(tiny_model, norm_position, api):
+def test_gradient_checkpointing_changes_no_gradient(norm_position, api):
     gradients = []
     for checkpointed in (False, True):
         model = tiny_model(norm_position=norm_position, dropout=0.3).train()
@@ -522,7 +523,7 @@ def test_gradient_checkpointing_changes_no_gradient(tiny_model, norm_position, a
     close(*gradients)
 
 
-def test_compiled_and_exported_models_give_the_same_logits(tiny_model):
+def test_compiled_and_exported_models_give_the_same_logits():
     model = tiny_model()
     inputs = {"input_ids": pad([[5, 9, 4, EOS], [7, EOS]])}
     inputs["decoder_input_ids"] = torch.tensor([[0, 6, 8], [1, 0, 3]])
@@ -533,7 +534,7 @@ def test_compiled_and_exported_models_give_the_same_logits(tiny_model):
         close(program.module()(**inputs, use_cache=False).logits, expected)
 
 
-def test_bfloat16_is_near_float32(tiny_model):
+def test_bfloat16_is_near_float32():
     model = tiny_model()
     expected = model(**batch_of()).logits
     half = copy.deepcopy(model).to(torch.bfloat16)
@@ -548,7 +549,7 @@ def test_bfloat16_is_near_float32(tiny_model):
 
 # transformers 5.24 renamed the argument `past_key_values` to `cache`.
 @pytest.mark.parametrize("name", ["past_key_values", "cache"])
-def test_a_cache_of_the_decoder_alone_serves_no_cross_attention(tiny_model, name):
+def test_a_cache_of_the_decoder_alone_serves_no_cross_attention(name):
     model = tiny_model()
     source, target = torch.tensor([[5, 9, 4, EOS]]), torch.tensor([[0, 6, 8]])
     expected = model(input_ids=source, decoder_input_ids=target).logits
@@ -558,7 +559,7 @@ def test_a_cache_of_the_decoder_alone_serves_no_cross_attention(tiny_model, name
         close(outputs.logits[:, 0], expected[:, step])
 
 
-def test_the_tensor_parallel_plan_names_what_exists(tiny_model):
+def test_the_tensor_parallel_plan_names_what_exists():
     for fields in ({}, {"share_encoder_decoder_embeddings": False}):
         model = tiny_model(**fields)
         modules = {

@@ -10,7 +10,7 @@ from itertools import count, islice
 import datasets
 import pytest
 import torch
-from factories import tiny_tokenizer
+from factories import tiny_config, tiny_tokenizer
 from transformers import (
     GenerationConfig,
     MBartConfig,
@@ -44,7 +44,7 @@ SETTINGS = {"num_beams": 2, "max_new_tokens": 12}
 
 
 @pytest.fixture(scope="module")
-def make_model(tiny_config):
+def make_model():
     """Train a model until it has memorised the four sentences."""
 
     def make(source_tokenizer, target_tokenizer, **fields) -> VaswaniForSeq2SeqLM:

@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 from datasets import Dataset
+from factories import tiny_config
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -52,7 +53,7 @@ def copies() -> Dataset:
 
 
 @pytest.fixture
-def model(tiny_config) -> VaswaniForSeq2SeqLM:
+def model() -> VaswaniForSeq2SeqLM:
     set_seed(0)
     sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64}
     return VaswaniForSeq2SeqLM(tiny_config(vocab_size=NUM_CLASSES, **sizes))

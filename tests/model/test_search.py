@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from factories import tiny_model
 from reference import Reference
 from reference_search import SlowSearch
 from search_models import (
@@ -32,8 +33,8 @@ early_stoppings = pytest.mark.parametrize("early_stopping", [True, False, "never
 
 
 @pytest.fixture
-def model(tiny_config):
-    return translator(tiny_config)
+def model():
+    return translator()
 
 
 def close(actual, expected, tolerance=1e-5):
@@ -67,8 +68,8 @@ TRIPLES = [(k, [True, False, "never"][(k + i) % 3], p) for k in (2, 3, 4, 8) for
 
 
 @pytest.mark.parametrize(("num_beams", "early_stopping", "length_penalty"), TRIPLES)
-def test_every_beam_size_penalty_and_way_to_stop(tiny_config, num_beams, early_stopping, length_penalty):
-    model = translator(tiny_config, seed=num_beams % 3)
+def test_every_beam_size_penalty_and_way_to_stop(num_beams, early_stopping, length_penalty):
+    model = translator(seed=num_beams % 3)
     options = {"num_beams": num_beams, "early_stopping": early_stopping, "length_penalty": length_penalty}
     batch = batch_of(SOURCES)
     expected = check_against_transformers(model, batch, **options, num_return_sequences=num_beams).sequences
@@ -114,10 +115,10 @@ def test_the_slow_search_is_transformers_own(model, early_stopping):
 
 
 @pytest.mark.parametrize("length_penalty", [0.6, -1.0])
-def test_beam_search_equals_the_paper_in_slow_loops(tiny_config, length_penalty):
+def test_beam_search_equals_the_paper_in_slow_loops(length_penalty):
     # Compare with the slow search over the slow reference model, so that the test does not depend on our
     # model.
-    model = translator(tiny_config)
+    model = translator()
     reference = Reference(model.state_dict(), model.config)
     slow = SlowSearch(
         lambda source, target: reference.log_probs(source, target, excluded_class=PAD)[-1].tolist(),
@@ -137,8 +138,8 @@ def test_beam_search_equals_the_paper_in_slow_loops(tiny_config, length_penalty)
 
 @variants
 @caches
-def test_every_shape_cache_and_attention_equals_transformers(tiny_config, fields, cache):
-    model = translator(tiny_config, **fields)
+def test_every_shape_cache_and_attention_equals_transformers(fields, cache):
+    model = translator(**fields)
     pad_id, start = model.config.pad_token_id, model.config.decoder_start_token_id
     prefixes = [[start, *prefix[1:]] for prefix in PREFIXES]
     for attention, side, given in (("eager", "left", prefixes), ("sdpa", "right", None)):
@@ -153,7 +154,7 @@ SIZES = {f"{number} classes": {"vocab_size": number} for number in (21, 400, 401
 
 
 @pytest.mark.parametrize("fields", (VARIANTS | SIZES).values(), ids=VARIANTS | SIZES)
-def test_random_weights_equal_transformers(tiny_model, fields):
+def test_random_weights_equal_transformers(fields):
     model = tiny_model(**fields)
     pad_id = model.config.pad_token_id
     for size, num_beams in ((1, 5), (3, 2), (5, 5)):
@@ -245,8 +246,8 @@ def test_logits_processors_equal_transformers(model, options):
     [*((fields, {}) for fields in VARIANTS.values()), ({}, CACHES["static"]), ({}, CACHES["none"])],
     ids=[*VARIANTS, "static cache", "no cache"],
 )
-def test_greedy_search_equals_transformers(tiny_config, fields, cache):
-    model = translator(tiny_config, **fields)
+def test_greedy_search_equals_transformers(fields, cache):
+    model = translator(**fields)
     oracle, config = TransformersSearch(model), model.config
     prefixes = [[config.decoder_start_token_id, *prefix[1:]] for prefix in PREFIXES]
     for batch in (
@@ -363,7 +364,7 @@ def test_what_is_not_allowed_does_not_fill_up_the_results(model, limit):
             assert set(sequences[:, 1:].unique().tolist()) <= {*path, PAD}
 
 
-def test_a_model_without_an_end_equals_transformers(tiny_model):
+def test_a_model_without_an_end_equals_transformers():
     check_against_transformers(tiny_model(eos_token_id=None), batch_of(SOURCES), num_return_sequences=3)
 
 
@@ -418,8 +419,8 @@ def check_caches(actual, expected):
 
 
 @pytest.mark.parametrize(("fields", "length_penalty"), [({}, 0.0), (OTHER_VOCABULARY, 0.6)])
-def test_transition_scores_add_up_to_the_scores(tiny_config, fields, length_penalty):
-    model = translator(tiny_config, **fields)
+def test_transition_scores_add_up_to_the_scores(fields, length_penalty):
+    model = translator(**fields)
     options = {"length_penalty": length_penalty, "num_return_sequences": 3}
     outputs = searched(model, batch_of(SOURCES), **options)
     transitions = model.compute_transition_scores(outputs.sequences, outputs.scores, outputs.beam_indices)

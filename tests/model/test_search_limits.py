@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from factories import tiny_model
 from reference_search import SlowSearch, coverage, limit_of, repeated_ngrams, without
 from search_models import (
     CACHES,
@@ -38,9 +39,9 @@ SHAPES = {name: fields for name, fields in VARIANTS.items() if name != "padding 
 
 
 @pytest.fixture(scope="module")
-def model(tiny_config):
+def model():
     """For tests that do not change it."""
-    return translator(tiny_config)
+    return translator()
 
 
 def slow_best(model, sources, prefixes=None, a=1.0, b=TIGHT, log_probs=None, **options):
@@ -72,8 +73,8 @@ PAIRS = [(k, p) for k in (2, 3, 6, 7) for i, p in enumerate(PENALTIES) if (k + i
 
 
 @pytest.mark.parametrize(("num_beams", "length_penalty"), PAIRS)
-def test_gnmt_equals_the_slow_search_that_never_stops(tiny_config, num_beams, length_penalty):
-    model = translator(tiny_config, seed=num_beams % 3)
+def test_gnmt_equals_the_slow_search_that_never_stops(num_beams, length_penalty):
+    model = translator(seed=num_beams % 3)
     options = {"num_beams": num_beams, "length_penalty": length_penalty, "length_penalty_type": "gnmt"}
     b = LOOSE if num_beams < 6 else TIGHT
     expected = slow_best(model, SOURCES, b=b, **options)
@@ -85,8 +86,8 @@ def test_gnmt_equals_the_slow_search_that_never_stops(tiny_config, num_beams, le
 
 @pytest.mark.parametrize("kind", ["gnmt", "power"])
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.6])
-def test_the_search_stops_as_soon_as_nothing_can_get_better(tiny_config, kind, length_penalty):
-    model = translator(tiny_config)
+def test_the_search_stops_as_soon_as_nothing_can_get_better(kind, length_penalty):
+    model = translator()
     options = {"length_penalty": length_penalty, "length_penalty_type": kind, "early_stopping": "never"}
     log_probs = log_probs_of(model)
     calls = []
@@ -121,8 +122,8 @@ def test_power_within_limits_per_sentence_equals_the_slow_search(model, early_st
 
 @pytest.mark.parametrize("fields", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
-def test_every_shape_and_cache_equals_the_slow_search(tiny_config, fields, cache):
-    model = translator(tiny_config, **fields)
+def test_every_shape_and_cache_equals_the_slow_search(fields, cache):
+    model = translator(**fields)
     options = {"length_penalty": 0.6, "length_penalty_type": "gnmt"}
     expected = slow_best(model, SOURCES, PREFIXES, **options)
     for side, attention in (("left", "eager"), ("right", "sdpa")):
@@ -160,7 +161,7 @@ def test_what_is_cut_at_the_limit_competes(model, a, b):
 
 
 @pytest.mark.parametrize("kind", ["gnmt", "power"])
-def test_a_wide_beam_finds_the_best_of_all_sequences(tiny_model, kind):
+def test_a_wide_beam_finds_the_best_of_all_sequences(kind):
     model = tiny_model(vocab_size=6)
     sources = [[5, 3, EOS], [4, EOS], [3, 3, 5, EOS]]
     log_probs = without(log_probs_of(model), lambda source, target: {PAD})
@@ -279,8 +280,8 @@ def test_only_real_source_tokens_count(model, num_beams):
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("given", [{"max_new_tokens": 60}, {"max_length": 61}], ids=str)
-def test_any_length_that_is_given_takes_the_place_of_the_default(tiny_config, num_beams, given):
-    model = translator(tiny_config)
+def test_any_length_that_is_given_takes_the_place_of_the_default(num_beams, given):
+    model = translator()
     batch, options = batch_of(SOURCES), {"num_beams": num_beams, **NEVER_ENDS}
     in_kwargs = model.generate(**batch, **options, **given)
     in_object = model.generate(**batch, generation_config=GenerationConfig(**options, **given))
@@ -296,15 +297,15 @@ def test_any_length_that_is_given_takes_the_place_of_the_default(tiny_config, nu
     ids=str,
 )
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_learned_positions_are_not_overrun(tiny_config, given, num_beams):
-    model = translator(tiny_config, position_embedding="learned", max_position_embeddings=16)
+def test_learned_positions_are_not_overrun(given, num_beams):
+    model = translator(position_embedding="learned", max_position_embeddings=16)
     found = model.generate(**batch_of(SOURCES), num_beams=num_beams, **given, **NEVER_ENDS)
     # All positions of the table are used, and the last position predicts one more token.
     assert found.shape[1] in (16, 17) and PAD not in found
 
 
-def test_a_sentence_of_a_batch_is_translated_as_if_alone(tiny_config):
-    model = translator(tiny_config, seed=1)
+def test_a_sentence_of_a_batch_is_translated_as_if_alone():
+    model = translator(seed=1)
     generator = torch.Generator().manual_seed(0)
     lengths = [1, 9, 3, 1, 7, 2, 12, 5]
     sources = [[*torch.randint(3, 23, (length,), generator=generator).tolist(), EOS] for length in lengths]
@@ -333,8 +334,8 @@ def test_a_sentence_of_a_batch_is_translated_as_if_alone(tiny_config):
             assert together == expected, search
 
 
-def test_the_paper_search_travels_with_the_checkpoint(tiny_config, tmp_path):
-    model, plain = translator(tiny_config), translator(tiny_config)
+def test_the_paper_search_travels_with_the_checkpoint(tmp_path):
+    model, plain = translator(), translator()
     fields = PAPER | {"coverage_penalty": 0.2}
     expected = plain.generate(**batch_of(SOURCES), **fields)
     for name, value in fields.items():
@@ -358,7 +359,7 @@ def test_the_paper_search_travels_with_the_checkpoint(tiny_config, tmp_path):
 NEW_FIELDS = ("length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty")
 
 
-def test_a_fresh_model_keeps_the_defaults_of_transformers(tiny_model, tmp_path):
+def test_a_fresh_model_keeps_the_defaults_of_transformers(tmp_path):
     model = tiny_model()
     for name in NEW_FIELDS:
         assert getattr(model.generation_config, name, None) is None
@@ -382,8 +383,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value", "shown"), WRONG)
-def test_a_wrong_field_is_named_with_its_value_and_what_it_must_be(tiny_config, tmp_path, name, value, shown):
-    model = translator(tiny_config)
+def test_a_wrong_field_is_named_with_its_value_and_what_it_must_be(tmp_path, name, value, shown):
+    model = translator()
     sentence = rf"`{name}` must be .+, but is [\"']?{re.escape(shown)}[\"']?\."
     with pytest.raises(ValueError, match=sentence):
         model.generate(**batch_of(SOURCES), num_beams=2, **{name: value})

@@ -15,8 +15,8 @@ LIMIT = 7
 
 
 @pytest.fixture(scope="module")
-def model(tiny_config):
-    return translator(tiny_config).float()
+def model():
+    return translator().float()
 
 
 def slow_best(slow):
@@ -93,8 +93,8 @@ def test_a_candidate_selection_decides_what_goes_on(model, num_beams):
     assert not torch.equal(found, model.generate(**batch, **options))
 
 
-def test_ensembles_and_phrases_are_strategies_too(model, tiny_config):
-    ensemble = [translator(tiny_config, seed=1).float()]
+def test_ensembles_and_phrases_are_strategies_too(model):
+    ensemble = [translator(seed=1).float()]
     phrases = [[[9, 4]], [], [[6]], [], []]
     both = {"ensemble": ensemble, "must_contain": phrases}
     expected = model.generate(**batch_of(SOURCES), num_beams=3, max_new_tokens=LIMIT, **both)
@@ -168,9 +168,9 @@ def own(row):
 @pytest.mark.parametrize(
     ("use_cache", "asked"), [(True, {}), (False, SCORED)], ids=["plain", "scored, no cache"]
 )
-def test_a_model_of_another_class_searches_with_ours(model, tiny_config, search, use_cache, asked):
+def test_a_model_of_another_class_searches_with_ours(model, search, use_cache, asked):
     bart = random_model(BartForConditionalGeneration, BartConfig)
-    others = [marian(), translator(tiny_config, seed=1), bart]
+    others = [marian(), translator(seed=1), bart]
     mean = averaged([log_probs_of(member) for member in (model, *others)])
     slow = SlowSearch(without(mean, lambda source, target: {PAD}), LIMIT, **search)
     expected = [slow.best(source, [START])[0] for source in SOURCES]

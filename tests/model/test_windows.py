@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from factories import tiny_config, tiny_model
 from search_models import EOS, SOURCES, START, batch_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
@@ -103,7 +104,7 @@ def test_long_sequences_are_cut_into_blocks_and_short_ones_are_not():
 
 
 @torch.no_grad()
-def test_padding_between_tokens_does_not_count_as_a_neighbour(tiny_model):
+def test_padding_between_tokens_does_not_count_as_a_neighbour():
     model = tiny_model(attention_window=2)
     tokens = torch.randint(3, 23, (1, 160))
     mask = padding(160, "between")[:1]
@@ -129,7 +130,7 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_nothing_grows_with_the_square_of_the_length(tiny_model, implementation):
+def test_nothing_grows_with_the_square_of_the_length(implementation):
     model = tiny_model(attention_window=4, decoder_layers=1).train()
     model.set_attn_implementation(implementation)
     largest = {}
@@ -148,7 +149,7 @@ def test_nothing_grows_with_the_square_of_the_length(tiny_model, implementation)
 
 @torch.no_grad()
 @pytest.mark.parametrize("settings", [{}, {"do_sample": True, "top_k": 1}, {"num_beams": 3}], ids=str)
-def test_padded_prompts_go_on_as_alone(tiny_model, settings):
+def test_padded_prompts_go_on_as_alone(settings):
     model = tiny_model(attention_window=2)
     prefixes = [[START, 5, 9, 4, 7], [START, 6], [START, 8, 3, 8], [START]]
     batch = batch_of(SOURCES[:4], "left", prefixes)
@@ -163,7 +164,7 @@ def test_padded_prompts_go_on_as_alone(tiny_model, settings):
 
 
 @torch.no_grad()
-def test_a_cache_behind_padding_at_the_end_of_a_prompt_keeps_the_neighbours(tiny_model):
+def test_a_cache_behind_padding_at_the_end_of_a_prompt_keeps_the_neighbours():
     model = tiny_model(attention_window=3)
     source, tokens = torch.tensor([SOURCES[0]]), torch.randint(3, 23, (1, 6))
     expected = model(input_ids=source, decoder_input_ids=tokens).logits[:, -1]
@@ -177,7 +178,7 @@ def test_a_cache_behind_padding_at_the_end_of_a_prompt_keeps_the_neighbours(tiny
 
 
 @torch.no_grad()
-def test_a_cache_holds_as_many_positions_as_the_window(tiny_model):
+def test_a_cache_holds_as_many_positions_as_the_window():
     model = tiny_model(attention_window=[3, None])
     source, target = torch.tensor([SOURCES[0]]), torch.randint(3, 23, (1, 12))
     expected = model(input_ids=source, decoder_input_ids=target).logits
@@ -199,7 +200,7 @@ def test_a_cache_holds_as_many_positions_as_the_window(tiny_model):
 
 @torch.no_grad()
 @pytest.mark.parametrize("settings", [{}, {"do_sample": True, "top_k": 1}, {"num_beams": 3}], ids=str)
-def test_generate_gives_back_a_cache_of_the_window(tiny_model, settings):
+def test_generate_gives_back_a_cache_of_the_window(settings):
     model, inputs = tiny_model(attention_window=3), torch.tensor([SOURCES[0]])
     model.generation_config.eos_token_id = None
     settings = {**settings, "max_new_tokens": 9, "return_dict_in_generate": True}
@@ -214,7 +215,7 @@ def test_generate_gives_back_a_cache_of_the_window(tiny_model, settings):
 
 @torch.no_grad()
 @pytest.mark.parametrize("windows", [(None, 2), (2, 3)])
-def test_an_assistant_with_a_window_goes_back_in_its_cache(tiny_model, windows):
+def test_an_assistant_with_a_window_goes_back_in_its_cache(windows):
     model, assistant = (tiny_model(attention_window=window) for window in windows)
     # Most guesses of the assistant are wrong.
     for parameter in assistant.parameters():
@@ -226,7 +227,7 @@ def test_an_assistant_with_a_window_goes_back_in_its_cache(tiny_model, windows):
 
 
 @torch.no_grad()
-def test_the_search_tree_drops_what_no_window_reaches(tiny_model):
+def test_the_search_tree_drops_what_no_window_reaches():
     model = tiny_model(attention_window=[2, 5])
     encoded = model.get_encoder()(torch.tensor(SOURCES[:1]))
     config = GenerationConfig(num_beams=3, use_cache=True)
@@ -255,7 +256,7 @@ def test_the_search_tree_drops_what_no_window_reaches(tiny_model):
         (None, [None] * 2, [None] * 3),
     ],
 )
-def test_windows_of_the_layers(tiny_config, window, encoder, decoder):
+def test_windows_of_the_layers(window, encoder, decoder):
     config = tiny_config(decoder_layers=3, attention_window=window)
     assert (config.windows_of(is_causal=False), config.windows_of(is_causal=True)) == (encoder, decoder)
 
@@ -263,9 +264,7 @@ def test_windows_of_the_layers(tiny_config, window, encoder, decoder):
 @pytest.mark.parametrize(
     ("implementation", "field"), [("sdpa", "attention_score"), ("some_kernel", "cross_attention_score")]
 )
-def test_an_implementation_that_cannot_compute_the_score_is_refused(
-    tiny_config, tiny_model, implementation, field
-):
+def test_an_implementation_that_cannot_compute_the_score_is_refused(implementation, field):
     config = tiny_config(**{field: "additive"})
     message = f'`attn_implementation` must be "eager" for the attention score "additive", but is \'{implementation}\'.'
     model = tiny_model(**{field: "additive"})
@@ -277,7 +276,7 @@ def test_an_implementation_that_cannot_compute_the_score_is_refused(
     assert model.config._attn_implementation == "eager"
 
 
-def test_an_implementation_without_windows_is_refused(tiny_model, tmp_path):
+def test_an_implementation_without_windows_is_refused(tmp_path):
     AttentionInterface.register("some_kernel", lambda *args, **kwargs: None)
     tiny_model(attention_window=[None, 2]).save_pretrained(tmp_path)
     message = "`attn_implementation` must be eager, sdpa, flex_attention or flash with `attention_window`, but is 'some_kernel'."
@@ -285,7 +284,7 @@ def test_an_implementation_without_windows_is_refused(tiny_model, tmp_path):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation="some_kernel")
 
 
-def test_flash_kernels_are_told_the_window(tiny_model):
+def test_flash_kernels_are_told_the_window():
     seen = []
 
     def kernel(module, query, key, value, attention_mask, sliding_window=None, **kwargs):
@@ -304,7 +303,7 @@ def test_flash_kernels_are_told_the_window(tiny_model):
 
 
 @torch.no_grad()
-def test_beams_that_share_a_source_need_no_flex_attention(tiny_config):
+def test_beams_that_share_a_source_need_no_flex_attention():
     states, source = torch.randn(6, 1, 16), torch.randn(3, 5, 16)
     mask = torch.tensor([[1] * 5, [1, 1, 0, 0, 0], [0, 0, 1, 1, 1]])
     outputs = []
@@ -317,7 +316,7 @@ def test_beams_that_share_a_source_need_no_flex_attention(tiny_config):
     assert torch.equal(*outputs)
 
 
-def test_a_window_is_trained_with_gradient_checkpointing_and_dropout(tiny_model):
+def test_a_window_is_trained_with_gradient_checkpointing_and_dropout():
     tokens = torch.randint(3, 23, (2, 150))
     losses = []
     for is_checkpointed in (False, True):
@@ -334,7 +333,7 @@ def test_a_window_is_trained_with_gradient_checkpointing_and_dropout(tiny_model)
 
 @pytest.mark.parametrize(("implementation", "length"), [("eager", 20), ("sdpa", 20), ("sdpa", 150)])
 @pytest.mark.parametrize("kind", ["float64", "float16", "autocast"])
-def test_rows_of_padding_leave_gradients_finite_in_every_dtype(tiny_model, implementation, length, kind):
+def test_rows_of_padding_leave_gradients_finite_in_every_dtype(implementation, length, kind):
     model = tiny_model(attention_window=3).train()
     model.set_attn_implementation(implementation)
     model.to({"float64": torch.float64, "float16": torch.float16}.get(kind, torch.float32))
@@ -356,7 +355,7 @@ class EvenDistances(VaswaniAttention):
 
 @torch.no_grad()
 @pytest.mark.parametrize("length", [12, 150])
-def test_a_neighbourhood_of_ones_own_holds_within_the_window(tiny_model, monkeypatch, length):
+def test_a_neighbourhood_of_ones_own_holds_within_the_window(monkeypatch, length):
     monkeypatch.setitem(attention_vaswani._BUILT_IN, "scaled_dot", EvenDistances)
     model = tiny_model(attention_window=4, encoder_layers=1, decoder_layers=1)
     states, attention = torch.randn(1, length, 16), model.get_encoder().layers[0].self_attn
@@ -379,7 +378,7 @@ def test_a_neighbourhood_of_ones_own_holds_within_the_window(tiny_model, monkeyp
     torch.testing.assert_close(outputs.sequences_scores[0], score, atol=1e-5, rtol=1e-5)
 
 
-def test_flex_attention_gets_a_mask_of_positions_where_padding_lies_between_tokens(tiny_config):
+def test_flex_attention_gets_a_mask_of_positions_where_padding_lies_between_tokens():
     states, mask = torch.randn(2, 30, 16), padding(30, "between")
     masks = []
     for implementation in ("sdpa", "flex_attention"):
@@ -395,7 +394,7 @@ def test_blocks_move_to_another_device():
     assert (moved.mask.device.type, moved.mask.shape, moved.num_before) == ("meta", blocks.mask.shape, 3)
 
 
-def test_a_window_of_any_size_is_one(tiny_model):
+def test_a_window_of_any_size_is_one():
     tokens = torch.randint(3, 23, (1, 9))
     for score in ("scaled_dot", "additive"):
         model, full = (tiny_model(attention_window=window, attention_score=score) for window in (2**70, None))
@@ -404,7 +403,7 @@ def test_a_window_of_any_size_is_one(tiny_model):
 
 
 @torch.no_grad()
-def test_large_scores_of_padding_stay_finite_in_float16(tiny_model):
+def test_large_scores_of_padding_stay_finite_in_float16():
     model = tiny_model(attention_window=2, encoder_layers=1)
     model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -416,7 +415,7 @@ def test_large_scores_of_padding_stay_finite_in_float16(tiny_model):
     assert states.isfinite().all()
 
 
-def test_the_weights_of_scores_are_kept_and_loaded(tiny_model, tmp_path):
+def test_the_weights_of_scores_are_kept_and_loaded(tmp_path):
     fields = {"attention_score": "additive", "cross_attention_score": "general"}
     model = tiny_model(**fields, attention_window=[1, None])
     model.save_pretrained(tmp_path)
@@ -427,7 +426,7 @@ def test_the_weights_of_scores_are_kept_and_loaded(tiny_model, tmp_path):
     assert torch.equal(loaded.eval()(input_ids=tokens, decoder_input_ids=tokens).logits, logits)
 
 
-def test_new_scores_begin_with_the_spread_of_scaled_dot_products(tiny_config):
+def test_new_scores_begin_with_the_spread_of_scaled_dot_products():
     torch.manual_seed(0)
     spreads = {}
     for name in ("scaled_dot", "general", "additive_linear", "additive"):
@@ -440,7 +439,7 @@ def test_new_scores_begin_with_the_spread_of_scaled_dot_products(tiny_config):
     assert all(0.8 < spread < 1.2 for spread in spreads.values()), spreads
 
 
-def test_tensor_parallelism_refuses_scores_with_parameters(tiny_model, tmp_path, monkeypatch):
+def test_tensor_parallelism_refuses_scores_with_parameters(tmp_path, monkeypatch):
     for name, score in (("plain", None), ("learned", "general")):
         tiny_model(cross_attention_score=score).save_pretrained(tmp_path / name)
     monkeypatch.setattr(VaswaniForSeq2SeqLM, "_tp_size", 2)

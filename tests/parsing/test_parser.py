@@ -148,7 +148,7 @@ def test_a_beginning_of_a_tree_is_refused(random_parser):
         list(random_parser.parse(["a b", "a"], target_prefixes=["(S", None], max_length=30))
 
 
-def test_a_parser_and_a_translator_are_told_apart(random_parser, tiny_model, tmp_path):
+def test_a_parser_and_a_translator_are_told_apart(random_parser, tmp_path):
     translator = tmp_path / "translator"
     tiny_model(vocab_size=300, pad_token_id=1, eos_token_id=2, bos_token_id=0).save_pretrained(translator)
     save_tokenizers(random_parser.source_tokenizer, random_parser.source_tokenizer, translator)

@@ -17,7 +17,17 @@ from vaswani_hf.translation.translator import Translator
 MODEL_FOLDER = Path(vaswani_hf.__file__).parent / "model"
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 TARGET_TOKENIZER = {f"target_tokenizer/{name}" for name in TOKENIZER}
-ROOT = {".gitattributes", "README.md", "config.json", "generation_config.json", *TOKENIZER, *CODE_FILES}
+ROOT = {
+    ".gitattributes",
+    "LICENSE",
+    "handler.py",
+    "requirements.txt",
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    *TOKENIZER,
+    *CODE_FILES,
+}
 CHECKED = "same logits, tokens and translation"
 
 
@@ -111,6 +121,8 @@ def test_files_of_an_earlier_push_are_deleted_and_files_of_others_are_not(
     foreign = {"data/table.csv": b"1", "pytorch_model.bin": b"2", "last-checkpoint/model.safetensors": b"3"}
     foreign |= {"data/modeling_vaswani.py": b"5", "model-old/model.safetensors": b"6"}
     ours = {"language_models_vaswani.py": b"", "recipe.yaml": b"", "training_curve.png": b"4"}
+    # A calibration of another model is deleted.
+    ours |= {"calibration.json": b"{}", "attention.png": b"5"}
     repository.commit({**foreign, **ours})
     whole = tiny_checkpoint("whole")
     (whole / "generation_config.json").unlink()

@@ -19,6 +19,7 @@ from vaswani_hf.publish.push import push, stage_repository
 from vaswani_hf.recipe import load_recipe
 from vaswani_hf.recipe.published import published_recipe
 from vaswani_hf.training import train
+from vaswani_hf.version import __version__
 
 ROOT = Path(__file__).parents[2]
 RUN = {
@@ -295,10 +296,7 @@ def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy)
     )
     (folder / "recipe.yaml").write_text(recipe.replace("save_steps: 1\n", "save_steps: 500\n"))
     card = model_card(folder, "alice/words", base_model="alice/base")
-    assert (
-        rows(card)["optimizer steps"]
-        == "1,200 of at most 5,000; the validation score did not improve further"
-    )
+    assert rows(card)["optimizer steps"] == "1,200 of at most 5,000; early stopping ended the run"
     assert rows(card)["final weights"] == "the checkpoint with the best validation loss"
     assert rows(card)["time"] == "2.50 hours"
     assert (
@@ -466,3 +464,94 @@ def test_parameters_are_counted_once(tiny_checkpoint):
     total = sum(weight.numel() for weight in load_file(folder / "model.safetensors").values())
     save_file(load_file(folder / "model.safetensors"), folder / "model-00001-of-00001.safetensors")
     assert f"| parameters | {total:,} |" in str(model_card(folder, "alice/x"))
+
+
+def test_the_card_links_the_paper_and_cites_the_paper_and_the_package(numbers):
+    card = model_card(numbers, "alice/words")
+    assert "[Attention Is All You Need](https://arxiv.org/abs/1706.03762)" in card.text
+    assert card.text.count("```bibtex\n@") == 2
+    assert f"version = {{{__version__}}}" in card.text
+    assert 'snippets with `pipeline("translation")` on this page work with transformers 5.' in card.text
+
+
+def test_the_first_test_texts_are_the_examples_of_the_card(numbers):
+    recorded = results(numbers)["examples"]
+    assert len(recorded) == 5
+    for example in recorded:
+        assert 0 < example["confidence"] <= 1
+        assert [word for word, _ in example["words"]] == example["output"].split()
+    card = model_card(numbers, "alice/words")
+    table = card.text.partition("## Examples")[2].partition("##")[0]
+    assert table.count("\n| ") == 6
+    assert (numbers / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert "](attention.png)" in card.text
+    widget = ModelCard(str(card)).data.to_dict()["widget"]
+    assert [shown["text"] for shown in widget] == [example["source"] for example in recorded[:3]]
+    assert [shown["output"]["text"] for shown in widget] == [example["output"] for example in recorded[:3]]
+
+
+@pytest.mark.parametrize("license", ["research-only", "unknown"])
+def test_texts_of_data_that_may_not_be_shared_are_not_examples(tmp_path, license):
+    folder = run(tmp_path, **{"data.license": license})
+    assert results(folder)["examples"] == []
+    card = model_card(folder, "alice/words")
+    assert "## Examples" not in card.text and "widget" not in card.data.to_dict()
+    assert not (folder / "attention.png").exists() and "](attention.png)" not in card.text
+
+
+def test_the_publisher_chooses_the_examples(tmp_path):
+    texts = ["*two* | hundred", "<b>seven</b>"]
+    folder = run(tmp_path, **{"data.license": "research-only", "publishing.examples": texts})
+    assert [example["source"] for example in results(folder)["examples"]] == texts
+    card = model_card(folder, "alice/words")
+    assert r"| \*two\* \| hundred |" in card.text and r"| \<b\>seven\</b\> |" in card.text
+    assert "texts that the publisher of the model chose" in card.text
+
+
+def test_the_tags_of_a_run_are_on_the_card(numbers, copy):
+    tags = ["trackio", "trackio:https://huggingface.co/spaces/alice/words"]
+    card = model_card(copy(numbers, training=results(numbers)["training"] | {"model_tags": tags}), "a/b")
+    assert card.data.tags[-2:] == tags
+    assert "The metrics of the training: https://huggingface.co/spaces/alice/words" in card.text
+
+
+def test_the_recipe_names_the_test_set_and_its_dataset(numbers, copy, texts):
+    folder = copy(numbers)
+    names = {"test_name": "Numbers 2026", "test_dataset": "alice/numbers"}
+    text = (folder / "recipe.yaml").read_text()
+    for key, value in names.items():
+        text = text.replace(f"{key}: null", f"{key}: {value}")
+    (folder / "recipe.yaml").write_text(text)
+    card = model_card(folder, "alice/words")
+    result = card.data.eval_results[0]
+    assert (result.dataset_name, result.dataset_type) == ("Numbers 2026", "alice/numbers")
+    assert "Scores on Numbers 2026, `numbers`" in card.text
+
+
+def test_a_test_file_is_not_the_id_of_a_dataset(numbers, copy):
+    data = results(numbers)["data"] | {"test": {"name": "test.en", "files": ["test.en", "test.de"]}}
+    folder = copy(numbers, ["recipe.yaml"], data=data)
+    assert model_card(folder, "alice/words").data.eval_results[0].dataset_type == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("license", "sentence"),
+    [
+        ("apache-2.0", "under the licence apache-2.0"),
+        ("research-only", "may be used for research only"),
+        ("unknown", "is not known"),
+    ],
+)
+def test_the_licences_of_the_weights_and_of_the_code_are_pushed(numbers, copy, tmp_path, license, sentence):
+    staged = tmp_path / "staged"
+    stage_repository(licensed(copy(numbers), license), staged, "alice/words")
+    text = (staged / "LICENSE").read_text()
+    assert sentence in text and text.endswith((ROOT / "LICENSE").read_text())
+    assert "\nlicense_link: LICENSE\n" in (staged / "README.md").read_text()
+
+
+def test_a_licence_file_of_the_publisher_is_pushed_unchanged(numbers, copy, tmp_path):
+    folder = copy(numbers)
+    (folder / "LICENSE").write_text("Mine.")
+    stage_repository(folder, tmp_path / "staged", "alice/words")
+    assert (tmp_path / "staged" / "LICENSE").read_text() == "Mine."

@@ -7,11 +7,13 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from factories import tiny_model
 from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_hf.data.toy_corpora import number_pairs
@@ -52,6 +54,10 @@ RUNS = {
         [r"\d right", r"\d cancelled", r"malformed JSON: 400", r"MiB after each tenth: \d"],
     ),
     "startup.py": ("{checkpoint} --rounds 1", [r"vaswani translate .* imports takes"]),
+    "threads.py": (
+        "--shapes toy --ways one after --rounds 1 --seconds 0.01",
+        [r"train, toy: ", r"translate, toy: ", r"\| after \| [\d,]+ \| \d.* \| [\d,]+ \| \d"],
+    ),
     "training.py": (
         "--shapes toy --pairs 1000 --turns 1 --turn 2000 --threads 1 --dtype float32",
         [r"\| MarianMT, group_by_length \| [\d,]+ \| \d", r"\| JoeyNMT \| not measured: no --joeynmt PYTHON"],
@@ -172,7 +178,7 @@ def test_the_flops_of_a_training_step_are_those_that_pytorch_counts(script):
     assert flops == 3 * counter.get_total_flops()
 
 
-def test_a_widened_model_computes_the_same_function(script, tiny_model):
+def test_a_widened_model_computes_the_same_function(script):
     model = tiny_model(encoder_ffn_dim=32, decoder_ffn_dim=32)
     inputs = {"input_ids": torch.tensor([[5, 6, 7, 2]]), "decoder_input_ids": torch.tensor([[0, 8, 9]])}
     with torch.no_grad():
@@ -300,3 +306,12 @@ def test_each_hop_of_a_memory_network_depends_on_the_hop_before(memory):
     with torch.no_grad():
         network.hops[0].out_proj.weight.zero_()
     assert not torch.allclose(weights[:, 1], network(statements, questions)[1][:, 1])
+
+
+def test_train_has_the_header_that_uv_reads():
+    text = (SCRIPTS / "train.py").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", text, re.MULTILINE)
+    header = tomllib.loads(re.sub(r"^# ?", "", block, flags=re.MULTILINE))
+    project = tomllib.loads((SCRIPTS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    # The name of the package is free on PyPI. The header must not install the package by its name.
+    assert header == {"requires-python": project["requires-python"], "dependencies": []}

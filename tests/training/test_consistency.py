@@ -8,15 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from factories import tiny_model
 from safetensors.torch import load_file
 from tiny_runs import metrics, same, weights
 
+from vaswani_hf.checkpoint.manifest import metadata_of
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.optimization.regularizers import two_passes
 from vaswani_hf.optimization.regularizers.r_drop import RDropLoss
 from vaswani_hf.optimization.regularizers.simcut import SimCutLoss
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.training.moving_average import MovingAverage
+from vaswani_hf.training.resume import keep_number_of_threads
 
 INPUT_IDS = torch.tensor([[5, 6, 7, 2], [9, 8, 2, 1]])
 ATTENTION_MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
@@ -60,9 +63,7 @@ def gradients(model, loss):
     "fields", [{"label_smoothing": 0.1}, {"label_smoothing": 0.0, "norm_position": "pre"}]
 )
 @pytest.mark.parametrize("keeps_ignored", [False, True])
-def test_the_loss_of_two_passes_is_what_its_paper_says(
-    tiny_model, fields, cut_rate, keeps_ignored, monkeypatch
-):
+def test_the_loss_of_two_passes_is_what_its_paper_says(fields, cut_rate, keeps_ignored, monkeypatch):
     # On a GPU the loss keeps ignored positions, because counting the other positions would force a
     # synchronisation.
     monkeypatch.setattr(
@@ -103,7 +104,7 @@ def test_the_loss_of_two_passes_is_what_its_paper_says(
         assert torch.allclose(found[name], gradient, atol=1e-5), name
 
 
-def test_nothing_diverges_without_dropout_and_the_loss_is_that_of_one_pass(tiny_model):
+def test_nothing_diverges_without_dropout_and_the_loss_is_that_of_one_pass():
     model = tiny_model(dropout=0.0, label_smoothing=0.1).train()
     alone = model(**BATCH)
     for num_items in (None, torch.tensor(7)):
@@ -112,7 +113,7 @@ def test_nothing_diverges_without_dropout_and_the_loss_is_that_of_one_pass(tiny_
         assert twice.loss.item() == pytest.approx(alone.loss.item() * share, rel=1e-5)
 
 
-def test_the_moving_average_is_that_of_the_weights_after_each_step(tiny_model):
+def test_the_moving_average_is_that_of_the_weights_after_each_step():
     model = tiny_model()
     weight = model.lm_head.weight
     start = weight[0, 0].item()
@@ -138,6 +139,20 @@ def test_a_run_ends_with_its_moving_average_and_validates_it_beside_the_weights(
     assert all(
         math.isfinite(row["eval_raw_loss"]) and row["eval_raw_loss"] != row["eval_loss"] for row in rows
     )
+
+
+def test_a_resumed_run_uses_the_number_of_threads_of_the_earlier_run(whole, monkeypatch):
+    checkpoint = whole() / "checkpoint-8"
+    assert metadata_of(checkpoint)["threads"] == 1
+    chosen = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    # The tests set OMP_NUM_THREADS.
+    keep_number_of_threads(checkpoint)
+    assert chosen == []
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    keep_number_of_threads(checkpoint)
+    assert chosen == [1]
+    monkeypatch.undo()
 
 
 def test_a_run_with_a_cosine_is_not_made_longer(run):

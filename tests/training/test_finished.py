@@ -213,3 +213,12 @@ def test_a_finished_run_of_an_earlier_version_is_finished(run, copied, capsys):
     assert "is finished; nothing is left to do" in capsys.readouterr().out
     with pytest.raises(ValueError, match="manifest.json is missing, so the checkpoint is"):
         run("run", "--resume=true --num_beams=3")
+
+
+def test_a_resumed_run_deletes_the_calibration_of_earlier_weights(run, copied):
+    for name in ("calibration.json", "calibration.png"):
+        (copied / name).write_text('{"weights": [0, 0, 0, 0]}')
+    run("run", "--resume=true --num_beams=1")
+    assert (copied / "calibration.json").is_file(), "The weights are the same."
+    run("run", "--resume=true --max_steps=10")
+    assert not {"calibration.json", "calibration.png"} & {path.name for path in copied.iterdir()}

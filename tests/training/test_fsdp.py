@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from factories import write_recipe
+from factories import tiny_model, write_recipe
 from fsdp_worker import train_steps
 from tiny_runs import metrics, results, weights
 
@@ -49,7 +49,7 @@ def assert_close_files(left: Path, right: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_sharded_by_transformers_trains_and_saves_as_one_process(python, tiny_model, tmp_path):
+def test_a_model_sharded_by_transformers_trains_and_saves_as_one_process(python, tmp_path):
     expected = {}
     for name, fields in TIES.items():
         model = tiny_model(norm_position="pre", **fields)
@@ -87,7 +87,7 @@ def test_a_sharded_run_ends_and_goes_on_as_one_process(python, tmp_path, monkeyp
     assert results(tmp_path / "two")["training"]["processes"] == 2
 
 
-def test_a_state_is_complete_without_the_copies_of_tied_weights(tiny_model):
+def test_a_state_is_complete_without_the_copies_of_tied_weights():
     model = tiny_model()
     state = {
         name: tensor + 1

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from device_waiting import Waiting
+from factories import tiny_model
 from tiny_runs import results, same, weights
 
 from vaswani_hf import processor
@@ -156,7 +157,7 @@ def test_a_run_goes_on_as_it_began_on_another_machine(run, machine, monkeypatch,
         run("run", "--max_steps=3 --resume=true --bf16=false")
 
 
-def test_bfloat16_on_a_processor_attends_in_float32(tiny_model, monkeypatch):
+def test_bfloat16_on_a_processor_attends_in_float32(monkeypatch):
     """On a CPU attention is computed in float32, because the backward pass of the fused kernel is slow in
     bfloat16.
     """

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from factories import tiny_model
 from safetensors.torch import save_file
 from sentences import contains, rows
 from tiny_runs import DAMAGES, results, weights
@@ -78,7 +79,7 @@ def test_other_schedules_rise_to_the_highest_rate_and_fall_as_they_say(kind, rat
     ],
     ids=str,
 )
-def test_the_weights_that_decay_are_those_of_transformers(tiny_model, fields):
+def test_the_weights_that_decay_are_those_of_transformers(fields):
     model = tiny_model(**fields)
     optimizer = build_adamw(model, AdamWSettings(weight_decay=0.1), bf16=False)
     names = Trainer.get_decay_parameter_names(None, model)
@@ -94,7 +95,7 @@ def test_the_weights_that_decay_are_those_of_transformers(tiny_model, fields):
 
 
 @pytest.mark.usefixtures("bfloat16_in_hardware")
-def test_muon_steps_are_orthogonal_matrices_and_adam_s_are_adam_s(tiny_model):
+def test_muon_steps_are_orthogonal_matrices_and_adam_s_are_adam_s():
     model = tiny_model()
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     optimizer = build_muon(model, AdamWSettings(adam_epsilon=1e-12), bf16=False)
@@ -158,7 +159,7 @@ def test_the_run_and_the_shape_decide_muon_s_precision(monkeypatch, bf16, shape,
     assert dtypes == {dtype}
 
 
-def test_a_state_of_muon_is_taken_up(tiny_model):
+def test_a_state_of_muon_is_taken_up():
     def steps(model, optimizer, count):
         for seed in range(count):
             generator = torch.Generator().manual_seed(seed + len(optimizer.state))

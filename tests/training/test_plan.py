@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from huggingface_hub import JobHardware
 from sentences import contains, rows
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -322,9 +323,9 @@ def constant_paper(monkeypatch):
 @pytest.mark.usefixtures("constant_paper")
 def test_hours_by_a_measured_rate_are_of_all_batches_of_a_step():
     plan = plan_of(load_recipe(NUMBERS), tokens_per_second=1000)
-    assert plan["target_tokens"] == 1300 * 2 * 512
-    assert plan["hours"] == pytest.approx(1300 * 2 * 512 / 1000 / 3600)
-    assert plan["flops"]["counted"]["run"] == 1300 * plan["flops"]["counted"]["step"]
+    assert plan["target_tokens"] == 2000 * 2 * 512
+    assert plan["hours"] == pytest.approx(2000 * 2 * 512 / 1000 / 3600)
+    assert plan["flops"]["counted"]["run"] == 2000 * plan["flops"]["counted"]["step"]
     one = plan_of(load_recipe(NUMBERS, ["--gradient_accumulation_steps=1"]))
     assert plan["flops"]["counted"]["step"] == 2 * one["flops"]["counted"]["step"]
 
@@ -426,7 +427,8 @@ def test_the_manual_has_the_numbers_of_each_gpu():
     page = (CONFIGURATION.parent / "docs" / "how_to" / "plan.md").read_text(encoding="utf-8")
     for name, gpu in GPUS.items():
         price = "" if gpu.price is None else f"{gpu.price:.2f}"
-        assert f"| {name} | {gpu.bf16 or 'none'} | {gpu.fp32} | {price} | " in page
+        flavor = f"`{gpu.flavor}`" if gpu.flavor else ""
+        assert f"| {name} | {gpu.bf16 or 'none'} | {gpu.fp32} | {price} | {flavor} | " in page
         assert f"({gpu.source}) |" in page
 
 
@@ -447,3 +449,23 @@ def test_measured_hours(capsys, monkeypatch):
     )
     assert "0.37  by 1,000 target tokens/s, measured on a machine" in text
     assert text.splitlines()[-1].split()[:2] == ["price", "0.74"]
+
+
+@pytest.mark.usefixtures("constant_paper")
+def test_the_price_on_each_machine_of_the_hubs_jobs(capsys):
+    small = ("--encoder_layers=1", "--decoder_layers=1", "--bf16=auto", "--max_steps=100000000")
+    plan = json.loads(printed(capsys, NUMBERS, *small, "--json"))
+    jobs = {job["flavor"]: job for job in plan["jobs"]}
+    assert set(jobs) <= {hardware.value for hardware in JobHardware}
+    hours = plan["flops"]["counted"]["run"] / (0.3 * 312e12) / 3600
+    assert jobs["a100-large"]["price"] == pytest.approx(2.5 * hours)
+    assert [job["price"] for job in plan["jobs"]] == sorted(job["price"] for job in plan["jobs"])
+    lines = printed(capsys, NUMBERS, *small).splitlines()
+    (line,) = [line for line in lines if line.startswith("  a100-large")]
+    assert line.split()[1] == f"{2.5 * hours:,.2f}" and "needs more memory" not in line
+    large = printed(
+        capsys, NUMBERS, *small, "--source_tokens_per_batch=9000000", "--target_tokens_per_batch=9000000"
+    )
+    assert "hours on 1 x T4, but a step needs more memory than this GPU has" in large
+    epochs = printed(capsys, NUMBERS, "--max_steps=null", "--num_train_epochs=2", "--json")
+    assert json.loads(epochs)["jobs"] == []

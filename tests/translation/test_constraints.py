@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from factories import tiny_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -73,7 +74,7 @@ def test_phrases_go_where_they_are_or_to_the_longest_part():
     assert assign_phrases(["Smith", "Haus", "One"], texts) == [["One"], ["Haus"], ["Smith"]]
 
 
-def test_prefixes_are_padded_on_the_left(tiny_model):
+def test_prefixes_are_padded_on_the_left():
     backend = PyTorchBackend(tiny_model())
 
     def arguments_of(prefixes, phrases=((), (), ())):

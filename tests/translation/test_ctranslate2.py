@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from factories import tiny_tokenizer
+from factories import tiny_config, tiny_tokenizer
 
 from vaswani_hf import VaswaniForSeq2SeqLM
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
@@ -24,7 +24,7 @@ LINES = ["one two three", "", "five four", "three three two one", "two\u2028five
 
 
 @pytest.fixture(scope="module")
-def folders(tiny_config, tmp_path_factory):
+def folders(tmp_path_factory):
     """A checkpoint whose translations end and are uncertain, and its export."""
     folder = tmp_path_factory.mktemp("engine")
     tokenizer = tiny_tokenizer(["one two three four five eins zwei drei vier fünf"] * 4, 300)
@@ -215,7 +215,7 @@ def test_a_damaged_folder_is_refused_in_a_sentence(folders, tmp_path, vaswani, f
     assert sentence in found and found.endswith((" again.", "holds no CTranslate2 model."))
 
 
-def test_files_of_two_exports_are_not_mixed(folders, tiny_config, tmp_path, vaswani):
+def test_files_of_two_exports_are_not_mixed(folders, tmp_path, vaswani):
     tokenizer = tiny_tokenizer(["six seven eight nine ten sechs sieben acht neun zehn"] * 4, 270)
     model = VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer)))
     model.save_pretrained(tmp_path / "checkpoint")

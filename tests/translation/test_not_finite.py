@@ -38,9 +38,9 @@ SEARCHES = {
 
 
 @pytest.fixture(scope="module")
-def healthy(tiny_config):
+def healthy():
     """A model with a separate source vocabulary, which the tests do not change."""
-    return translator(tiny_config, **OTHER_VOCABULARY)
+    return translator(**OTHER_VOCABULARY)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from factories import tiny_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -129,7 +130,7 @@ def test_the_probabilities_of_an_ensemble_are_averaged(copier, babbler):
     assert again.score == pytest.approx(translation.score, abs=1e-4) != alone.score
 
 
-def test_attention_is_the_mean_over_heads_of_the_last_layers(tiny_model):
+def test_attention_is_the_mean_over_heads_of_the_last_layers():
     model = tiny_model(decoder_layers=3)
     inputs = {"input_ids": torch.tensor([[5, 6, 7, 2], [8, 2, 1, 1]])}
     inputs["attention_mask"] = (inputs["input_ids"] != 1).long()
@@ -165,7 +166,7 @@ def test_impossible_settings_are_named(copier, targets, settings, message):
         list(copier.score(TEXTS, targets, **settings))
 
 
-def test_a_pair_longer_than_the_model_s_positions_is_named(copier, tiny_model):
+def test_a_pair_longer_than_the_model_s_positions_is_named(copier):
     tokenizer = copier.source_tokenizer
     model = tiny_model(vocab_size=len(tokenizer), position_embedding="learned", max_position_embeddings=9)
     translator = Translator(model, tokenizer, tokenizer)

@@ -34,12 +34,20 @@ CHECKPOINT_FILES = (*MODEL_FILES, *TOKENIZER_FILES, f"{TARGET_FOLDER}/*.json")
 CARD_FILE = "README.md"
 RECIPE_FILE = "recipe.yaml"
 RESULTS_FILE = "results.json"
+# The handler for Inference Endpoints, and the libraries that the handler needs.
+HANDLER_FILE = "handler.py"
+REQUIREMENTS_FILE = "requirements.txt"
+# The licences of the model and of its code, in the repository of a model.
+LICENSE_FILE = "LICENSE"
 CURVE_FILE = "training_curve.png"
+# The picture of the attention weights for one sentence.
+ATTENTION_FILE = "attention.png"
 # The file that `vaswani certify` writes into a checkpoint.
 CERTIFICATE_FILE = "certificate.json"
 # The reliability curve of the model, and the weights that convert token probabilities to a confidence.
 CALIBRATION_FILE = "calibration.json"
-RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE, CALIBRATION_FILE)
+CALIBRATION_PICTURE = "calibration.png"
+RECORD_FILES = (CARD_FILE, RECIPE_FILE, RESULTS_FILE, CURVE_FILE, ATTENTION_FILE, CALIBRATION_FILE)
 METRICS_FILE = "metrics.jsonl"
 TRANSLATIONS_FILE = "test_translations.txt"
 TREES_FILE = "test_trees.txt"
@@ -86,8 +94,12 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
     prefix "raw_" selects the score of the trained weights.
     """
     name = f"eval_{metric}"
-    sign = -1 if metric.removeprefix("raw_") == "loss" else 1
-    return {row["step"]: sign * row[name] for row in log_history if name in row}
+    return {row["step"]: higher_is_better(metric, row[name]) for row in log_history if name in row}
+
+
+def higher_is_better(metric: str, score: float) -> float:
+    """Return the score, or -1 times a loss, so that a higher value is better for every metric."""
+    return -score if metric.removeprefix("raw_") == "loss" else score
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -98,6 +110,21 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         raise ValueError(
             f"{STATE_FILE} of '{checkpoint}' is damaged; copy the checkpoint again, or remove it."
         ) from None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a metrics.jsonl, without damaged lines. The list is empty if the file is missing."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
+    return rows
 
 
 def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[str]:

@@ -10,15 +10,28 @@ import os
 import select
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..version import __version__
+from .threads import leaving_busy_cores, limit_spinning
 
 if TYPE_CHECKING:
     from .options import Options
 
 Implementation = tuple[type["Options"], Callable[[Any], None]]
+
+
+def _look() -> Implementation:
+    from . import look
+
+    return look.LookOptions, look.run
+
+
+def _demo() -> Implementation:
+    from . import demo
+
+    return demo.DemoOptions, demo.run
 
 
 def _recipes() -> Implementation:
@@ -97,6 +110,12 @@ def _certify() -> Implementation:
     from . import certify
 
     return certify.CertifyOptions, certify.run
+
+
+def _figures() -> Implementation:
+    from . import figures
+
+    return figures.FiguresOptions, figures.run
 
 
 def _import() -> Implementation:
@@ -195,6 +214,16 @@ COMMANDS = {
         "vaswani score checkpoints/run --source test.en --target test.de",
         _score,
     ),
+    "look": Command(
+        "write a page that shows how a model translates a text: attention, runners-up and the beam search",
+        'vaswani look checkpoints/run --text "A dog sleeps." --output page.html',
+        _look,
+    ),
+    "demo": Command(
+        "open a page on which people try models: translations, confidences, alignments and attention",
+        "vaswani demo checkpoints/run",
+        _demo,
+    ),
     "export": Command(
         "convert a checkpoint to the format of another library, and compare the outputs of both models",
         "vaswani export checkpoints/run exported --format ctranslate2",
@@ -205,6 +234,11 @@ COMMANDS = {
         "differ from the outputs of the checkpoint",
         "vaswani certify checkpoints/run --source test.en --reference test.de",
         _certify,
+    ),
+    "figures": Command(
+        "draw a checkpoint: attention, position encodings, learning rate, targets and training curve",
+        "vaswani figures checkpoints/run pictures --texts test.en",
+        _figures,
     ),
     "import": Command(
         "convert a checkpoint of another library to a checkpoint of this package, and compare the outputs "
@@ -239,6 +273,7 @@ INTERRUPTED = 130
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Return the exit code of the process."""
     _open_closed_streams()
+    limit_spinning(os.environ)
     words = sys.argv[1:] if argv is None else argv
     try:
         code = _run(words)
@@ -279,7 +314,7 @@ def _run(words: list[str]) -> int:
         print(f"vaswani: {error}", file=sys.stderr)
         return USAGE_ERROR
     if options_class.needs_libraries:
-        _prepare_libraries()
+        _prepare_libraries(options_class.only_infers)
     _set_log_level(verbosity, options_class.needs_libraries)
     _run_user_code(options)
     if verbosity >= 0:
@@ -387,11 +422,14 @@ def _discard_lost_output() -> bool:
     return False
 
 
-def _prepare_libraries() -> None:
+def _prepare_libraries(only_infers: bool) -> None:
     """Register the models and tasks of this package with transformers. Hide the progress bars of loading and
     saving models. Keep the progress bars of data preparation and of the Hub.
     """
-    from .. import registration  # noqa: F401, I001  (registers when imported, and must be imported first)
+    from ..quick_imports import quick_imports, without_garbage_collection
+
+    with without_garbage_collection(), quick_imports() if only_infers else nullcontext():
+        from .. import registration  # noqa: F401  (registers when imported, and must be imported first)
     from huggingface_hub import constants
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar

@@ -5,13 +5,14 @@ outputs of the exported models differ from the outputs of the checkpoint.
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
 from .lines import check_equally_many
 from .options import ModelOptions, check_file, on_command_line
 from .output import standard_output
+from .recorded_split import test_split
 
 if TYPE_CHECKING:
     from ..tasks.translation import TranslationEvaluation
@@ -98,7 +99,8 @@ def _test_set(
     recipe = recorded_recipe(folder)
     evaluation = None if recipe is None else recipe.evaluation
     if options.source is None or options.reference is None:
-        sources, references, name = _test_split(recipe)
+        remedy = "give `--source` and `--reference`"
+        sources, references, name = test_split(recipe, "--source", remedy)
         return sources, references, name, evaluation
     sources = list(read_lines(options.source))
     references = list(read_lines(options.reference))
@@ -106,29 +108,3 @@ def _test_set(
     refuse_blank(references, "`--reference`", options.reference)
     check_equally_many("lines", options.source, len(sources), options.reference, len(references))
     return sources, references, f"`{Path(options.source).name}`", evaluation
-
-
-def _test_split(recipe: Any) -> tuple[list[str], list[str], str]:
-    """Return the sources and the references of the test split of a recipe, and the name of the test split."""
-    from ..data.corpus import call_naming_split
-    from ..data.held_out import hold_out
-    from ..publish.model_card import data_facts
-    from ..tasks import TASKS
-
-    remedy = "give `--source` and `--reference`"
-    if recipe is None:
-        raise ValueError(f"`--source` must be given, because the checkpoint has no recipe; {remedy}.")
-    load_split = TASKS[recipe.task].load_split
-    try:
-        test = call_naming_split("test", load_split, recipe.data, "test", recipe.seed)
-        if "test" in recipe.data.held_out_sizes:
-            train = call_naming_split("train", load_split, recipe.data, "train", recipe.seed)
-            test = hold_out(train, recipe.data.held_out_sizes)["test"]
-    except ValueError as error:
-        raise ValueError(
-            f"`--source` must be given, because the test set of the recipe cannot be read ({error}); {remedy}."
-        ) from error
-    if test is None:
-        raise ValueError(f"`--source` must be given, because the recipe has no test set; {remedy}.")
-    facts = data_facts(recipe.data)["test"] or {}
-    return list(test["source"]), list(test["target"]), f"`{facts.get('name', 'the test set')}`"

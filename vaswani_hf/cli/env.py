@@ -14,7 +14,7 @@ _LIBRARIES = """
     torch transformers tokenizers accelerate datasets huggingface_hub safetensors pydantic sacrebleu numpy peft
     ctranslate2 onnxruntime torchao
 """.split()
-_VARIABLES = ("HF_", "TRANSFORMERS_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "VASWANI_")
+_VARIABLES = ("HF_", "TRANSFORMERS_", "CUDA_VISIBLE_DEVICES", "OMP_", "GOMP_", "VASWANI_")
 _SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 
 

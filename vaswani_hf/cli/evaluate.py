@@ -450,7 +450,7 @@ def _calibration(options: EvaluateOptions, sources: list[str], references: list[
     """Fit or check the calibration of a checkpoint (the probability that a translation is good), and return
     the results. A fitted calibration is written into the folder of the checkpoint.
     """
-    from ..checkpoint.files import CALIBRATION_FILE, write_whole
+    from ..checkpoint.files import CALIBRATION_FILE, CALIBRATION_PICTURE, write_whole
     from ..evaluation.calibration import (
         FEWEST_SENTENCES,
         fit_calibration,
@@ -479,8 +479,7 @@ def _calibration(options: EvaluateOptions, sources: list[str], references: list[
     calibration = fit_calibration(translations, good)
     results = reliability(calibration, translations, good)
     path = Path(options.model_name) / CALIBRATION_FILE
-    picture = path.with_suffix(".png")
-    picture.write_bytes(reliability_picture(results))
+    path.with_name(CALIBRATION_PICTURE).write_bytes(reliability_picture(results))
     write_whole(path, json.dumps({"weights": calibration.weights, **results}, indent=2) + "\n")
     return {**results, "written": str(path)}
 

@@ -1,4 +1,9 @@
-"""Defines `vaswani push`, the command that uploads a checkpoint to the Hub."""
+"""Defines `vaswani push`, the command that uploads a checkpoint or an export to the Hub."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
 
 from .options import CodeOptions, on_command_line
 
@@ -7,7 +12,7 @@ class PushOptions(CodeOptions):
     """The options of `vaswani push`."""
 
     checkpoint: str = on_command_line(positional=True)
-    """a checkpoint folder"""
+    """a checkpoint folder, or a folder that `vaswani export` has written"""
     repository: str = on_command_line(positional=True)
     """the repository on the Hub, as user/name; a missing repository is created"""
     private: bool = False
@@ -21,14 +26,54 @@ class PushOptions(CodeOptions):
     license: str | None = None
     """the licence of the model, which the model card states, as an identifier of the Hub such as cc-by-4.0"""
     base_model: str | None = None
-    """the repository of the model that the training started from, which the model card names"""
+    """the repository of the model that the training started from, or of the model that was exported; the model
+    card names this repository"""
+    space: str | None = None
+    """also create or update a Space, as user/name, with a page on which people try the model"""
+
+    @model_validator(mode="after")
+    def _check_space(self) -> Self:
+        if self.space is not None and self.create_pr:
+            raise ValueError(
+                "`--space` needs a commit of the model and must not be given with `--create_pr`, because nobody has accepted "
+                "the pull request; leave one of them out."
+            )
+        return self
 
 
 def run(options: PushOptions) -> None:
     """Upload the checkpoint."""
+    from ..convert.push_export import is_export, push_export
+    from ..demo.space import check_space, push_space
     from ..publish.push import push
 
     arguments = options.given()
     # Do not execute the file of `--code` here, because the command has already executed the file.
     arguments.pop("code", None)
-    push(**arguments)
+    checkpoint = arguments.pop("checkpoint")
+    repository = arguments.pop("repository")
+    space = arguments.pop("space", None)
+    if is_export(Path(checkpoint)):
+        if options.license is not None:
+            raise ValueError(
+                f"`--license` is for a checkpoint, but '{checkpoint}' is an export, and an export has the licence of "
+                "`--base_model`; leave `--license` out."
+            )
+        if space is not None:
+            raise ValueError(
+                f"`--space` is for a checkpoint, but '{checkpoint}' is an export; leave `--space` out."
+            )
+        push_export(checkpoint, repository, **arguments)
+        return
+    if space is not None:
+        check_space(checkpoint, space)
+    url = push(checkpoint, repository, **arguments)
+    if space is not None:
+        # The address of a commit ends in /user/name/commit/COMMIT.
+        user, name, _, commit = url.split("/")[-4:]
+        push_space(checkpoint, f"{user}/{name}", commit, space, private=options.private)
+        if options.private:
+            print(
+                "the Space needs the secret HF_TOKEN in its settings, because the model is private",
+                flush=True,
+            )

@@ -1,6 +1,6 @@
 """Formats the texts that `vaswani train --help-keys` and `--help-key` print.
 
-scripts/reference/recipe_reference.py generates recipe_keys.json from the settings classes. This module reads
+docs/generators/recipe_reference.py generates recipe_keys.json from the settings classes. This module reads
 recipe_keys.json instead of the classes, because an import of the classes would also import torch.
 """
 

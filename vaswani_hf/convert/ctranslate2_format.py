@@ -30,6 +30,8 @@ class CTranslate2Engine(TranslatorEngine):
 
 CTRANSLATE2 = Format(
     name="ctranslate2",
+    main_file="model.bin",
+    library_name="ctranslate2",
     expressible=EXPRESSIBLE,
     export=_export,
     libraries=("ctranslate2",),

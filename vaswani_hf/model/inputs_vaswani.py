@@ -325,6 +325,14 @@ class TranslationOptions:
     seed: int | None = option(
         None, "seed of sampling; the same seed draws the same translations", least=0, most=2**32 - 1
     )
+    src_lang: str | None = option(
+        None, "language of the texts, as the tokenizer names it, for models of many languages such as NLLB"
+    )
+    tgt_lang: str | None = option(
+        None,
+        "language of the translations, as the tokenizer names it, for models with several target languages; for "
+        "example nld if the tokenizer has the tag >>nld<<",
+    )
     return_scores: bool = option(
         False, "return score, tokens, words and confidences with each translation", command_line=False
     )
@@ -337,7 +345,7 @@ class TranslationOptions:
         command_line=False,
     )
     tokenize: dict[str, Any] = option(
-        factory=dict, help="arguments of the source tokenizer, such as `src_lang`", command_line=False
+        factory=dict, help="arguments of the source tokenizer, such as `truncation`", command_line=False
     )
     decode: dict[str, Any] = option(
         factory=lambda: {"clean_up_tokenization_spaces": False},
@@ -385,6 +393,8 @@ class Request:
         text (str): The text.
         target_prefix (str): The text that the translation must begin with.
         must_contain (sequence): The phrases that the translation must contain.
+        is_copied (bool): True if the text is its own translation, for example because the text is not in the source
+            language.
 
     Raises:
         TypeError: If the text, the prefix or a phrase is not a str.
@@ -394,6 +404,7 @@ class Request:
     text: str
     target_prefix: str = ""
     must_contain: Sequence[str] = ()
+    is_copied: bool = False
 
     def __post_init__(self):
         check_text(self.text, "A text to translate")

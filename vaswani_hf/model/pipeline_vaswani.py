@@ -33,8 +33,6 @@ from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, check_t
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
-# Arguments of a call that belong to the source tokenizer.
-_TOKENIZE = ("truncation", "src_lang", "tgt_lang")
 # Arguments of a call that select which entries a result has.
 _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
 _STARTS = ("decoder_start_token_id", "bos_token_id")
@@ -213,11 +211,8 @@ class TranslationPipeline(Pipeline):
         if not settings.get("batch_size"):
             settings["batch_size"] = None if self.model.config.model_type == "vaswani" else 1
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
-        tokenize = {}
-        for name in _TOKENIZE:
-            value = settings.pop(name, None)
-            if value is not None:
-                tokenize[name] = value
+        truncation = settings.pop("truncation", None)
+        tokenize = {} if truncation is None else {"truncation": truncation}
         stop_sequence = settings.pop("stop_sequence", None)
         if stop_sequence is not None:
             end_ids = eos_token_ids(self.model.generation_config)

@@ -30,7 +30,7 @@ import copy
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -91,8 +91,14 @@ _NO_LIMIT = 10**6
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 # The options that `score` accepts in addition to `SCORE_SETTINGS`.
-_SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
+_SCORE_OPTIONS = (
+    *("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config"),
+    *("src_lang", "tgt_lang"),
+)
 _TAG = re.compile(r">>\S+?<<")
+# The key of tokenizer_config.json that maps each language to its token. The source begins with the token of the
+# source language, and the target begins with the token of the target language, as in M2M100 and NLLB.
+LANGUAGE_TOKENS = "language_tokens"
 
 # Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
 # target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. The
@@ -294,8 +300,13 @@ class BaseTranslator:
         return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
 
     @cached_property
-    def _tags(self) -> dict[str, int]:
+    def tags(self) -> dict[str, int]:
+        """The tags of target languages, such as ">>en<<", with their token ids."""
         return tags_of(self.source_tokenizer)
+
+    @cached_property
+    def _languages(self) -> dict[str, int]:
+        return languages_of(self.source_tokenizer)
 
     def translate(
         self,
@@ -381,9 +392,14 @@ class BaseTranslator:
         `join` need complete options.
 
         Raises:
-            ValueError: If the search cannot give `num_return_sequences` translations, or if `min_confidence` is
-                given and the checkpoint has no calibration.
+            ValueError: If the search cannot give `num_return_sequences` translations, if `min_confidence` is given
+                and the checkpoint has no calibration, or if a glossary is given and the search does not support
+                phrases.
         """
+        if options.terms is not None and not self.backend.supports_phrases:
+            raise ValueError(
+                "`glossary` must be left out, because the engine of the model does not support phrases."
+            )
         if options.min_confidence is not None and self.calibration is None:
             raise ValueError(
                 "`min_confidence` needs the calibration of the checkpoint, but there is no calibration.json; write "
@@ -449,7 +465,10 @@ class BaseTranslator:
 
         The translation of a text is `separators[0] + translation[0] + separators[1] + … + separators[N]`.
         """
-        texts = [self.split(request.text, options) for request in requests]
+        texts: list[tuple[list[str], list[str]]] = []
+        for request in requests:
+            is_copied = request.is_copied
+            texts.append(([], [request.text]) if is_copied else self.split(request.text, options))
         sentences: list[str] = []
         for of_text, _ in texts:
             sentences += of_text
@@ -458,8 +477,8 @@ class BaseTranslator:
         layouts = []
         for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
             of_request = list(islice(segments, len(of_text)))
-            if options.return_alignments and len(of_request) > 1:
-                self._shift_word_indices(of_request)
+            if options.return_alignments:
+                self._shift_word_indices(of_request, request.text)
             pieces: list[Segment] = []
             # The separators before, between and after the translated pieces.
             between = separators[:1]
@@ -469,7 +488,7 @@ class BaseTranslator:
                 between += [" "] * (len(of_segment) - 1) + [separator]
             if pieces and (request.target_prefix or request.must_contain):
                 self._constrain(pieces, request)
-            elif request.target_prefix:
+            elif request.target_prefix and not request.is_copied:
                 # The translation of a blank text is the target prefix.
                 between = [request.target_prefix.strip()]
             if options.terms is not None:
@@ -499,11 +518,11 @@ class BaseTranslator:
     def _with_tag(self, text: str, options: TranslationOptions) -> str:
         """Add the tag of the option `tgt_lang` to a text without a tag, if the tokenizer has tags."""
         language = options.tokenize.get("tgt_lang")
-        if language is None or not self._tags or not text.strip() or self._tag_of(text.lstrip()):
+        if language is None or not self.tags or not text.strip() or self._tag_of(text.lstrip()):
             return text
         tag = f">>{language}<<"
-        if tag not in self._tags:
-            languages = ", ".join(known.strip("><") for known in self._tags)
+        if tag not in self.tags:
+            languages = ", ".join(known.strip("><") for known in self.tags)
             raise ValueError(
                 f"`tgt_lang` must be a target language of the model ({languages}), but is {language!r}."
             )
@@ -514,7 +533,7 @@ class BaseTranslator:
         str.
         """
         tag = _TAG.match(text)
-        return tag[0] if tag and tag[0] in self._tags else ""
+        return tag[0] if tag and tag[0] in self.tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
         """Step 2: convert texts to segments. Set the field `words` only if the alignment or the cutting of
@@ -523,25 +542,38 @@ class BaseTranslator:
         if not texts:
             return []
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
-        languages = {name: settings.pop(name, None) for name in ("src_lang", "tgt_lang")}
         prefixed = [self.prefix + text for text in texts]
         tokenizer = self.source_tokenizer
         if hasattr(tokenizer, "_build_translation_inputs"):
             # Pass the languages, because tokenizers of multilingual models, such as mBART, need the
             # languages.
+            languages = {"src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
             settings = {"return_tensors": None, **languages, **settings}
             tokenizer = tokenizer._build_translation_inputs
         with TOKENIZING:
             inputs = tokenizer(prefixed, **settings)
         generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
+        first_ids = []
+        if self._languages:
+            first_ids = [self._language_id("src_lang", options.src_lang)]
+            generate["forced_bos_token_id"] = self._language_id("tgt_lang", options.tgt_lang)
         max_length = self.max_length
         segments = []
         for row, (text, token_ids) in enumerate(zip(texts, inputs["input_ids"], strict=True)):
-            segment = Segment(text, token_ids, generate=generate)
-            if self.source_tokenizer.is_fast and (options.return_alignments or len(token_ids) > max_length):
-                segment.words = self._source_words(prefixed[row], inputs[row])
+            segment = Segment(text, [*first_ids, *token_ids], generate=generate)
+            is_long = len(segment.token_ids) > max_length
+            if self.source_tokenizer.is_fast and (options.return_alignments or is_long):
+                segment.words = [-1] * len(first_ids) + self._source_words(prefixed[row], inputs[row])
             segments.append(segment)
         return segments
+
+    def _language_id(self, name: str, language: str | None) -> int:
+        """Return the id of the token of a language. `name` is the name of the option."""
+        if language not in self._languages:
+            raise ValueError(
+                f"`{name}` must be a language of the model ({', '.join(self._languages)}), but is {language!r}."
+            )
+        return self._languages[language]
 
     def _source_words(self, text: str, encoding: Any) -> list[int]:
         """Return for each token the index of its word in the text without the task prefix, or -1 if the token
@@ -553,28 +585,29 @@ class BaseTranslator:
         num_before = len(self.prefix.split())
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
-    def _shift_word_indices(self, segments: list[Segment]) -> None:
-        """Change the word indices of all sentences of a text, so that words are counted from the beginning of
-        the text instead of the beginning of the sentence.
+    def _shift_word_indices(self, segments: list[Segment], text: str) -> None:
+        """Change the word indices of the sentences of a text, so that the indices count from the beginning of
+        the text. A tag that the text does not contain has no index.
         """
+        has_tag = bool(self._tag_of(text.lstrip()))
         num_words = 0
         for number, segment in enumerate(segments):
-            repeats_tag = number > 0 and segment.token_ids[0] in self._tags.values()
-            num_words -= repeats_tag
+            is_added_tag = segment.token_ids[0] in self.tags.values() and not (has_tag and number == 0)
+            num_words -= is_added_tag
             segment.words = [word + num_words if word >= 0 else -1 for word in segment.words]
-            if repeats_tag and segment.words:
+            if is_added_tag and segment.words:
                 segment.words[0] = -1
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. If the segment begins with a tag, each
-        piece begins with the tag.
+        """Divide a segment into pieces of at most `max_length` tokens. If the segment begins with a tag or with
+        the token of a language, each piece begins with the tag or the token.
         """
         if len(segment.token_ids) <= max_length:
             return [segment]
         *ids, end_id = segment.token_ids
         words = segment.words or [-1] * len(segment.token_ids)
-        tag_ids = ids[:1] if ids[0] in self._tags.values() else []
+        tag_ids = ids[:1] if ids[0] in self.tags.values() else []
         start = len(tag_ids)
         tag_words = words[:start]
         pieces = []
@@ -819,6 +852,9 @@ class BaseTranslator:
     ) -> list[Translation]:
         targets = [target for _, _, target in pairs]
         segments = self._tokenize([self._with_tag(source, options) for _, source, _ in pairs], options)
+        if options.return_alignments:
+            for segment, (_, source, _) in zip(segments, pairs, strict=True):
+                self._shift_word_indices([segment], source)
         with TOKENIZING:
             token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
         positions = self.backend.max_positions
@@ -830,7 +866,9 @@ class BaseTranslator:
                     f"Pair {number:,} must have at most {positions} tokens on each side, as many as the model has positions, "
                     f"but has {length}."
                 )
-            hypotheses.append([Hypothesis(ids, text=target)])
+            first_ids = language_token(segment)
+            hypothesis = Hypothesis([*first_ids, *ids], len(first_ids), len(first_ids), text=target)
+            hypotheses.append([hypothesis])
         return [translation for (translation,) in self._score_hypotheses(segments, hypotheses, options)]
 
     def _warn_of_limit(self, segments: list[Segment], options: TranslationOptions) -> None:
@@ -939,7 +977,7 @@ def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any])
 
 
 def batches_by_length(
-    pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
+    pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
     """Yield batches of the indices of pieces, longest pieces first. A batch has at most `tokens_per_batch`
     tokens with padding, except for a single longer piece.
@@ -1141,6 +1179,14 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
     return tags
 
 
+def languages_of(tokenizer: Any) -> dict[str, int]:
+    """Return the languages of a tokenizer with tokens of languages, with the token ids. The dict is empty for other
+    tokenizers.
+    """
+    tokens = getattr(tokenizer, "init_kwargs", {}).get(LANGUAGE_TOKENS, {})
+    return {language: tokenizer.convert_tokens_to_ids(token) for language, token in tokens.items()}
+
+
 def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
     """Raise an error if tokenizers do not match a Vaswani model. The vocabulary of the model may be larger
     than the vocabulary of the tokenizer.
@@ -1186,6 +1232,11 @@ class Backend(Protocol):
         The value is None for all models except Vaswani models, because the translator cuts only the texts of
         Vaswani models.
         """
+        ...
+
+    @property
+    def supports_phrases(self) -> bool:
+        """True if `search` can force phrases into a translation."""
         ...
 
     def seed(self, seed: int) -> None:
@@ -1245,6 +1296,11 @@ class PyTorchBackend:
             return None
         config = self.model.config
         return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
+
+    @property
+    def supports_phrases(self) -> bool:
+        """True for a Vaswani model, see `Backend.supports_phrases`."""
+        return self._is_vaswani
 
     def seed(self, seed: int) -> None:
         """Set the seed of PyTorch."""
@@ -1428,10 +1484,14 @@ def _prompts_of(segments: list[Segment]) -> list[list[int]]:
     """Return the forced first tokens of each segment's translation: the language token and the target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
-    language = segments[0].generate.get("forced_bos_token_id")
     # Add the language token, because `generate` forces the language only if the call has no prefix.
-    first = [] if language is None else [language]
-    return [[*first, *segment.prefix] for segment in segments]
+    return [[*language_token(segment), *segment.prefix] for segment in segments]
+
+
+def language_token(segment: Segment) -> list[int]:
+    """Return the token of the target language that the translation of a segment begins with, or an empty list."""
+    language = segment.generate.get("forced_bos_token_id")
+    return [] if language is None else [language]
 
 
 def _pad_rows(

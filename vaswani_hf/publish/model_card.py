@@ -20,11 +20,13 @@ from jinja2 import TemplateError
 from safetensors import safe_open
 
 from ..checkpoint.files import (
+    ATTENTION_FILE,
     CERTIFICATE_FILE,
     CONFIG_FILE,
     CURVE_FILE,
     GENERATION_FILE,
     INDEX_FILE,
+    LICENSE_FILE,
     RESULTS_FILE,
     weight_files,
 )
@@ -35,8 +37,11 @@ from ..recipe.licenses import RESEARCH_ONLY, check_license, data_license
 from ..recipe.published import is_folder_of_base, published_yaml, recorded_recipe
 from ..settings.data import CorpusData, DataSettings, is_on_hub, last_part
 from ..tasks import TASKS, CardWords, Task
-from ..version import INSTALL_INSTRUCTION
+from ..version import INSTALL_INSTRUCTION, __version__
 from .certificate import certificate_table, hashes_of_weights
+
+# The number of examples in the metadata of a card.
+NUM_WIDGETS = 3
 
 
 def model_card(
@@ -62,12 +67,14 @@ def model_card(
         "origin": origin,
         "training": results.get("training") or {},
         "test": results.get("test") or {},
+        "examples": results.get("examples") or [],
         "decoding": results.get("decoding") or {},
         "corpus": results.get("corpus") or {},
         "weights_changed": results.get("weights_changed") or {},
         "data": data,
         "repo_id": repo_id,
         "install": INSTALL_INSTRUCTION,
+        "version": __version__,
         "name": repo_id.split("/")[-1],
         "license": chosen or data.get("license"),
         "is_chosen": chosen is not None,
@@ -89,6 +96,7 @@ def model_card(
             "words": words,
             "example": json.dumps(words.example, ensure_ascii=False),
             "auto_class": task.model_class.__name__.replace("Vaswani", "AutoModel"),
+            "in_table": _in_table,
             "has_search": bool(task.decoding_settings.model_fields),
         }
         card = ModelCard.from_template(_metadata(facts, task, words), template_str=_template(), **facts)
@@ -158,6 +166,14 @@ def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
     return [*scored, *of_model, *TASKS.values()][0]
 
 
+def pipeline_of(folder: Path) -> str | None:
+    """Return the task with which `transformers.pipeline` loads a model; None if no pipeline loads the model."""
+    recipe, results, data = _record(folder)
+    test = results.get("test") or {}
+    task = _task_of(folder, recipe, test)
+    return task.card_words(data, recipe.data if recipe else None, test, "").pipeline
+
+
 def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
     """Return the names of the repositories whose models a run started from, without local folders and
     commits.
@@ -184,6 +200,8 @@ def _metadata(facts: dict[str, Any], task: Task, words: CardWords) -> ModelCardD
     licenses = {"license": facts["license"]}
     if facts["license"] == RESEARCH_ONLY:
         licenses = {"license": "other", "license_name": RESEARCH_ONLY}
+    if facts["license"]:
+        licenses["license_link"] = LICENSE_FILE
     languages = []
     for key in ("source_language", "target_language", "language"):
         # Shorten a code such as "de_AT" to "de", because the Hub accepts only language codes of two or three
@@ -200,11 +218,19 @@ def _metadata(facts: dict[str, Any], task: Task, words: CardWords) -> ModelCardD
         datasets=[dataset] if dataset else None,
         pipeline_tag=words.pipeline_tag,
         library_name="transformers",
-        tags=[words.task_type, "vaswani", "transformer", *(["seq2seq"] if len(task.stacks) == 2 else [])],
+        tags=_tags(facts, task, words),
+        widget=_widget(facts["examples"]),
         metrics=[*task.metrics] if scores else None,
         model_name=facts["name"] if scores else None,
         eval_results=scores or None,
     )
+
+
+def _tags(facts: dict[str, Any], task: Task, words: CardWords) -> list[str]:
+    tags = [words.task_type, "vaswani", "transformer"]
+    if len(task.stacks) == 2:
+        tags.append("seq2seq")
+    return [*tags, *(facts["training"].get("model_tags") or [])]
 
 
 def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[EvalResult]:
@@ -215,8 +241,9 @@ def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[E
         EvalResult(
             task_type=words.task_type,
             task_name=words.task_name,
-            dataset_type=test_set.get("dataset") or test_set.get("name") or "unknown",
-            dataset_name=test_set.get("name", "unknown") + (f" ({config})" if config else ""),
+            dataset_type=_dataset_id(test_set),
+            dataset_name=test_set.get("title")
+            or test_set.get("name", "unknown") + (f" ({config})" if config else ""),
             dataset_config=config,
             dataset_split=test_set.get("split"),
             dataset_revision=test_set.get("revision"),
@@ -230,6 +257,32 @@ def _eval_results(facts: dict[str, Any], task: Task, words: CardWords) -> list[E
     ]
 
 
+def _dataset_id(test_set: dict[str, Any]) -> str:
+    """Return the dataset of the Hub that contains a test set, or "unknown"."""
+    if test_set.get("files"):
+        # The name of a file is not the name of a dataset.
+        return test_set.get("stated_dataset") or "unknown"
+    return test_set.get("stated_dataset") or test_set.get("dataset") or test_set.get("name") or "unknown"
+
+
+def _widget(examples: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """Return the examples that the page of the repository on the Hub shows."""
+    shown = [
+        {
+            "example_title": f"Example {number}",
+            "text": example["source"],
+            "output": {"text": example["output"]},
+        }
+        for number, example in enumerate(examples[:NUM_WIDGETS], 1)
+    ]
+    return shown or None
+
+
+def _in_table(text: str) -> str:
+    """Return a text as a cell of a Markdown table that shows the text unchanged."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~&$])", r"\\\1", " ".join(text.split()))
+
+
 def _checkpoint_facts(folder: Path) -> dict[str, Any]:
     """Return the facts for the card that come from the files of the checkpoint, such as the number of
     parameters.
@@ -240,6 +293,7 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
         "shape": _shape(read_record(folder / CONFIG_FILE)),
         "generation": {name: generation[name] for name in DECODING_SETTINGS if name in generation},
         "has_curve": (folder / CURVE_FILE).is_file(),
+        "has_attention": (folder / ATTENTION_FILE).is_file(),
         "has_target_tokenizer": (folder / TARGET_FOLDER).is_dir(),
     }
 
@@ -305,8 +359,17 @@ def data_facts(data: DataSettings) -> dict[str, Any]:
         "attribution": data.attribution,
         "train": _split_facts(data, "train"),
         "validation": _split_facts(data, "validation"),
-        "test": _split_facts(data, "test"),
+        "test": _test_facts(data),
     }
+
+
+def _test_facts(data: DataSettings) -> dict[str, Any] | None:
+    """Describe the test split, with the name and the Hub dataset that the recipe states for the test set."""
+    facts = _split_facts(data, "test")
+    if facts is None:
+        return None
+    stated = {"title": data.test_name, "stated_dataset": data.test_dataset}
+    return facts | {key: value for key, value in stated.items() if value}
 
 
 def _split_facts(data: DataSettings, split: str) -> dict[str, Any] | None:

@@ -5,13 +5,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from huggingface_hub import (
@@ -19,7 +19,9 @@ from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationDelete,
     HfApi,
+    ModelCard,
     ModelInfo,
+    SpaceInfo,
     get_token,
     snapshot_download,
 )
@@ -28,14 +30,19 @@ from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 from transformers import GenerationConfig
 
 from ..checkpoint.files import (
+    ATTENTION_FILE,
+    CALIBRATION_FILE,
     CARD_FILE,
     CERTIFICATE_FILE,
     CONFIG_FILE,
     CURVE_FILE,
     GENERATION_FILE,
+    HANDLER_FILE,
     INDEX_FILE,
+    LICENSE_FILE,
     RECIPE_FILE,
     RECORD_FILES,
+    REQUIREMENTS_FILE,
     RESULTS_FILE,
     TOKENIZER_FILES,
     WEIGHTS_FILE,
@@ -52,7 +59,9 @@ from ..model.modeling_vaswani import FromRepository
 from ..model.translator_vaswani import check_tokenizers
 from ..recipe.published import published_yaml
 from ..translation.translator import Translator
-from .model_card import check_card, model_card, read_record
+from ..version import minimum_versions
+from .license_text import license_text
+from .model_card import check_card, model_card, pipeline_of, read_record
 
 # File patterns. A push deletes a matching file of the repository if the new checkpoint does not have the
 # file. The patterns are narrow, because a star also matches a slash, and a pattern must not match files that
@@ -67,7 +76,9 @@ REPLACED_FILES = (
     f"{TARGET_FOLDER}/*.json",
     RECIPE_FILE,
     CURVE_FILE,
+    ATTENTION_FILE,
     CERTIFICATE_FILE,
+    CALIBRATION_FILE,
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
     f"{ENTRY}.py",
 )
@@ -87,6 +98,7 @@ class Destination:
     create_pr: bool = False
     tag: str | None = None
     token: str | bool | None = field(default=None, repr=False)
+    repo_type: Literal["model", "space"] = "model"
 
     @property
     def is_pull_request(self) -> bool:
@@ -146,34 +158,62 @@ def push(
         HubError: If an argument is invalid, if the checkpoint is damaged or incomplete, if the push is
             refused or fails, or if the downloaded files differ from the pushed files.
     """
-    with _only_hub_errors(), TemporaryDirectory() as name:
+    with only_hub_errors(), TemporaryDirectory() as name:
         check_config(Path(checkpoint), checkpoint, tuple(KINDS))
         validate_repo_id(repository)
         to = Destination(repository, private, revision, create_pr, tag, token)
         # Check the token before the model is loaded, because the model takes minutes to load.
-        _check_token(to)
+        check_token(to)
         expected = fingerprint(Path(checkpoint))
         to = check_destination(to)
         staged = Path(name)
         stage_repository(Path(checkpoint), staged, to.repo_id, license=license, base_model=base_model)
-        commit, is_new = upload(to, staged, commit_message)
-        url = commit.pr_url or commit.commit_url
-        print(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", flush=True)
-        place = f" to {commit.pr_revision}" if to.create_pr else ""
-        again = (
-            f"repeat the push{place} to check the files again; the repeated push creates no second commit."
-        )
-        with _only_hub_errors(f"The commit exists ({url}); {again}"):
-            _check_arrived(to, commit, staged, expected)
-            print(f"checked: downloaded at {commit.oid[:7]}, same logits, tokens and translation", flush=True)
-            if to.tag is not None:
-                with_retries(HfApi(token=to.token).create_tag, to.repo_id, tag=to.tag, revision=commit.oid)
-                print(f"tagged {to.tag}", flush=True)
+
+        def find_differences(downloaded: Path) -> list[str]:
+            arrived = fingerprint(downloaded)
+            return [name for name, output in expected.items() if output != arrived[name]]
+
+        checked = "same logits, tokens and translation"
+        return send(to, staged, commit_message, checked=checked, find_differences=find_differences)
+
+
+def send(
+    to: Destination,
+    staged: Path,
+    commit_message: str,
+    *,
+    replaced: tuple[str, ...] = REPLACED_FILES,
+    checked: str = "same files",
+    find_differences: Callable[[Path], list[str]] = lambda downloaded: [],
+) -> str:
+    """Push the folder `staged` in one commit, download the commit again, compare the files, and create the
+    tag. Return the address of the commit or of the pull request.
+
+    `find_differences` returns the names of further differences for the folder of the downloaded files.
+    `checked` says what is equal if there are no differences.
+    """
+    commit, is_new = upload(to, staged, commit_message, replaced)
+    url = commit.pr_url or commit.commit_url
+    print(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", flush=True)
+    place = f" to {commit.pr_revision}" if to.create_pr else ""
+    again = f"repeat the push{place} to check the files again; the repeated push creates no second commit."
+    with only_hub_errors(f"The commit exists ({url}); {again}"):
+        _check_arrived(to, commit, staged, find_differences)
+        print(f"checked: downloaded at {commit.oid[:7]}, {checked}", flush=True)
+        if to.tag is not None:
+            with_retries(
+                HfApi(token=to.token).create_tag,
+                to.repo_id,
+                tag=to.tag,
+                revision=commit.oid,
+                repo_type=to.repo_type,
+            )
+            print(f"tagged {to.tag}", flush=True)
     return url
 
 
 @contextmanager
-def _only_hub_errors(remark: str = "") -> Iterator[None]:
+def only_hub_errors(remark: str = "") -> Iterator[None]:
     """Context manager that converts a `ValueError` to a `HubError` and adds `remark` to the message, so that
     callers must catch only one class.
     """
@@ -258,10 +298,11 @@ def stage_repository(
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():
         GenerationConfig.from_model_config(config).save_pretrained(staged)
-    names = [GENERATION_FILE, CURVE_FILE, CERTIFICATE_FILE, *weight_files(folder)]
+    records = [CURVE_FILE, ATTENTION_FILE, CERTIFICATE_FILE, CALIBRATION_FILE]
+    names = [GENERATION_FILE, *records, *weight_files(folder)]
     for name in names:
         if (folder / name).is_file():
-            _link(folder / name, staged / name)
+            link_file(folder / name, staged / name)
     source_tokenizer, target_tokenizer = load_tokenizers(folder)
     _stage_tokenizer(folder, staged)
     if target_tokenizer is not source_tokenizer:
@@ -271,6 +312,8 @@ def stage_repository(
     if recipe is not None:
         (staged / RECIPE_FILE).write_text(recipe, encoding="utf-8")
     _stage_card(folder, staged, repo_id, license=license, base_model=base_model)
+    _stage_license(folder, staged)
+    _stage_handler(folder, staged)
     refuse_tokens(staged)
 
 
@@ -279,7 +322,7 @@ def _stage_tokenizer(folder: Path, staged: Path) -> None:
         if not (folder / name).is_file():
             continue
         if name != "tokenizer_config.json":
-            _link(folder / name, staged / name)
+            link_file(folder / name, staged / name)
             continue
         settings = json.loads((folder / name).read_text(encoding="utf-8"))
         settings = {key: value for key, value in settings.items() if key not in _ORIGIN_OF_TOKENIZER}
@@ -299,8 +342,32 @@ def _stage_card(folder: Path, staged: Path, repo_id: str, **facts: str | None) -
                 f"the value into '{path}', or move the file away."
             )
     check_card(path)
-    _link(path, staged / CARD_FILE)
+    link_file(path, staged / CARD_FILE)
     print("the model card is the README.md of the checkpoint, without changes", flush=True)
+
+
+def _stage_license(folder: Path, staged: Path) -> None:
+    """Link the LICENSE in the folder of the checkpoint, or write a new LICENSE."""
+    if (folder / LICENSE_FILE).is_file():
+        link_file(folder / LICENSE_FILE, staged / LICENSE_FILE)
+        return
+    text = license_text(ModelCard.load(staged / CARD_FILE).data.to_dict())
+    (staged / LICENSE_FILE).write_text(text, encoding="utf-8")
+
+
+def _stage_handler(folder: Path, staged: Path) -> None:
+    """Write the handler for Inference Endpoints and its requirements. Files of the same names in the folder of
+    the checkpoint are used instead.
+
+    A model that no pipeline loads, such as a parser, gets no handler.
+    """
+    if (folder / HANDLER_FILE).is_file():
+        names = [name for name in (HANDLER_FILE, REQUIREMENTS_FILE) if (folder / name).is_file()]
+        for name in names:
+            link_file(folder / name, staged / name)
+    elif pipeline_of(folder) is not None:
+        shutil.copyfile(Path(__file__).with_name(HANDLER_FILE), staged / HANDLER_FILE)
+        (staged / REQUIREMENTS_FILE).write_text(minimum_versions("torch", "transformers"), encoding="utf-8")
 
 
 def _is_card_of_import(folder: Path) -> bool:
@@ -314,7 +381,8 @@ def _is_card_of_import(folder: Path) -> bool:
     return bool(origin) and text == str(model_card(folder, origin["imported_as"]))
 
 
-def _link(path: Path, link: Path) -> None:
+def link_file(path: Path, link: Path) -> None:
+    """Create a link to a file, or copy the file if links cannot be created."""
     try:
         link.symlink_to(path.absolute())
     except OSError:
@@ -336,7 +404,7 @@ def refuse_tokens(folder: Path) -> None:
             )
 
 
-def _check_token(destination: Destination) -> None:
+def check_token(destination: Destination) -> None:
     """Raise a `HubError` if there is no access token, because huggingface_hub would only fail later."""
     if not isinstance(destination.token, str) and (destination.token is False or get_token() is None):
         raise HubError(
@@ -350,7 +418,7 @@ def check_destination(destination: Destination) -> Destination:
 
     The check creates nothing, so that a run can check the destination before the training.
     """
-    _check_token(destination)
+    check_token(destination)
     with explained():
         api = HfApi(token=destination.token)
         user = with_retries(api.whoami)
@@ -362,7 +430,7 @@ def check_destination(destination: Destination) -> Destination:
         namespace, _, name = destination.repo_id.rpartition("/")
         destination = replace(destination, repo_id=f"{namespace or user['name']}/{name}")
         try:
-            info = with_retries(api.model_info, destination.repo_id)
+            info: Any = with_retries(api.repo_info, destination.repo_id, repo_type=destination.repo_type)
         except RepositoryNotFoundError:
             namespaces = [user["name"], *(group["name"] for group in user.get("orgs") or [])]
             if namespace and namespace not in namespaces:
@@ -378,7 +446,7 @@ def check_destination(destination: Destination) -> Destination:
     return destination
 
 
-def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> None:
+def _check_repository(api: HfApi, destination: Destination, info: ModelInfo | SpaceInfo) -> None:
     repo_id = destination.repo_id
     revision = destination.revision
     if destination.private and not info.private:
@@ -387,8 +455,10 @@ def _check_repository(api: HfApi, destination: Destination, info: ModelInfo) -> 
             f"or make the repository private at {api.endpoint}/{repo_id}/settings."
         )
     if not destination.is_pull_request:
-        with_retries(api.auth_check, repo_id, write=True)
-    refs = with_retries(api.list_repo_refs, repo_id, include_pull_requests=True)
+        with_retries(api.auth_check, repo_id, repo_type=destination.repo_type, write=True)
+    refs = with_retries(
+        api.list_repo_refs, repo_id, repo_type=destination.repo_type, include_pull_requests=True
+    )
     tags = {ref.name for ref in refs.tags}
     branches = {ref.name for ref in refs.branches}
     pull_requests = {ref.ref for ref in refs.pull_requests or []}
@@ -413,12 +483,20 @@ def upload(
     """
     api = HfApi(token=destination.token)
     repo_id = destination.repo_id
+    repo_type = destination.repo_type
     revision = destination.revision
     if not destination.is_pull_request:
-        with_retries(api.create_repo, repo_id, private=destination.private or None, exist_ok=True)
+        with_retries(
+            api.create_repo,
+            repo_id,
+            repo_type=repo_type,
+            space_sdk="gradio" if repo_type == "space" else None,
+            private=destination.private or None,
+            exist_ok=True,
+        )
         if revision is not None:
-            with_retries(api.create_branch, repo_id, branch=revision, exist_ok=True)
-    before = with_retries(api.model_info, repo_id, revision=revision).sha
+            with_retries(api.create_branch, repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
+    before = with_retries(api.repo_info, repo_id, repo_type=repo_type, revision=revision).sha
     commit_once = partial(_commit, api, destination, folder, message, replaced)
     # Do not repeat a request for a pull request. If the first request has opened a pull request and only the
     # answer was lost, the repeated request would open a second pull request.
@@ -431,7 +509,9 @@ def _commit(
 ) -> CommitInfo:
     # Read the repository before each try, because an earlier try may have succeeded even if its answer was
     # lost.
-    info = api.model_info(destination.repo_id, revision=destination.revision)
+    info: Any = api.repo_info(
+        destination.repo_id, repo_type=destination.repo_type, revision=destination.revision
+    )
     there = [file.rfilename for file in info.siblings or []]
     files = _files_in(folder)
     additions = [CommitOperationAdd(name, folder / name) for name in files]
@@ -446,6 +526,7 @@ def _commit(
         destination.repo_id,
         [*additions, *deletions],
         commit_message=message,
+        repo_type=destination.repo_type,
         revision=destination.revision,
         create_pr=destination.create_pr,
     )
@@ -456,7 +537,10 @@ def _files_in(folder: Path) -> list[str]:
 
 
 def _check_arrived(
-    destination: Destination, commit: CommitInfo, staged: Path, expected: dict[str, Any]
+    destination: Destination,
+    commit: CommitInfo,
+    staged: Path,
+    find_differences: Callable[[Path], list[str]],
 ) -> None:
     files = _files_in(staged)
     with TemporaryDirectory() as cache:
@@ -465,14 +549,14 @@ def _check_arrived(
             destination.repo_id,
             revision=commit.pr_revision or commit.oid,
             cache_dir=cache,
+            repo_type=destination.repo_type,
             allow_patterns=files,
             token=destination.token,
         )
         _, different, missing = filecmp.cmpfiles(staged, downloaded, files, shallow=False)
         different += missing
         if not different:
-            arrived = fingerprint(Path(downloaded))
-            different = [name for name, output in expected.items() if output != arrived[name]]
+            different = find_differences(Path(downloaded))
         if different:
             raise HubError(f"The files that were downloaded after the push differ in {', '.join(different)}.")
 

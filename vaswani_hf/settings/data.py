@@ -70,6 +70,12 @@ class DataSettings(Settings):
     the licence of the package, and the licence of all other data is unknown."""
     attribution: str | None = None
     """The people or projects to credit for the data. The model card contains this credit."""
+    test_name: str | None = None
+    """The name of the test set for the model card, such as newstest2014. If `data.test_name` is null, the
+    card shows the name of the dataset or of the first file."""
+    test_dataset: str | None = None
+    """The dataset on the Hub that contains the test set, such as wmt/wmt14, for the metadata of the model
+    card. The scores are not measured on this dataset: the run reads the test split from the other keys."""
 
     def listed(self, key: str) -> list[str]:
         """Return the files and patterns that a key such as "train_source" names.

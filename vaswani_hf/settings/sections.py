@@ -252,8 +252,8 @@ class EvaluationSettings(Settings):
 
 
 class PublishingSettings(Settings):
-    """The section `publishing` of a recipe: the repository on the Hub that the run is pushed to, and the
-    licence of the model.
+    """The section `publishing` of a recipe: the repository on the Hub that the run is pushed to, the licence
+    and the examples of the model card, and the dashboard of Trackio.
     """
 
     push_to_hub: bool = False
@@ -269,6 +269,26 @@ class PublishingSettings(Settings):
     license: str | None = None
     """The licence of the model, such as cc-by-4.0. If `publishing.license` is null, the model has the licence
     of the training data."""
+    examples: list[str] | None = None
+    """The texts whose translations the model card shows. If `publishing.examples` is null, the card shows the
+    translations of the first 5 texts of the test split, but only if the licence of the training data is known
+    and is not research-only. An empty list means no examples."""
+    project: str | None = None
+    """The name of the Trackio project, for `training.report_to: [trackio]`."""
+    trackio_space_id: str | None = None
+    """The Space with the live dashboard of Trackio, as user/name. If `trackio_space_id` is null, Trackio
+    writes the log on this machine only. The Space is private if `hub_private_repo` is true."""
+    trackio_bucket_id: str | None = None
+    """The storage bucket of the dashboard of Trackio, as user/name."""
+    trackio_static_space_id: str | Literal[False] | None = None
+    """The static Space that keeps the dashboard of Trackio after the training, as user/name. If
+    `trackio_static_space_id` is null, Trackio chooses the name. The value false means no static Space."""
+
+    @property
+    def trackio(self) -> dict[str, Any]:
+        """The settings of Trackio that the recipe gives, by the names of the arguments of transformers."""
+        names = ("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @model_validator(mode="after")
     def _check_push(self) -> Self:

@@ -179,6 +179,13 @@ class Task(Protocol):
         """Return the scores of the checkpoint in `folder` on the test split."""
         ...
 
+    def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[dict[str, Any]]:
+        """Return for each text an entry for the examples of the model card: the keys `source`, `output`,
+        `confidence` (from 0 to 1) and `words`, a list of pairs of a word and its confidence. The default
+        method returns no entries, so that the card has no examples.
+        """
+        return []
+
     def card_words(
         self, facts: dict[str, Any], data: Any | None, test: dict[str, Any], repo_id: str
     ) -> CardWords:

@@ -38,6 +38,7 @@ from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, n
 from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
 from ..evaluation.evaluate import translate_and_measure
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.translator_vaswani import languages_of
 from ..settings.data import SPLITS, Augmentation, CorpusData, Files
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
 from ..translation.translator import Translator
@@ -320,6 +321,10 @@ class Translation(Task):
     ) -> Tokenizers:
         if is_tree_tokenizer(target):
             raise ValueError("is a parser with a target vocabulary of trees")
+        if languages_of(source):
+            raise ValueError(
+                "needs the tokens of two languages, and a run does not add these tokens to its texts"
+            )
         own_source = with_form(source, SENTENCE)
         return own_source, own_source if target is source else with_form(target, SENTENCE)
 
@@ -373,6 +378,21 @@ class Translation(Task):
         # Write each translation on one line, because a source from JSON or CSV may have several lines.
         outputs = [" ".join(translation.split("\n")) + "\n" for translation in translations]
         return Scores(scores, lines, "".join(outputs))
+
+    def example_outputs(self, folder: Path, texts: list[str], device: str) -> list[dict[str, Any]]:
+        translator = Translator.from_pretrained(str(folder), device=device)
+        examples = []
+        for source, translation in zip(texts, translator.translate(texts, return_scores=True), strict=True):
+            words = [[word.word, round(word.confidence, 4)] for word in translation.words or ()]
+            examples.append(
+                {
+                    "source": source,
+                    "output": translation.text,
+                    "confidence": round(translation.confidence or 0.0, 4),
+                    "words": words,
+                }
+            )
+        return examples
 
     def card_words(
         self, facts: dict[str, Any], data: TranslationData | None, test: dict[str, Any], repo_id: str

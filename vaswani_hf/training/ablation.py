@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import Field
 
-from ..checkpoint.files import METRICS_FILE, finite, write_whole
+from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
 from ..model.configuration_vaswani import VaswaniConfig
 from ..packaged import find_recipe
 from ..recipe import Recipe, load_recipe
@@ -27,7 +27,6 @@ from ..settings.base import Settings
 from ..settings.data import is_on_hub
 from ..settings.sections import InitFrom
 from ..tasks import TASKS
-from .callbacks import read_metrics
 from .results import read_results
 from .run import (
     InterruptedRunError,

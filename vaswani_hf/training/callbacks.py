@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl
 
-from ..checkpoint.files import METRICS_FILE, finite, write_whole
+from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
 from ..checkpoint.manifest import metadata_of
 from ..optimization.section import AnyTraining
-from .checkpoints import delete_between, has_lost_patience, refuse_vanished_folder
+from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
 from .processes import say
 from .trainer import VaswaniTrainer
 
@@ -140,21 +140,6 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float, loss_nam
         minutes, seconds = divmod(round(seconds_left), 60)
         parts.append(f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} left")
     return " · ".join(parts)
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a metrics.jsonl, without damaged lines. The list is empty if the file is missing."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(row, dict) and "step" in row:
-            rows.append(row)
-    return rows
 
 
 class DivergenceDetector:
@@ -311,9 +296,9 @@ class StopCallback(TrainerCallback):
 
 
 class EarlyStoppingCallback(TrainerCallback):
-    """Early stopping: end the training at a scheduled checkpoint if too many validations have brought no
-    improvement. Unlike the callback of transformers, this callback counts the validations in the log, so that
-    a resumed run continues the count.
+    """Early stopping: end the training at a scheduled checkpoint if `reason_to_stop` returns a reason. Unlike
+    the callback of transformers, this callback counts the validations in the log, so that a resumed run
+    continues the count.
     """
 
     def __init__(self, training: AnyTraining):
@@ -321,13 +306,11 @@ class EarlyStoppingCallback(TrainerCallback):
 
     def on_save(self, args, state, control, **kwargs) -> None:
         is_scheduled = state.global_step % self.training.save_steps == 0
-        if is_scheduled and has_lost_patience(state, self.training):
+        reason = reason_to_stop(state, self.training) if is_scheduled else ""
+        if reason:
             control.should_training_stop = True
             if state.is_world_process_zero and state.global_step < state.max_steps:
-                training = self.training
-                count = training.early_stopping_patience or 0
                 say(
-                    f"stopped early at step {state.global_step:,}: validation {training.metric_for_best_model} has not improved in the last "
-                    f"{count:,} validation{'' if count == 1 else 's'}; the final weights are the weights of the best "
-                    "checkpoint"
+                    f"stopped early at step {state.global_step:,}: {reason}; the final weights are the weights of "
+                    "the best checkpoint"
                 )

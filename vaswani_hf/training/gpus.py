@@ -27,12 +27,17 @@ class Gpu:
         source: The source of the speeds: the data sheet of the manufacturer.
         price: The price in US dollars per hour, from the page that `PRICES` names. None if the page lists no
             machine with one GPU of this model.
+        flavor: The value of `hf jobs run --flavor` for the smallest machine with one GPU of this model; None if
+            there is no such machine.
+        memory: The memory of the GPU in GiB, for the models that have a `flavor`.
     """
 
     bf16: float | None
     fp32: float
     source: str
     price: float | None = None
+    flavor: str | None = None
+    memory: int = 0
 
     def peak(self, bf16: bool) -> tuple[float, str]:
         """Return the peak speed in FLOPs per second, and its dtype. The dtype is bfloat16 if `bf16` is true
@@ -47,11 +52,18 @@ _NVIDIA = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
 # The speeds of H100, H200 and V100 are the speeds of the SXM versions. The sources of H100, H200, L4 and L40S
 # give the bfloat16 peaks with sparsity. Without sparsity the peak is half of the number in the data sheet.
 GPUS = {
-    "H200": Gpu(989, 67, "https://www.nvidia.com/en-us/data-center/h200/", 5.0),
+    "H200": Gpu(989, 67, "https://www.nvidia.com/en-us/data-center/h200/", 5.0, "h200", 141),
     "H100": Gpu(989, 67, "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"),
-    "A100": Gpu(312, 19.5, f"{_NVIDIA}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf", 2.5),
-    "L40S": Gpu(362, 91.6, "https://www.nvidia.com/en-us/data-center/l40s/", 1.8),
-    "L4": Gpu(121, 30.3, "https://www.nvidia.com/en-us/data-center/l4/", 0.8),
+    "A100": Gpu(
+        312,
+        19.5,
+        f"{_NVIDIA}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf",
+        2.5,
+        "a100-large",
+        80,
+    ),
+    "L40S": Gpu(362, 91.6, "https://www.nvidia.com/en-us/data-center/l40s/", 1.8, "l40sx1", 48),
+    "L4": Gpu(121, 30.3, "https://www.nvidia.com/en-us/data-center/l4/", 0.8, "l4x1", 24),
     "A10": Gpu(125, 31.2, f"{_NVIDIA}/a10/pdf/a10-datasheet.pdf"),
     "RTX4090": Gpu(
         165.2, 82.6, "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
@@ -61,8 +73,14 @@ GPUS = {
         15.7,
         "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf",
     ),
-    "T4": Gpu(None, 8.1, f"{_NVIDIA}/tesla-t4/t4-tensor-core-datasheet-951643.pdf", 0.4),
+    "T4": Gpu(None, 8.1, f"{_NVIDIA}/tesla-t4/t4-tensor-core-datasheet-951643.pdf", 0.4, "t4-small", 16),
 }
+
+
+def gpu_seconds(gpu: Gpu, flops: float, bf16: bool) -> float:
+    """Return the assumed seconds of a number of FLOPs on one GPU, see `ASSUMED_UTILIZATION`."""
+    peak, _ = gpu.peak(bf16)
+    return flops / (ASSUMED_UTILIZATION * peak)
 
 
 def gpu_name(given: str) -> str:

@@ -18,7 +18,7 @@ from ..optimization.section import AnyTraining, EncoderDecoderTraining
 from ..settings.data import DataSettings
 from ..settings.sections import ModelSettings, TokenizerSettings
 from ..tasks import TASKS
-from .gpus import ASSUMED_UTILIZATION, GPUS, NUM_PAPER_GPUS, PAPER_GPUS, PRICES, gpu_name
+from .gpus import ASSUMED_UTILIZATION, GPUS, NUM_PAPER_GPUS, PAPER_GPUS, PRICES, gpu_name, gpu_seconds
 from .measure import measure_speed
 from .planned_model import planned_config, planned_model
 from .step_cost import StepCost, step_cost
@@ -110,7 +110,7 @@ def plan_run(
         speed = f"{NUM_PAPER_GPUS} x {name}"
     elif name is not None:
         peak, dtype = GPUS[name].peak(bf16=training.bf16 is not False)
-        seconds = flops["counted"]["step"] / (ASSUMED_UTILIZATION * peak)
+        seconds = gpu_seconds(GPUS[name], flops["counted"]["step"], training.bf16 is not False)
         speed = (
             f"1 x {name}, if the run reaches {ASSUMED_UTILIZATION:.0%} of the peak of {peak / 1e12:g} TFLOPS in {dtype}; "
             f"no GPU run of this package has been measured; peak: {GPUS[name].source}"
@@ -134,7 +134,34 @@ def plan_run(
         "speed": speed,
         "hours": hours,
         "price": _price(hours, price_per_hour, name),
+        "jobs": _jobs(flops["counted"]["run"], training, on_accelerator.peak),
     }
+
+
+def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[dict[str, Any]]:
+    """Return the estimated hours and price of the run on each machine of the Hub's jobs that has one GPU.
+
+    `flops` are the FLOPs of the run; the list is empty if the number of FLOPs is unknown. `peak_memory` are the
+    bytes that a step needs on a GPU.
+    """
+    if flops is None:
+        return []
+    jobs = []
+    for name, gpu in GPUS.items():
+        if gpu.flavor is None or gpu.price is None:
+            continue
+        hours = gpu_seconds(gpu, flops, training.bf16 is not False) / 3600
+        fits = peak_memory < gpu.memory * _GIB
+        jobs.append(
+            {
+                "flavor": gpu.flavor,
+                "gpu": name,
+                "hours": hours,
+                "price": hours * gpu.price,
+                "fits": fits,
+            }
+        )
+    return sorted(jobs, key=lambda job: job["price"])
 
 
 def _price(hours: float | None, price_per_hour: float | None, name: str | None) -> dict[str, Any] | None:
@@ -303,7 +330,14 @@ def plan_as_text(plan: dict[str, Any]) -> str:
         )
         lines.append(f"  {stack:<15} {parameters[stack]['total']:>15,}  {shares}")
     return "\n".join(
-        [*lines, *_length_lines(plan), *_flops_lines(plan), *_memory_lines(plan), *_hours_lines(plan)]
+        [
+            *lines,
+            *_length_lines(plan),
+            *_flops_lines(plan),
+            *_memory_lines(plan),
+            *_job_lines(plan),
+            *_hours_lines(plan),
+        ]
     )
 
 
@@ -349,14 +383,31 @@ def _memory_lines(plan: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _job_lines(plan: dict[str, Any]) -> list[str]:
+    if not plan["jobs"]:
+        return []
+    lines = [
+        f"US dollars on Hub jobs (prices: {PRICES}; speed: {ASSUMED_UTILIZATION:.0%} of the peak, assumed)"
+    ]
+    for job in plan["jobs"]:
+        memory = "" if job["fits"] else ", but a step needs more memory than this GPU has"
+        lines.append(
+            f"  {job['flavor']:<15} {job['price']:>15,.2f}  {_in_digits(job['hours'])} hours on 1 x {job['gpu']}{memory}"
+        )
+    return lines
+
+
+def _in_digits(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
+
+
 def _hours_lines(plan: dict[str, Any]) -> list[str]:
     hours = plan["hours"]
     if hours is None:
         has_speed = plan["hardware"] or plan["tokens_per_second"]
         why = "the number of steps is unknown" if has_speed else plan["speed"]
         return [f"hours                     unknown  {why}"]
-    digits = f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
-    lines = [f"hours             {digits:>15}  by {plan['speed']}"]
+    lines = [f"hours             {_in_digits(hours):>15}  by {plan['speed']}"]
     if plan["price"] is not None:
         price = plan["price"]
         lines.append(

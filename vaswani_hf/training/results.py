@@ -9,6 +9,7 @@ import platform
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,32 @@ import torch
 from datasets import IterableDataset
 from transformers import PreTrainedModel
 
-from ..checkpoint.files import CURVE_FILE, METRICS_FILE, RECIPE_FILE, RESULTS_FILE, finite, write_whole
+from ..checkpoint.files import (
+    ATTENTION_FILE,
+    CURVE_FILE,
+    METRICS_FILE,
+    RECIPE_FILE,
+    RESULTS_FILE,
+    finite,
+    read_metrics,
+    write_whole,
+)
 from ..data.corpus import Corpus
+from ..pictures.attention import attention_picture
+from ..pictures.training_curve import draw_training_curve
 from ..publish.model_card import data_facts
+from ..recipe.licenses import RESEARCH_ONLY, data_license
 from ..settings.data import DataSettings
-from ..tasks import TASKS
+from ..settings.sections import PublishingSettings
 from ..version import __version__
-from .callbacks import read_metrics
 from .hardware import hardware_name
 from .processes import said_at_intervals, say
 from .trainer import VaswaniTrainer
+
+# The number of texts of the test split whose outputs the model card shows, and the largest number of
+# characters of such a text.
+NUM_EXAMPLES = 5
+LONGEST_EXAMPLE = 200
 
 
 def read_results(folder: Path) -> dict[str, Any]:
@@ -40,8 +57,8 @@ def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
     `values` maps `section.key` to the values of the published recipe. Published recipes name data files
     without their folders, because the data may have been moved.
     """
-    training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
-    names = {f"training.{key}" for key in training}
+    lengths = "max_steps num_train_epochs early_stopping_patience early_stopping_score".split()
+    names = {f"training.{key}" for key in [*lengths, "average_checkpoints"]}
     return {
         name: value
         for name, value in values.items()
@@ -87,6 +104,7 @@ def results_of_run(
     search: Iterable[str],
     steps: list[int],
     before: dict[str, Any],
+    publishing: PublishingSettings,
 ) -> str:
     """Score the saved checkpoint, draw the training curve, and return the text of results.json.
 
@@ -103,6 +121,11 @@ def results_of_run(
     scores = score_test_split(trainer, data)
     if scores is not None:
         results["test"] = scores
+    examples = _card_examples(trainer, data, publishing)
+    results["examples"] = examples
+    (folder / ATTENTION_FILE).unlink(missing_ok=True)
+    if examples:
+        attention_picture(str(folder), examples[0]["source"], folder / ATTENTION_FILE)
     results["decoding"] = {name: getattr(model.generation_config, name) for name in search}
     results["asked"] = asked
     results["data"] = data_facts(data)
@@ -133,6 +156,29 @@ def score_test_split(trainer: VaswaniTrainer, data: DataSettings) -> dict[str, A
     return found.scores
 
 
+def _card_examples(
+    trainer: VaswaniTrainer, data: DataSettings, publishing: PublishingSettings
+) -> list[dict[str, Any]]:
+    """Return the examples for the model card, see `Task.example_outputs`."""
+    texts = publishing.examples
+    if texts is None:
+        texts = _shareable_texts(trainer, data)
+    if not texts:
+        return []
+    return trainer.task.example_outputs(Path(trainer.args.output_dir), texts, str(trainer.args.device))
+
+
+def _shareable_texts(trainer: VaswaniTrainer, data: DataSettings) -> list[str]:
+    """Return the first texts of the test split that fit into a table. Return no texts if the licence of the
+    data does not permit to publish the texts, or is unknown.
+    """
+    test = trainer.corpus.texts["test"]
+    if test is None or data_license(data) in (None, "unknown", RESEARCH_ONLY):
+        return []
+    fitting = (text for text in test["source"] if text.strip() and len(text) <= LONGEST_EXAMPLE)
+    return list(islice(fitting, NUM_EXAMPLES))
+
+
 def end_in_words(trainer: VaswaniTrainer) -> str:
     """Describe the end of a run: the last step, the last losses, and the folder of the checkpoint."""
     folder = Path(trainer.args.output_dir)
@@ -161,6 +207,8 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
         "processes": trainer.args.world_size,
         "threads": torch.get_num_threads(),
+        # Tags that a reporter of transformers has added to the model, such as the address of a dashboard.
+        "model_tags": list(getattr(trainer.model, "model_tags", None) or []),
         "versions": {
             "vaswani_hf": __version__,
             "python": platform.python_version(),
@@ -182,41 +230,7 @@ def _metrics_until(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def plot_training_curve(metrics: list[dict[str, Any]], path: str | Path) -> None:
-    """Draw the losses and the first validation score of the task over the steps, and save the plot as a PNG."""
-    # Import matplotlib here, because a run needs matplotlib only at its end.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot(xlabel="optimizer steps", ylabel="nats per target token")
-    _plot(axes, metrics, "loss", "training loss, smoothed", "tab:gray")
-    _plot(axes, metrics, "eval_loss", "validation loss", "tab:blue")
-    score = _validation_score(metrics)
-    if score is not None:
-        titles = {name: title for task in TASKS.values() for name, title in task.metrics.items()}
-        title = titles.get(score, score)
-        right_axes = axes.twinx()
-        _plot(right_axes, metrics, f"eval_{score}", f"validation {title}", "tab:orange")
-        right_axes.set_ylabel(title)
-    elif not axes.lines:
-        return
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=120)
-
-
-def _plot(axes: Any, metrics: list[dict[str, Any]], name: str, label: str, color: str) -> None:
-    points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]
-    if points:
-        axes.plot(*zip(*points, strict=True), label=label, color=color)
-
-
-def _validation_score(metrics: list[dict[str, Any]]) -> str | None:
-    """Return the first score of the validation in the log, such as "bleu"; None if only the loss was
-    measured.
-    """
-    for row in metrics:
-        for key in row:
-            name = key.removeprefix("eval_")
-            is_score = key.startswith("eval_") and not name.startswith("raw_")
-            if is_score and name not in ("loss", "perplexity", "seconds"):
-                return name
-    return None
+    """Save the training curve as a PNG. Write no file if the log has neither losses nor scores."""
+    figure = draw_training_curve(metrics)
+    if figure is not None:
+        figure.savefig(path, dpi=120)

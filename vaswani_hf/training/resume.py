@@ -1,8 +1,10 @@
 """Continues an earlier run from its newest undamaged checkpoint, with the same recipe and the same data."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerState
 
 from ..checkpoint.files import (
@@ -18,7 +20,7 @@ from ..checkpoint.manifest import metadata_of, verify_manifest
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
 from ..settings.data import DataSettings
-from .checkpoints import has_lost_patience
+from .checkpoints import reason_to_stop
 from .processes import say
 from .results import read_results
 
@@ -26,10 +28,10 @@ from .results import read_results
 # step. `gradient_accumulation_steps` may change together with the number of processes;
 # `_refuse_other_batches` checks that the product of both numbers stays the same.
 FREE_TO_CHANGE = """
-    output_dir data.test_split data.num_proc data.license data.attribution
+    output_dir data.test_split data.test_name data.test_dataset data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
-    training.save_total_limit training.average_checkpoints training.early_stopping_patience training.report_to
-    model.code training.dataloader_num_workers training.resume training.gradient_accumulation_steps
+    training.save_total_limit training.average_checkpoints training.early_stopping_patience
+    training.early_stopping_score training.report_to model.code training.dataloader_num_workers training.resume training.gradient_accumulation_steps
 """.split()
 FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
@@ -129,12 +131,21 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
     return None
 
 
+def keep_number_of_threads(checkpoint: Path) -> None:
+    """Use the number of threads of the earlier run, because another number changes the last bits of sums.
+
+    The variable OMP_NUM_THREADS, which the user or a launcher sets, has precedence.
+    """
+    threads = metadata_of(checkpoint).get("threads")
+    if threads is not None and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(threads, os.cpu_count() or 1))
+
+
 def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
     """Return True if early stopping ended the run at the newest checkpoint of the run."""
     is_scheduled = metadata_of(checkpoint).get("scheduled", False)
-    return is_scheduled and has_lost_patience(
-        TrainerState.load_from_json(str(checkpoint / STATE_FILE)), training
-    )
+    state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
+    return is_scheduled and bool(reason_to_stop(state, training))
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ processes).
 """
 
 import contextlib
+import filecmp
 import json
 import os
 import re
@@ -27,6 +28,8 @@ from transformers import GenerationConfig, PreTrainedModel, PrinterCallback, Tra
 from transformers.integrations import get_available_reporting_integrations
 
 from ..checkpoint.files import (
+    CALIBRATION_FILE,
+    CALIBRATION_PICTURE,
     MANIFEST_FILE,
     RECIPE_FILE,
     RESULTS_FILE,
@@ -44,6 +47,7 @@ from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
+from ..optimization.optimizers import OPTIMIZERS
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
@@ -286,9 +290,12 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
         say(
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
         )
+    planned = _planned_model(recipe)
     # Call `frozen_weights` early, because the function raises an error if a name in `training.frozen` is not
     # a part of the model.
-    initialization.frozen_weights(_planned_model(recipe), recipe.training.frozen)
+    initialization.frozen_weights(planned, recipe.training.frozen)
+    # Build an optimizer early, because an optimizer may need a library that is not installed.
+    OPTIMIZERS[recipe.training.optimizer].build(planned, recipe.training, bf16=False)
 
     def newest_checkpoint() -> Path | None:
         with naming_the_folder(folder):
@@ -296,13 +303,15 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
         return resume.find_checkpoint(folder, recipe.training, processes.count)
 
     checkpoint = processes.run_on_main(newest_checkpoint)
+    if checkpoint is not None:
+        resume.keep_number_of_threads(checkpoint)
     processes.run_on_main(lambda: _prepare_folder(recipe))
     return checkpoint
 
 
 def _prepare_folder(recipe: Recipe) -> None:
-    _check_reporters(recipe.training.report_to)
     publishing = recipe.publishing
+    _check_reporters(recipe.training.report_to, publishing)
     if publishing.push_to_hub:
         # Check the permission to push before the training, so that a missing permission is not found only
         # after the training.
@@ -314,7 +323,13 @@ def _prepare_folder(recipe: Recipe) -> None:
         shutil.rmtree(folder / unfinished, ignore_errors=True)
 
 
-def _check_reporters(report_to: list[str]) -> None:
+def _check_reporters(report_to: list[str], publishing: PublishingSettings) -> None:
+    if publishing.trackio and "trackio" not in report_to:
+        names = " and ".join(f"`publishing.{name}`" for name in publishing.trackio)
+        raise ValueError(
+            f"{names} need `training.report_to: [trackio]`, but `training.report_to` is {report_to}; add trackio, or leave "
+            "the settings of Trackio out."
+        )
     available = get_available_reporting_integrations()
     for name in report_to:
         if name not in available:
@@ -448,7 +463,11 @@ def _build_trainer(
         task=TASKS[recipe.task],
         model=model,
         args=training_arguments(
-            training, recipe.output_dir, recipe.seed, validates=corpus.validation is not None
+            training,
+            recipe.output_dir,
+            recipe.seed,
+            validates=corpus.validation is not None,
+            publishing=recipe.publishing,
         ),
     )
     trainer.stop = stop
@@ -466,7 +485,7 @@ def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> No
     trainer.add_callback(RunLogCallback(trainer))
     if publishing.push_to_hub and publishing.hub_strategy != "end":
         trainer.add_callback(PushCheckpointsCallback(trainer.args.output_dir, publishing))
-    if trainer.training.early_stopping_patience is not None:
+    if trainer.training.stops_early:
         trainer.add_callback(EarlyStoppingCallback(trainer.training))
 
 
@@ -575,6 +594,7 @@ def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
             recipe.decoding.settings(),
             steps=steps,
             before=before,
+            publishing=recipe.publishing,
         )
         checkpoints.refuse_vanished_folder(folder)
         finished.write_final_record(
@@ -596,7 +616,15 @@ def save_model(model: PreTrainedModel, corpus: Corpus, folder: Path, before: dic
         write_whole(folder / RESULTS_FILE, json.dumps({"training": facts, "asked": None}))
     else:
         (folder / RESULTS_FILE).unlink(missing_ok=True)
+    if not _is_same_file(staging / WEIGHTS_FILE, folder / WEIGHTS_FILE):
+        # Delete the calibration, because the calibration belongs to earlier final weights.
+        for path in (folder / CALIBRATION_FILE, folder / CALIBRATION_PICTURE):
+            path.unlink(missing_ok=True)
     finished.move_into_place(staging, folder)
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    return path.is_file() and other.is_file() and filecmp.cmp(path, other, shallow=False)
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:

@@ -6,6 +6,7 @@ run.py builds the trainer. The path from the encoded corpus to the loss is: `_tr
 """
 
 import contextlib
+import dataclasses
 import json
 import math
 import re
@@ -20,6 +21,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+import transformers
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -36,7 +38,7 @@ from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import num_passes, regularizer_of
 from ..optimization.schedules import SCHEDULES, scheduled_rate, scheduler_of
 from ..optimization.section import AnyTraining
-from ..settings.sections import EvaluationSettings
+from ..settings.sections import EvaluationSettings, PublishingSettings
 from ..tasks import Task
 from .checkpoints import (
     STAGING_FOLDER,
@@ -46,7 +48,7 @@ from .checkpoints import (
     refuse_vanished_folder,
     rotate_checkpoints,
 )
-from .moving_average import MovingAverage
+from .moving_average import MovingAverage, OptimizerAverage, WeightAverage
 from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
@@ -143,10 +145,12 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.regularized_loss: RegularizedLoss | None = None
         if regularizer is not None:
             self.regularized_loss = regularizer.build(self.model, training, self.accelerator.autocast)
-        self.moving_average: MovingAverage | None = None
+        # The average of the weights that the run validates and saves; None if the run has no average.
+        self.weight_average: WeightAverage | None = None
         if training.ema_decay is not None:
-            self.moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
-            self.add_callback(self.moving_average)
+            moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
+            self.add_callback(moving_average)
+            self.weight_average = moving_average
         if training.gradient_checkpointing:
             # Look for both names of the method, because transformers 5.23 has renamed the method.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
@@ -277,6 +281,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             build = OPTIMIZERS[self.training.optimizer].build
             trained = self.model if model is None else model
             self.optimizer = build(trained, self.training, bf16=self.training.bf16 is True)
+            if self.training.optimizer_averages_weights:
+                self.weight_average = OptimizerAverage(self.model, self.optimizer)
         return self.optimizer
 
     def create_scheduler(
@@ -357,8 +363,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         step = self.state.global_step
         staged = folder / STAGING_FOLDER / f"checkpoint-{step}"
         save_tokenizers(self.corpus.source_tokenizer, self.corpus.target_tokenizer, staged)
-        if self.moving_average is not None:
-            self.moving_average.save(staged)
+        if self.weight_average is not None:
+            self.weight_average.save(staged)
         if isinstance(self.train_batches, EndlessStream):
             text = json.dumps(self.train_batches.state_dict(step * self.batches_per_step))
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
@@ -370,6 +376,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
             "gradient_accumulation_steps": self.training.gradient_accumulation_steps,
+            "threads": torch.get_num_threads(),
             "target_tokens": int(self.target_tokens_seen),
             "training_pairs": self.corpus.digest,
         }
@@ -383,14 +390,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Return the scores on the validation split: unsmoothed loss per token, perplexity, scores of the
         task.
 
-        If the run has a moving average of the weights, the scores belong to the averaged weights, and the
+        If the run or its optimizer averages the weights, the scores belong to the averaged weights, and the
         scores of the weights themselves have names such as `eval_raw_loss`.
         """
         start = time.perf_counter()
         metrics = self._validate()
-        if metrics and self.moving_average is not None:
+        if metrics and self.weight_average is not None:
             raw = {f"raw_{name}": value for name, value in metrics.items()}
-            with self.moving_average.in_place():
+            with self.weight_average.in_place():
                 metrics = self._validate()
             metrics = metrics and {**metrics, **raw}
         if not metrics:
@@ -465,9 +472,22 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
 
 def training_arguments(
-    training: AnyTraining, output_dir: str, seed: int, *, validates: bool
+    training: AnyTraining,
+    output_dir: str,
+    seed: int,
+    *,
+    validates: bool,
+    publishing: PublishingSettings | None = None,
 ) -> Seq2SeqTrainingArguments:
-    """Convert the recipe of a run to the arguments of transformers' Trainer."""
+    """Convert the recipe of a run to the arguments of the Trainer of transformers."""
+    publishing = publishing or PublishingSettings()
+    arguments = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
+    for name in publishing.trackio:
+        if name not in arguments:
+            raise ValueError(
+                f"`publishing.{name}` needs a newer version of transformers than {transformers.__version__}; install a newer "
+                f"version, or leave `publishing.{name}` out."
+            )
     return Seq2SeqTrainingArguments(
         gradient_accumulation_steps=training.gradient_accumulation_steps,
         max_grad_norm=training.max_grad_norm,
@@ -480,6 +500,9 @@ def training_arguments(
         max_steps=training.max_steps or 1,
         seed=seed,
         report_to=training.report_to or "none",
+        # Trackio makes its Space private if `hub_private_repo` is true.
+        hub_private_repo=publishing.hub_private_repo or None,
+        **publishing.trackio,
         eval_strategy="steps" if validates else "no",
         save_strategy="steps",
         # Log infinite and NaN losses, because infinite and NaN losses end the run.

@@ -2,7 +2,7 @@
 configuration/recipe.schema.json (the JSON schema with which editors complete recipes) and
 vaswani_hf/cli/recipe_keys.json (the texts of `vaswani train --help-keys`).
 
-python scripts/reference/recipe_reference.py
+python docs/generators/recipe_reference.py
 """
 
 import ast
@@ -42,14 +42,14 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "training": ({"training", "settings"}, ("optimization/", "training/trainer.py", "training/")),
     "decoding": ({"generation_config", "config", "options"}, ("model/",)),
     "evaluation": ({"evaluation"}, ("tasks/", "training/")),
-    "publishing": ({"publishing"}, ("publish/", "training/run.py")),
+    "publishing": ({"publishing"}, ("publish/", "training/run.py", "training/results.py")),
 }
 # Files whose classes have both fields and methods. In these files, a read of `self.KEY` counts as a use of
 # the key, because a method may be the only reader of the key.
 FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py", "settings/data.py")
 HEAD = """# The keys of a recipe
 
-`python scripts/reference/recipe_reference.py` writes this page from the classes of the sections. An editor that reads
+`python docs/generators/recipe_reference.py` writes this page from the classes of the sections. An editor that reads
 [recipe.schema.json](../configuration/recipe.schema.json) completes the keys and shows the help texts of this
 page. `vaswani train --help-keys` prints the keys, and `vaswani train --help-key warmup_steps` prints one key.
 

@@ -1,0 +1,51 @@
+"""`vaswani demo` serves a page that translates, shows confidences and alignments, and explains translations."""
+
+import pytest
+
+from vaswani_hf.cli import demo
+
+pytest.importorskip("gradio", reason="the extra `demo` is not installed")
+
+from vaswani_hf.demo.interface import alignment_as_html, translations_as_html, words_as_html  # noqa: E402
+
+
+def test_a_reader_translates_and_opens_the_attention(hub, vaswani, launched, browser_page, both_directions):
+    code, _, sentence = vaswani("demo", *both_directions, "--port", "0", "--open_browser", "false")
+    assert code == 0, sentence
+    page = browser_page
+    page.goto(launched[0])
+    page.locator("#text textarea").fill("der Hund läuft")
+    page.get_by_label("number input for Translations").fill("2")
+    page.get_by_role("button", name="Translate").click()
+    page.wait_for_selector(".confidences ruby")
+    assert page.locator("#translation textarea").input_value() == "der Hund läuft"
+    words = page.locator(".confidences ruby")
+    assert [word.split("\n")[0] for word in words.all_inner_texts()] == ["der", "Hund", "läuft"]
+    assert page.locator(".alignment line").count() == 3
+    assert page.locator(".best tr").count() == 3
+    page.get_by_role("button", name="Show the attention").click()
+    frame = page.frame_locator(".attention iframe")
+    frame.get_by_text("Hund").first.wait_for()
+    page.get_by_role("button", name="Swap the languages").click()
+    page.wait_for_function("document.querySelectorAll('.attention iframe').length === 0")
+    assert page.get_by_label("de → en").is_checked()
+    assert page.locator("#text textarea").input_value() == "der Hund läuft"
+
+
+def test_a_missing_library_and_a_model_twice_are_one_sentence(vaswani, copier_checkpoint, monkeypatch):
+    code, _, sentence = vaswani("demo", copier_checkpoint, copier_checkpoint)
+    assert code == 2 and sentence == f"`models` names {copier_checkpoint} twice; name it once."
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    code, _, sentence = vaswani("demo", copier_checkpoint)
+    assert code == 2 and sentence.startswith(
+        "`vaswani demo` needs more libraries; install them with `pip install"
+    )
+
+
+def test_texts_are_not_read_as_html():
+    found = [{"translation_text": "<b>&", "score": -0.5, "confidence": 0.25}]
+    assert "<td>&lt;b&gt;&amp;</td>" in translations_as_html(found)
+    assert "&lt;b&gt;<rt>0.25</rt>" in words_as_html([{"word": "<b>", "confidence": 0.25}])
+    picture = alignment_as_html("<i> x", "<b> y", "0-1 1-0")
+    assert picture.count("<line ") == 2 and "&lt;i&gt;" in picture and "<b>" not in picture
+    assert alignment_as_html("x", "y", "") == "" and words_as_html([]) == ""

@@ -1,0 +1,93 @@
+"""A Space runs from the files that a push has sent, without the package."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from huggingface_hub import snapshot_download
+from huggingface_hub.utils import get_session
+
+WITHOUT_PACKAGE = """
+import runpy, sys
+sys.modules["vaswani_hf"] = None
+sys.path.insert(0, ".")
+runpy.run_path("app.py", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def space_id(repo_id) -> str:
+    return f"{repo_id}-space"
+
+
+def test_the_pushed_space_translates_without_the_package(
+    hub, repo_id, space_id, vaswani, both_directions, python
+):
+    pytest.importorskip("gradio", reason="the extra `demo` is not installed")
+    client = pytest.importorskip("gradio_client")
+    assert vaswani("push", both_directions[0], repo_id, "--space", space_id)[0] == 0
+    folder = snapshot_download(space_id, repo_type="space")
+    port = _free_port()
+    environment = os.environ | {"GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1"}
+    process = subprocess.Popen([sys.executable, "-c", WITHOUT_PACKAGE], cwd=folder, env=environment)
+    try:
+        address = f"http://127.0.0.1:{port}/"
+        _wait(process, address)
+        page = client.Client(address, verbose=False)
+        translation, words, *_ = page.predict("en → de", "der Hund", 2, 1, api_name="/translate")
+    finally:
+        process.terminate()
+        process.wait()
+    assert translation == "der Hund" and "Hund<rt>" in words
+
+
+def test_the_space_names_its_model_and_pins_its_versions(hub, repo_id, space_id, vaswani, both_directions):
+    code, out, _ = vaswani("push", both_directions[0], repo_id, "--space", space_id, "--private")
+    assert code == 0
+    space = hub.repository(space_id, "space")
+    commit = hub.repository(repo_id).head()
+    assert out.endswith(
+        f"pushed to {hub.endpoint}/{space.path}/commit/{space.head()}\n"
+        f"checked: downloaded at {space.head()[:7]}, same files\n"
+        "the Space needs the secret HF_TOKEN in its settings, because the model is private\n"
+    )
+    assert space.private
+    files = space.files()
+    assert set(files) == {".gitattributes", "README.md", "app.py", "interface.py", "requirements.txt"}
+    front_matter = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
+    assert (front_matter["sdk"], front_matter["python_version"]) == ("gradio", "3.12")
+    assert front_matter["sdk_version"].count(".") == 2
+    assert front_matter["models"] == front_matter["preload_from_hub"] == [repo_id]
+    assert len(front_matter["short_description"]) <= 60
+    app = files["app.py"].decode()
+    assert f'MODEL = "{repo_id}"' in app and f'COMMIT = "{commit}"' in app
+
+
+def test_a_space_that_cannot_be_made_is_one_sentence(hub, repo_id, space_id, vaswani, tiny_checkpoint):
+    folder = tiny_checkpoint()
+    code, _, sentence = vaswani("push", folder, repo_id, "--space", space_id, "--create_pr")
+    assert code == 2 and sentence.startswith("`--space` needs a commit of the model")
+    code, _, sentence = vaswani("push", folder, repo_id, "--space", "a/b/c")
+    assert code == 2 and "a/b/c" in sentence and ("model", repo_id) not in hub.repositories
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait(process: subprocess.Popen, address: str) -> None:
+    """Wait until the page answers, at most four minutes."""
+    for _ in range(480):
+        assert process.poll() is None, "The Space has ended."
+        try:
+            get_session().get(address)
+            return
+        except Exception:
+            time.sleep(0.5)
+    raise TimeoutError(address)

@@ -1,0 +1,215 @@
+"""All pictures of a checkpoint, and `vaswani figures`."""
+
+import json
+
+import pytest
+import torch
+
+from vaswani_hf.model.loss_vaswani import target_probabilities
+from vaswani_hf.pictures.attention import pair_attention, word_weights
+from vaswani_hf.pictures.attention_lines import _verdict
+from vaswani_hf.pictures.equations import draw_positions, draw_schedule, draw_targets, loss_of_probability
+from vaswani_hf.pictures.figures import RunRecord, draw_figures
+from vaswani_hf.pictures.training_curve import draw_training_curve
+
+TEXTS = [
+    "der Hund läuft über die Straße",
+    "der Hund weiß größer",
+    "nein",
+    "die Straße läuft über der Hund",
+] * 2
+VERBS = {"läuft": frozenset({"straße", "hund"})}
+PRONOUNS = {"weiß": frozenset({"der"}), "über": frozenset({"hund", "straße"})}
+RECORD = RunRecord(
+    [
+        {"step": 10, "loss": 5.0, "learning_rate": 0.1},
+        {"step": 20, "loss": 4.0, "eval_loss": 4.5, "eval_bleu": 10.0, "learning_rate": 0.2},
+    ],
+    "constant",
+    lambda step: 0.01 * step,
+)
+OF_HEADS = {"verb_to_complement", "pronoun_to_antecedent", "two_heads"}
+OF_RUN = {"schedule", "training_curve"}
+OTHERS = {"heads_encoder", "heads_decoder", "heads_cross", "positions_paper", "positions", "smoothed_targets"}
+
+
+def test_all_pictures(copier, tmp_path):
+    """All pictures are written as PNG and SVG, and figures.json has the numbers of all pictures."""
+    lines = []
+    draw_figures(
+        copier,
+        TEXTS,
+        tmp_path / "out",
+        verbs=VERBS,
+        pronouns=PRONOUNS,
+        least_distance=2,
+        record=RECORD,
+        report=lines.append,
+    )
+    names = OF_HEADS | OTHERS | OF_RUN
+    content = json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8"))
+    assert content.keys() == names
+    assert {line.partition(":")[0] for line in lines} == names
+    for name in names:
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "out" / f"{name}.svg").read_bytes().startswith(b"<?xml")
+        assert content[name]["caption"]
+    pronoun = content["pronoun_to_antecedent"]["numbers"]
+    assert len(pronoun["trained"]) == len(pronoun["untrained"]) == 2
+    example = pronoun["example"]
+    assert example["words"][example["query"]] in PRONOUNS
+    assert example["words"][example["key"]].lower() in PRONOUNS[example["words"][example["query"]]]
+    # The weight in the example is the weight that the model returns.
+    head = pronoun["trained"][0]
+    text = next(text for text in TEXTS if text.split() == example["words"][:-1])
+    attention = pair_attention(copier, text, text)
+    weights = word_weights(attention.encoder, attention.source, attention.source)
+    weight = weights[head["layer"] - 1, head["head"] - 1, example["query"], example["key"]].item()
+    assert head["weight_in_example"] == pytest.approx(weight, abs=1e-6)
+
+
+@pytest.mark.parametrize(("weight", "sentence"), [(0.31, ""), (0.29, " No trained head prefers these pairs")])
+def test_no_head_prefers_the_pairs(weight, sentence):
+    """A caption says so if all heads have similar weights for other words at the same distance."""
+    heads = [
+        {"mean_weight": 0.1, "mean_weight_same_distance": 0.1},
+        {"mean_weight": weight, "mean_weight_same_distance": 0.2},
+    ]
+    assert _verdict(heads).startswith(sentence)
+    assert bool(_verdict(heads)) == bool(sentence)
+
+
+@pytest.fixture
+def no_files(monkeypatch):
+    """Write figures.json only, to save time."""
+    monkeypatch.setattr("vaswani_hf.pictures.figures.save", lambda figure, path: None)
+
+
+def test_left_out_pictures(copier, tmp_path, no_files):
+    """Without a record and without words of the lists, the other pictures are drawn, and lines name those left
+    out.
+    """
+    lines = []
+    draw_figures(copier, TEXTS, tmp_path / "out", report=lines.append)
+    content = json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8"))
+    assert content.keys() == OTHERS | {"two_heads"}
+    left_out = [line for line in lines if "left out" in line]
+    assert len(left_out) == 3
+    assert left_out[0].startswith("verb_to_complement is left out, because")
+    assert left_out[1].startswith("pronoun_to_antecedent is left out, because")
+    assert left_out[2] == (
+        "schedule and training_curve are left out, because the checkpoint has no record of a run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"texts": ["", " "]}, "`texts` must hold text, but has only empty lines"),
+        ({"layer": 7}, "`layer` must be from 1 to 1, but is 7"),
+    ],
+)
+def test_bad_values(copier, tmp_path, arguments, message):
+    """A wrong value is an error, and no folder is left."""
+    with pytest.raises(ValueError, match=message):
+        draw_figures(copier, output=tmp_path / "out", **{"texts": TEXTS} | arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_positions():
+    """The dot products are those of the encodings."""
+    encodings = torch.arange(12.0).reshape(3, 4)
+    picture = draw_positions("positions", encodings, "")
+    assert picture.numbers["products_with_position_0"] == [14.0, 38.0, 62.0]
+    image = picture.figure.axes[0].images[0].get_array()
+    assert torch.equal(torch.tensor(image), encodings)
+
+
+def test_schedule():
+    """The line shows the rates of all steps, the crosses those of the log."""
+    picture = draw_schedule(RECORD.rate, RECORD.num_steps, RECORD.metrics, RECORD.schedule)
+    line, crosses = picture.figure.axes[0].lines
+    assert list(line.get_xdata()) == list(range(1, 21))
+    assert line.get_ydata()[-1] == pytest.approx(0.2)
+    assert list(crosses.get_ydata()) == [0.1, 0.2]
+    assert picture.numbers["highest_rate"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("form", ["t2t", "torch"])
+def test_targets(form):
+    """The heat map has the targets of the loss, and the smoothed loss is lowest at the target probability."""
+    picture = draw_targets(0.1, form)
+    targets = torch.tensor(picture.figure.axes[0].images[0].get_array())
+    gold, other = target_probabilities(0.4, form, 6)
+    torch.testing.assert_close(targets.diagonal(), torch.full((6,), gold))
+    torch.testing.assert_close(targets[0, 1:], torch.full((5,), other))
+    torch.testing.assert_close(targets.sum(dim=-1), torch.ones(6))
+    lowest = picture.numbers["probability_of_lowest_loss"]
+    assert lowest["0"] == pytest.approx(0.998)
+    for value in ("0.1", "0.4"):
+        assert lowest[value] == pytest.approx(target_probabilities(float(value), form, 6)[0], abs=0.005)
+    assert loss_of_probability(0.5, 0.0, form) == pytest.approx(0.693147, abs=1e-5)
+
+
+def test_training_curve():
+    """The curve has the losses and the score of the log."""
+    figure = draw_training_curve(RECORD.metrics)
+    assert [list(line.get_ydata()) for axes in figure.axes for line in axes.lines] == [
+        [5.0, 4.0],
+        [4.5],
+        [10.0],
+    ]
+    assert draw_training_curve([{"step": 1}]) is None
+
+
+def test_command(vaswani, copier_checkpoint, tmp_path, no_files):
+    """The command draws the pictures of a checkpoint without a record of a run."""
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    code, out, _ = vaswani(
+        "figures", copier_checkpoint, tmp_path / "out", "--texts", tmp_path / "texts.txt",
+        *("--verbs", "läuft:Straße,Hund", "--least_distance", 2, "--text", "eins zwei"),
+    )  # fmt: skip
+    assert code == 0
+    assert out.count("\n") == 1 + len(OTHERS | {"two_heads"}) + 2
+    content = json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8"))
+    assert content.keys() == OTHERS | {"two_heads", "verb_to_complement"}
+    assert content["heads_encoder"]["numbers"]["rows"][-1] == "</s>"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--texts", "missing.txt"], 2, "`--texts` must be an existing file, but is missing.txt."),
+        (["--texts", "empty.txt"], 2, "`--texts` must hold text, but empty.txt is empty."),
+        ([], 2, "`--texts` must be given, because the checkpoint has no recipe; give `--texts`."),
+        (["--text", ""], 2, "`--text` must hold text, but is empty."),
+        (["--texts", "texts.txt", "--layer", 9], 2, "`layer` must be from 1 to 1, but is 9."),
+        (["--pronouns", "she"], 2, "`--pronouns` must have entries such as wears:shirt,hat, but has 'she'."),
+    ],
+)
+def test_bad_input(vaswani, copier_checkpoint, tmp_path, monkeypatch, words, code, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "texts.txt").write_text("nein\nja?\n", encoding="utf-8")
+    assert vaswani("figures", copier_checkpoint, "out", *words)[::2] == (code, message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_existing_output(vaswani, copier_checkpoint, tmp_path):
+    """The files of an existing folder stay."""
+    (tmp_path / "texts.txt").write_text("nein\nja?\n", encoding="utf-8")
+    code, _, message = vaswani("figures", copier_checkpoint, tmp_path, "--texts", tmp_path / "texts.txt")
+    assert code == 2
+    assert "exists and is not an empty folder" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
+
+
+def test_ctranslate2_folder(vaswani, tmp_path):
+    """A folder of CTranslate2 has no attention weights."""
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    (folder / "shared_vocabulary.json").write_text("[]", encoding="utf-8")
+    (tmp_path / "texts.txt").write_text("nein\nja?\n", encoding="utf-8")
+    code, _, message = vaswani("figures", folder, tmp_path / "out", "--texts", tmp_path / "texts.txt")
+    assert code == 2
+    assert "was exported for CTranslate2" in message

@@ -1,0 +1,328 @@
+"""Computes the explanation of a translation: attention, probabilities, runners-up and the record of the search.
+
+In shapes, S is the number of source tokens, T the number of target tokens, and V the size of the vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..model.beam_search_vaswani import SearchStrategies
+from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
+from ..model.inputs_vaswani import Request, TranslationOptions
+from ..model.text_rules_vaswani import target_word_indices
+from ..model.translator_vaswani import (
+    BaseTranslator,
+    Hypothesis,
+    Segment,
+    Translation,
+    batches_by_length,
+    num_layers_for,
+    scored_translation,
+    scoring_config,
+)
+from .explanation import (
+    BYTES_PER_WEIGHT,
+    MAX_PAGE_SIZE,
+    Attention,
+    Explanation,
+    RunnerUp,
+    SearchRecord,
+    Token,
+    Tokens,
+    Weights,
+    Word,
+    WordChoice,
+    display_texts,
+    too_long,
+)
+from .recording import CandidateRecorder, ProcessorRecorder
+
+# The number of runners-up of each word, and the smallest probability of a runner-up.
+NUM_RUNNERS_UP = 3
+LEAST_PROBABILITY = 0.001
+
+
+def explain(
+    translator: BaseTranslator, text: str, target: str | None = None, *, name: str = "", **settings: Any
+) -> Explanation:
+    """Translate a text, and explain the translation.
+
+    Args:
+        translator (BaseTranslator): The translator, with one model.
+        text (str): The text. The text is translated as one sentence.
+        target (str, optional): The translation to explain; by default the translation that the search finds.
+        name (str): The name of the model.
+        **settings: Arguments of `generate`, such as `num_beams`. `do_sample` must be False.
+
+    Returns:
+        Explanation: The explanation.
+
+    Raises:
+        ValueError: If the text is too long for a page, or the model returns no attention weights.
+    """
+    _check_length(translator, text)
+    options = translator.complete(TranslationOptions.of(**settings, do_sample=False))
+    segments, _ = translator.layouts([Request(text)], [1], options)[0]
+    explainer = _Explainer(translator, segments[0], options)
+    found, search = explainer.search()
+    best = found if target is None else explainer.given(target)
+    return explainer.explain(best, search, text, name, is_given=target is not None)
+
+
+def _check_length(translator: BaseTranslator, text: str) -> None:
+    """Raise an error if the attention weights of the encoder alone are too large for a page, or if the model has
+    no positions for the text.
+    """
+    config = translator.model.config
+    num_tokens = len(translator.source_tokenizer(translator.prefix + text, verbose=False)["input_ids"])
+    num_heads = config.num_hidden_layers * config.num_attention_heads
+    if num_heads * num_tokens**2 * BYTES_PER_WEIGHT > MAX_PAGE_SIZE:
+        raise ValueError(too_long(3 * num_heads, num_tokens))
+    if num_tokens > translator.max_length:
+        raise ValueError(
+            f"`text` must have at most {translator.max_length:,} tokens, as many as the model has positions, but has "
+            f"{num_tokens:,}; give a shorter text."
+        )
+
+
+class _Explainer:
+    """Explains the translation of one segment."""
+
+    def __init__(self, translator: BaseTranslator, segment: Segment, options: TranslationOptions):
+        self.translator = translator
+        self.backend: Any = translator.backend
+        self.model = translator.model
+        self.tokenizer = translator.target_tokenizer
+        self.segment = segment
+        self.options = options
+        self.end_ids = eos_token_ids(self.backend.generation_config)
+
+    def search(self) -> tuple[Hypothesis, SearchRecord | None]:
+        """Search the best translation, and record the search."""
+        recorder: CandidateRecorder | ProcessorRecorder
+        if self.model.config.model_type == "vaswani":
+            recorder = CandidateRecorder()
+            arguments: dict[str, Any] = {"search": SearchStrategies(candidates=recorder)}
+        else:
+            recorder = ProcessorRecorder(self.options.generate, self.backend.generation_config)
+            arguments = {"logits_processor": [recorder]}
+        best = self._search([self.segment], **arguments)[0]
+        return best, recorder.record(self.tokenizer)
+
+    def _search(self, segments: list[Segment], **arguments: Any) -> list[Hypothesis]:
+        """Return the best hypothesis of each segment."""
+
+        def search_batch(batch: list[Segment]) -> list[Hypothesis]:
+            found = self.backend.search(batch, True, **self.options.generate, **arguments)
+            return [hypotheses[0] for hypotheses in found]
+
+        best = self._in_batches(segments, [segment.prefix for segment in segments], search_batch)
+        for hypothesis in best:
+            hypothesis.text = self.translator.decode(hypothesis, self.segment, self.options)
+        return best
+
+    def _scored(self, hypotheses: list[Hypothesis]) -> list[Translation]:
+        """Return the hypotheses as translations with scores and log-probabilities."""
+        config = scoring_config(self.backend.generation_config, self.options.generate)
+        num_layers = num_layers_for(config, with_alignment=False)
+
+        def score_batch(batch: list[Hypothesis]) -> list[Translation]:
+            scores = self.backend.score([self.segment] * len(batch), batch, num_layers)
+            return [
+                scored_translation(hypothesis, log_probs, attention, None, self.tokenizer, config)
+                for hypothesis, (log_probs, attention) in zip(batch, scores, strict=True)
+            ]
+
+        return self._in_batches(hypotheses, [hypothesis.token_ids for hypothesis in hypotheses], score_batch)
+
+    def _in_batches(self, inputs: list[Any], token_ids: list[list[int]], find: Any) -> list[Any]:
+        """Call `find` for batches of inputs with similar numbers of tokens. Return the results in the order
+        of the inputs.
+        """
+        num_source = len(self.segment.token_ids)
+        sizes = [range(num_source + len(ids)) for ids in token_ids]
+        results: list[Any] = [None] * len(inputs)
+        for batch in batches_by_length(sizes, self.options.tokens_per_batch):
+            for i, result in zip(batch, find([inputs[i] for i in batch]), strict=True):
+                results[i] = result
+        return results
+
+    def given(self, target: str) -> Hypothesis:
+        """Return a given translation as a hypothesis."""
+        return Hypothesis(self.tokenizer(text_target=target)["input_ids"], text=target)
+
+    def explain(
+        self, best: Hypothesis, search: SearchRecord | None, text: str, name: str, *, is_given: bool
+    ) -> Explanation:
+        """Explain a translation."""
+        start = decoder_start_token_id(self.backend.generation_config) or 0
+        decoder_input_ids = [start, *best.token_ids[:-1]]
+        outputs = self._forward(decoder_input_ids)
+        target = tokens_of(best.token_ids, self.tokenizer)
+        scored = self._scored([best])[0]
+        num_ending = len(best.token_ids) - best.num_forced - len(scored.token_log_probs or ())
+        log_probs = [0.0] * best.num_forced + list(scored.token_log_probs or ()) + [0.0] * num_ending
+        is_complete = search is not None and (is_given or _is_result(search, best.token_ids))
+        return Explanation(
+            model=name,
+            source_text=text,
+            target_text=best.text,
+            is_given=is_given,
+            source=tokens_of(self.segment.token_ids, self.translator.source_tokenizer),
+            target=target,
+            decoder_input=tokens_of(decoder_input_ids, self.tokenizer),
+            log_probs=log_probs,
+            score=scored.score or 0.0,
+            attention=Attention(
+                encoder=_weights(outputs.encoder_attentions),
+                decoder=_weights(outputs.decoder_attentions),
+                cross=_weights(outputs.cross_attentions),
+            ),
+            words=self._word_choices(best, target, log_probs, outputs.logits[0].float().log_softmax(dim=-1)),
+            search=search if is_complete else None,
+            search_note="" if is_complete else _NOT_RECORDED,
+        )
+
+    @torch.inference_mode()
+    def _forward(self, decoder_input_ids: list[int]) -> Any:
+        source = torch.tensor([self.segment.token_ids], device=self.model.device)
+        target = torch.tensor([decoder_input_ids], device=self.model.device)
+        outputs = self.model(
+            input_ids=source,
+            attention_mask=torch.ones_like(source),
+            decoder_input_ids=target,
+            output_attentions=True,
+            use_cache=False,
+        )
+        for field in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
+            if not getattr(outputs, field, None):
+                raise ValueError(
+                    f"`model` must return attention weights, but a {type(self.model).__name__} returns no "
+                    f"`{field}`; name another model."
+                )
+        return outputs
+
+    # The runners-up.
+
+    def _word_choices(
+        self, best: Hypothesis, target: Tokens, own: list[float], log_probs: torch.Tensor
+    ) -> list[WordChoice]:
+        """Return the choice of each word. `own` [T] are the log-probabilities of the target tokens, and
+        `log_probs` [T, V] the log-probabilities of all tokens.
+        """
+        changes = [self._changes(word, best, own, log_probs) for word in target.words]
+        translations = iter(self._translations([change for of_word in changes for change in of_word], best))
+        choices = []
+        for word, of_word in zip(target.words, changes, strict=True):
+            is_end = best.token_ids[word.start] in self.end_ids
+            runners_up: dict[str, RunnerUp] = {}
+            for change in of_word:
+                runner_up = self._runner_up(word.start, change, next(translations), best)
+                # Different tokens may write the same word. Keep the most probable tokens of each word.
+                known = runners_up.setdefault(runner_up.text, runner_up)
+                if known.probability < runner_up.probability:
+                    runners_up[runner_up.text] = runner_up
+            runners_up.pop("" if is_end else word.text, None)
+            found = sorted(runners_up.values(), key=lambda other: -other.probability)
+            probability = math.exp(sum(own[word.start : word.stop]))
+            choices.append(WordChoice(probability, found[:NUM_RUNNERS_UP]))
+        return choices
+
+    def _changes(
+        self, word: Word, best: Hypothesis, own: list[float], log_probs: torch.Tensor
+    ) -> list[tuple[int, int]]:
+        """Return the most probable changes of a word, as pairs of a position and another token."""
+        excluded = {*self.tokenizer.all_special_ids} - {*self.end_ids}
+        changes = []
+        for position in range(max(word.start, best.num_forced), word.stop):
+            before = sum(own[word.start : position])
+            values, tokens = log_probs[position].topk(min(4 * NUM_RUNNERS_UP, log_probs.shape[1]))
+            for value, token in zip(values.tolist(), tokens.tolist(), strict=True):
+                if token != best.token_ids[position] and token not in excluded:
+                    changes.append((before + value, position, token))
+        probable = [change for change in changes if change[0] >= math.log(LEAST_PROBABILITY)]
+        # Take two changes more than runners-up, because several changes may write the same word.
+        probable = sorted(probable, reverse=True)[: NUM_RUNNERS_UP + 2]
+        return [(position, token) for _, position, token in probable]
+
+    def _translations(self, changes: list[tuple[int, int]], best: Hypothesis) -> list[Translation]:
+        """Return for each change the best translation that begins with the changed token."""
+        prefixes = [[*best.token_ids[best.num_forced : position], token] for position, token in changes]
+        goes_on = [prefix[-1] not in self.end_ids for prefix in prefixes]
+        segments = [replace(self.segment, prefix=prefix) for prefix in prefixes]
+        found = iter(
+            self._search([segment for segment, is_open in zip(segments, goes_on, strict=True) if is_open])
+        )
+        hypotheses = []
+        for prefix, is_open in zip(prefixes, goes_on, strict=True):
+            # Count the prefix in the score, because the scores of the page compare whole translations.
+            token_ids = next(found).token_ids if is_open else [*best.token_ids[: best.num_forced], *prefix]
+            hypothesis = Hypothesis(token_ids, best.num_forced, best.num_counted)
+            hypothesis.text = self.translator.decode(hypothesis, self.segment, self.options)
+            hypotheses.append(hypothesis)
+        return self._scored(hypotheses)
+
+    def _runner_up(
+        self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
+    ) -> RunnerUp:
+        """Describe the word that begins at the token `start` of a changed translation."""
+        position, token = change
+        token_ids = translation.token_ids or []
+        words = tokens_of(token_ids, self.tokenizer).words
+        word = next(word for word in words if word.start <= start < word.stop)
+        log_probs = [0.0] * best.num_forced + (translation.token_log_probs or [])
+        # If the changed token is after the end of the other word, its probability belongs to the word,
+        # because the token ends the word.
+        stop = max(word.stop, position + 1)
+        return RunnerUp(
+            text="" if token_ids[word.start] in self.end_ids else word.text,
+            probability=math.exp(sum(log_probs[start:stop])),
+            position=position,
+            token=token,
+            translation=translation.text,
+            score=translation.score or 0.0,
+        )
+
+
+_NOT_RECORDED = (
+    "The replay needs each step of the search, but the steps that `generate` of this model has shown do not lead "
+    "to the translation."
+)
+
+
+def _is_result(search: SearchRecord, token_ids: Sequence[int]) -> bool:
+    """Return True if the best finished hypothesis of the record is the translation."""
+    if not search.finished:
+        return False
+    path = []
+    index = search.finished[0].node
+    while index > 0:
+        path.append(search.nodes[index].token)
+        index = search.nodes[index].parent
+    return path[::-1] == list(token_ids)
+
+
+def _weights(layers: Sequence[torch.Tensor]) -> Weights:
+    """Store the weights of all layers, each [1, heads, rows, columns]."""
+    return Weights.of(torch.cat([layer.detach() for layer in layers]))
+
+
+def tokens_of(token_ids: Sequence[int], tokenizer: Any) -> Tokens:
+    """Return tokens with their texts and words."""
+    texts = display_texts(token_ids, tokenizer)
+    tokens = [Token(text, token_id) for text, token_id in zip(texts, token_ids, strict=True)]
+    names, word_of_token = target_word_indices(token_ids, tokenizer)
+    words: list[Word] = []
+    previous = -1
+    for index, number in enumerate(word_of_token):
+        if number >= 0 and number == previous:
+            words[-1] = replace(words[-1], stop=index + 1)
+        else:
+            text = names[number] if number >= 0 else texts[index].strip()
+            words.append(Word(text, index, index + 1))
+        previous = number
+    return Tokens(tokens, words)

@@ -1,0 +1,58 @@
+"""Loads the models that `vaswani look` explains."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from ..checkpoint.files import CHECKPOINT_FILES, CONFIG_FILE
+from ..checkpoint.loading import KINDS, checkpoint_folder
+from ..checkpoint.tokenizers import read_json_object
+from ..model.translator_vaswani import BaseTranslator
+from ..translation.ctranslate2_files import VOCABULARIES
+from ..translation.translator import Translator, checked_device
+
+# The files of other encoder-decoder models on the Hub, in addition to the files of a checkpoint of this package.
+_OTHER_FILES = ("*.json", "*.safetensors", "pytorch_model.bin", "*.spm", "*.model", "*.txt")
+
+
+def load_translator(name: str, device: str | None = None) -> BaseTranslator:
+    """Load a checkpoint of this package, or any encoder-decoder model of transformers.
+
+    Args:
+        name (str): A folder, or a repository on the Hub as user/name or user/name@revision.
+        device (str, optional): The device, as in `Translator.from_pretrained`.
+
+    Returns:
+        BaseTranslator: The translator.
+
+    Raises:
+        ValueError: If the checkpoint has no attention weights, is not an encoder-decoder model, or is damaged.
+        HubError: If a repository cannot be downloaded.
+    """
+    folder = checkpoint_folder(name, files=(*CHECKPOINT_FILES, *_OTHER_FILES))
+    if any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
+        raise ValueError(
+            f"`model` must return attention weights, but '{name}' was exported for CTranslate2, and CTranslate2 returns "
+            "no attention weights of all heads; name the checkpoint from which the export was made."
+        )
+    has_config = (folder / CONFIG_FILE).is_file()
+    model_type = read_json_object(folder, CONFIG_FILE, name).get("model_type") if has_config else None
+    if model_type is None or model_type in KINDS:
+        return Translator.from_pretrained(name, device)
+    return _load_other_model(folder, name, device)
+
+
+def _load_other_model(folder: Path, name: str, device: str | None) -> BaseTranslator:
+    """Load a model of another class of transformers."""
+    config = AutoConfig.from_pretrained(folder)
+    if not config.is_encoder_decoder:
+        raise ValueError(
+            f"`model` must be an encoder-decoder model, but '{name}' has the model type {config.model_type!r}; name a "
+            "translation model."
+        )
+    place = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    # Only eager attention returns attention weights.
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager").eval().to(place)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return BaseTranslator(model, tokenizer, tokenizer, prefix=getattr(config, "prefix", None) or "")

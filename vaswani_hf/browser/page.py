@@ -1,0 +1,79 @@
+"""Writes an explanation into a page: one HTML file that needs no network.
+
+`vaswani look` writes the page of one explanation. Other pages embed the same view with `view_style` and
+`view_script`.
+"""
+
+import html
+import re
+from importlib.resources import files
+
+from .explanation import MAX_PAGE_SIZE, Explanation, too_long
+
+# The scripts of the view. Each script may use the functions of all scripts.
+_SCRIPTS = (
+    "elements.js",
+    "state.js",
+    "weights.js",
+    "search.js",
+    "attention.js",
+    "words.js",
+    "replay.js",
+    "look.js",
+)
+# The functions that the view gives to the page.
+_PUBLIC = ("show", "decodeWeights", "headMatrix", "searchTree", "hypothesisText")
+
+
+def page_of(explanation: Explanation) -> str:
+    """Return the page of an explanation as HTML.
+
+    Args:
+        explanation (Explanation): The explanation.
+
+    Returns:
+        str: The HTML of the page. The page has no links to other files.
+
+    Raises:
+        ValueError: If the page is larger than 1.5 MB.
+    """
+    content = explanation.as_json()
+    page = _page(explanation.target_text, content)
+    if len(page.encode()) > MAX_PAGE_SIZE:
+        attention = explanation.attention
+        shapes = [kind.shape for kind in (attention.encoder, attention.decoder, attention.cross)]
+        num_heads = sum(layers * heads for layers, heads, _, _ in shapes)
+        raise ValueError(too_long(num_heads, len(explanation.source.tokens), len(explanation.target.tokens)))
+    return page
+
+
+def view_style() -> str:
+    """Return the CSS of the view."""
+    return _file("look.css")
+
+
+def view_script() -> str:
+    """Return the JavaScript of the view. The script defines the object `vaswaniView`. `vaswaniView.show(element,
+    explanation)` draws an explanation into an element of the page.
+    """
+    scripts = "\n".join(_file(name) for name in _SCRIPTS)
+    return (
+        f'const vaswaniView = (() => {{\n"use strict";\n{scripts}\nreturn {{ {", ".join(_PUBLIC)} }};\n}})();'
+    )
+
+
+def _file(name: str) -> str:
+    return files(__package__).joinpath("view", name).read_text(encoding="utf-8")
+
+
+def _page(title: str, content: str) -> str:
+    parts = {
+        "{title}": html.escape(title),
+        "{style}": view_style(),
+        "{script}": view_script(),
+        # Escape "<", because "</script>" in the content would end the element.
+        "{explanation}": content.replace("<", "\\u003c"),
+    }
+    return re.sub(
+        r"\{(?:title|style|script|explanation)\}", lambda place: parts[place[0]], _file("page.html")
+    )

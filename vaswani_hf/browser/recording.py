@@ -1,0 +1,239 @@
+"""Records the tree of a beam search while the search runs. The search itself does not change.
+
+The beam search of this package passes each step to a candidate selection: `CandidateRecorder` records the step,
+and lets the default selection choose. The beam search of transformers passes each step to its logits
+processors: `ProcessorRecorder` records the step, and returns the log-probabilities unchanged. Both recorders
+record the search of one sentence.
+
+In shapes, K is the number of beams, T the number of tokens so far including the prompt, and V the size of the
+vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GenerationConfig, LogitsProcessor
+
+from ..model.beam_search_vaswani import (
+    NEG_INF,
+    BeamSearch,
+    Candidates,
+    PenaltyScorer,
+    Scorer,
+    best_candidates,
+    coverage_score,
+)
+from ..model.configuration_vaswani import eos_token_ids
+from ..model.generation_vaswani import setting_of
+from .explanation import TEMPERATURES, Finished, Node, SearchRecord, display_texts
+
+
+class TreeRecorder:
+    """Builds the nodes of a search from its steps."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        # The summed log-probability of each node, in float32 as in the search, so that equal sums have equal
+        # ranks.
+        self.sums: list[np.float32] = []
+        self._node_of: dict[tuple[int, ...], int] = {}
+
+    def record_step(
+        self,
+        sequences: torch.Tensor,
+        log_probs: torch.Tensor,
+        num_candidates: int,
+        coverage: torch.Tensor | None = None,
+    ) -> None:
+        """Record the beams [K, T] before a step, and the best continuations of each beam.
+
+        `log_probs` [K or 1, V] are the log-probabilities of the next token. `coverage` [K] is the result of
+        `coverage_score` for each beam.
+        """
+        if not self.nodes:
+            self._add((), sequences[0].tolist(), Node(-1, int(sequences[0, -1]), 0.0, 0, "beam"))
+        best, tokens = log_probs.topk(min(num_candidates, log_probs.shape[1]))
+        temperatures = log_probs.new_tensor(TEMPERATURES).view(-1, 1, 1)
+        normalizers = (log_probs / temperatures).logsumexp(dim=-1).T.tolist()  # [K or 1][temperatures]
+        for row, sequence in enumerate(sequences.tolist()[: len(log_probs)]):
+            index = self._node_of.get(tuple(sequence))
+            # Skip equal beams, because all beams are equal at the start. Skip beams without a node, because
+            # the search fills missing beams with impossible continuations.
+            if index is None or self.nodes[index].normalizers is not None:
+                continue
+            node = self.nodes[index]
+            node.state = "beam"
+            node.normalizers = normalizers[row]
+            if coverage is not None:
+                node.coverage = float(coverage[row])
+            for log_prob, token in zip(best[row].tolist(), tokens[row].tolist(), strict=True):
+                if log_prob > NEG_INF / 2:
+                    self._add(sequence, [token], Node(index, token, log_prob, node.step + 1))
+
+    def _add(self, sequence: Sequence[int], new: list[int], node: Node) -> None:
+        self._node_of[*sequence, *new] = len(self.nodes)
+        parent_sum = self.sums[node.parent] if node.parent >= 0 else np.float32(0)
+        self.sums.append(parent_sum + np.float32(node.log_prob))
+        self.nodes.append(node)
+
+    def as_record(self, scorer: Scorer, tokenizer: Any, **settings: Any) -> SearchRecord:
+        """Return the record after the search. `settings` are the first fields of `SearchRecord`."""
+        ends = self._finish(
+            settings["num_beams"], settings["num_candidates"], settings["end_ids"], settings["limit"]
+        )
+        finished = [Finished(index, self._score(index, scorer)) for index in ends]
+        finished.sort(key=lambda hypothesis: -hypothesis.score)
+        token_ids = sorted({node.token for node in self.nodes})
+        texts = {
+            str(token_id): text
+            for token_id, text in zip(token_ids, display_texts(token_ids, tokenizer), strict=True)
+        }
+        return SearchRecord(
+            **settings, temperatures=TEMPERATURES, nodes=self.nodes, finished=finished, texts=texts
+        )
+
+    def _score(self, index: int, scorer: Scorer) -> float:
+        node = self.nodes[index]
+        coverage = self.nodes[node.parent].coverage
+        return float(
+            scorer(
+                torch.tensor(self.sums[index]),
+                node.step,
+                None if coverage is None else torch.tensor(coverage),
+            )
+        )
+
+    def _finish(self, num_beams: int, num_candidates: int, end_ids: Sequence[int], limit: int) -> list[int]:
+        """Set the state of all nodes after the search. Return the indices of the finished hypotheses."""
+        finished: list[int] = []
+        last_step = max(node.step for node in self.nodes)
+        for step in range(1, last_step + 1):
+            candidates = self._candidates(step)[:num_candidates]
+            ended = [i for i in candidates if self.nodes[i].token in end_ids or step == limit]
+            for index in candidates[:num_beams]:
+                if index in ended:
+                    self.nodes[index].state = "finished"
+                    finished.append(index)
+            if step == last_step:
+                # No later step has shown which candidates became beams.
+                for index in [i for i in candidates if i not in ended][:num_beams]:
+                    self.nodes[index].state = "beam"
+        self._set_left(last_step)
+        return finished
+
+    def _candidates(self, step: int) -> list[int]:
+        """Return the nodes of a step, best first."""
+        of_step = [index for index, node in enumerate(self.nodes) if node.step == step]
+        return sorted(of_step, key=lambda index: -self.sums[index])
+
+    def _set_left(self, last_step: int) -> None:
+        # Read the nodes backwards, because each parent is before its children.
+        latest = [node.step for node in self.nodes]
+        survives = [
+            node.state == "finished" or (node.state == "beam" and node.step == last_step)
+            for node in self.nodes
+        ]
+        for index in range(len(self.nodes) - 1, 0, -1):
+            parent = self.nodes[index].parent
+            latest[parent] = max(latest[parent], latest[index])
+            survives[parent] = survives[parent] or survives[index]
+        for index, node in enumerate(self.nodes):
+            node.left = None if survives[index] else latest[index]
+
+
+class CandidateRecorder:
+    """Records a search of this package: the candidate selection of `SearchStrategies`.
+
+    Example:
+        >>> recorder = CandidateRecorder()
+        >>> strategies = SearchStrategies(candidates=recorder)  # doctest: +SKIP
+    """
+
+    def __init__(self) -> None:
+        self.tree = TreeRecorder()
+        # The search; None before the first step.
+        self.search: BeamSearch | None = None
+
+    def __call__(self, search: BeamSearch, log_probs: torch.Tensor) -> Candidates:
+        """Record the step, and select the best candidates (see `CandidateSelection`)."""
+        self.search = search
+        coverage = search.decoders[0].coverage
+        if coverage is not None:
+            mask = None if search.source_mask is None else search.source_mask[search.sentences].unsqueeze(1)
+            coverage = coverage_score(coverage, mask)[0]
+        self.tree.record_step(search.sequences[0], log_probs[0], search.num_candidates, coverage)
+        return best_candidates(search, log_probs)
+
+    def record(self, tokenizer: Any) -> SearchRecord:
+        """Return the record after the search. The tokenizer writes the texts of the tokens."""
+        search: Any = self.search
+        rule = search.stopping_rule
+        return self.tree.as_record(
+            search.scorer,
+            tokenizer,
+            num_beams=search.num_beams,
+            length_penalty=search.config.length_penalty,
+            length_penalty_type=getattr(search.config, "length_penalty_type", None) or "power",
+            coverage_penalty=getattr(search.config, "coverage_penalty", None) or 0.0,
+            limit=int(search.limits[0]),
+            num_counted=rule.num_counted,
+            considers_all_lengths=bool(rule.considers_all_lengths[0]),
+            stops_when_full=bool(rule.stops_when_full[0]),
+            num_candidates=search.num_candidates,
+            end_ids=[] if search.eos is None else search.eos.tolist(),
+        )
+
+
+class ProcessorRecorder(LogitsProcessor):
+    """Records a search of transformers: the last of its logits processors.
+
+    Args:
+        settings (mapping): The arguments of `generate`.
+        generation_config (GenerationConfig): The settings of the checkpoint.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], generation_config: Any):
+        self.tree = TreeRecorder()
+        self.settings = settings
+        self.generation_config = generation_config
+        self.prompt_length: int | None = None
+        self.num_beams = self._setting("num_beams") or 1
+        self.end_ids = eos_token_ids(generation_config)
+        self.num_candidates = max(2, 1 + len(self.end_ids)) * self.num_beams
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Record the beams `input_ids` [K, T] and their log-probabilities [K, V]. Return `scores`."""
+        self.prompt_length = self.prompt_length or input_ids.shape[1]
+        # Greedy search passes logits, and beam search passes log-probabilities.
+        log_probs = scores.float().log_softmax(dim=-1) if self.num_beams == 1 else scores
+        self.tree.record_step(input_ids, log_probs, self.num_candidates)
+        return scores
+
+    def _setting(self, name: str) -> Any:
+        return setting_of(name, self.settings, self.generation_config)
+
+    def record(self, tokenizer: Any) -> SearchRecord | None:
+        """Return the record after the search. The tokenizer writes the texts of the tokens. Return None if the
+        search has called no logits processors.
+        """
+        if not self.tree.nodes:
+            return None
+        early_stopping = self._setting("early_stopping")
+        length_penalty = self._setting("length_penalty")
+        config = GenerationConfig(length_penalty=1.0 if length_penalty is None else length_penalty)
+        return self.tree.as_record(
+            PenaltyScorer(config),
+            tokenizer,
+            num_beams=self.num_beams,
+            length_penalty=config.length_penalty,
+            length_penalty_type="power",
+            coverage_penalty=0.0,
+            limit=self._setting("max_new_tokens") or self._setting("max_length") - self.prompt_length,
+            num_counted=self.num_beams,
+            considers_all_lengths=early_stopping == "never",
+            stops_when_full=early_stopping is True or self.num_beams == 1,
+            num_candidates=self.num_candidates,
+            end_ids=self.end_ids,
+        )

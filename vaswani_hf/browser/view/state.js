@@ -1,0 +1,50 @@
+// The state of the page. The URL fragment stores each value that differs from its default, so that a copied
+// address shows the same view.
+
+// Return the state that a fragment such as "#kind=cross&layer=2" describes. Ignore unknown names.
+function parseFragment(fragment, defaults) {
+  const state = { ...defaults };
+  for (const [name, text] of new URLSearchParams(fragment.replace(/^#/, ""))) {
+    if (!(name in defaults)) continue;
+    if (typeof defaults[name] !== "number") state[name] = text;
+    else if (text.trim() !== "" && Number.isFinite(Number(text))) state[name] = Number(text);
+  }
+  return state;
+}
+
+// Return the fragment of a state, without the "#".
+function formatFragment(state, defaults) {
+  const changed = Object.keys(defaults).filter((name) => state[name] !== defaults[name]);
+  return new URLSearchParams(changed.map((name) => [name, String(state[name])])).toString();
+}
+
+// Create a store. `check(state)` corrects impossible values. `set` changes values, writes the fragment and calls
+// the subscribers of the changed values.
+function createStore(defaults, check) {
+  const subscribers = [];
+  const store = { state: check(parseFragment(location.hash, defaults)) };
+
+  function apply(next) {
+    const before = store.state;
+    store.state = check(next);
+    for (const { names, update } of subscribers) {
+      if (names.some((name) => before[name] !== store.state[name])) update();
+    }
+  }
+
+  store.set = (changes) => {
+    apply({ ...store.state, ...changes });
+    const fragment = formatFragment(store.state, defaults);
+    history.replaceState(null, "", fragment ? `#${fragment}` : location.pathname + location.search);
+  };
+  store.subscribe = (names, update) => subscribers.push({ names, update });
+  const readAddress = () => apply(parseFragment(location.hash, defaults));
+  addEventListener("hashchange", readAddress);
+  store.close = () => removeEventListener("hashchange", readAddress);
+  return store;
+}
+
+// Return a number inside its range.
+function clamp(value, least, most) {
+  return Math.min(Math.max(Math.round(value), least), most);
+}

@@ -1,0 +1,63 @@
+// Attention weights: decoding, and the weights between words.
+
+// Return the stored weights (explanation.py, `Weights`) as numbers from 0 to 1, in the order of their shape.
+function decodeWeights(stored) {
+  const bytes = Uint8Array.from(atob(stored.data), (character) => character.charCodeAt(0));
+  const integers = new DataView(bytes.buffer);
+  const values = new Float64Array(bytes.length / 2);
+  for (let i = 0; i < values.length; i++) {
+    values[i] = integers.getUint16(2 * i, true) / 65535;
+  }
+  return { shape: stored.shape, values };
+}
+
+// Return the matrix of one head as an array of rows.
+function headMatrix(weights, layer, head) {
+  const [, numHeads, numRows, numColumns] = weights.shape;
+  const first = (layer * numHeads + head) * numRows * numColumns;
+  const rows = [];
+  for (let row = 0; row < numRows; row++) {
+    const start = first + row * numColumns;
+    rows.push(Array.from(weights.values.subarray(start, start + numColumns)));
+  }
+  return rows;
+}
+
+// Return the mean of several matrices.
+function meanMatrix(matrices) {
+  return matrices[0].map((row, r) =>
+    row.map((_, c) => matrices.reduce((sum, matrix) => sum + matrix[r][c], 0) / matrices.length),
+  );
+}
+
+// Return the weights between groups of tokens. The weight to a group is the sum over its tokens. The weight from
+// a group is the mean over its tokens. Each row still adds up to 1.
+function groupMatrix(matrix, rowGroups, columnGroups) {
+  return rowGroups.map((rows) =>
+    columnGroups.map((columns) => {
+      let sum = 0;
+      for (let row = rows.start; row < rows.stop; row++) {
+        for (let column = columns.start; column < columns.stop; column++) {
+          sum += matrix[row][column];
+        }
+      }
+      return sum / (rows.stop - rows.start);
+    }),
+  );
+}
+
+// Return each token as a group of its own, with the text that the page shows. A hyphen marks a token that
+// continues a word.
+function tokenGroups(tokens) {
+  return tokens.map((token, index) => ({
+    text: tokenLabel(token.text, index === 0),
+    start: index,
+    stop: index + 1,
+  }));
+}
+
+// Return the text that the page shows for a token.
+function tokenLabel(text, isFirst) {
+  const continuesWord = !isFirst && /^[\p{L}\p{N}]/u.test(text);
+  return continuesWord ? `-${text}` : text.trim() || "␣";
+}

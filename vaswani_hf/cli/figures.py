@@ -1,0 +1,106 @@
+"""`vaswani figures`: draws the pictures of a checkpoint."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, model_validator
+
+from ..pictures.relations import default_pronouns, default_verbs, read_partners
+from .options import DeviceOptions, ModelOptions, check_file, on_command_line
+from .recorded_split import test_split
+
+if TYPE_CHECKING:
+    from ..pictures.figures import RunRecord
+    from ..recipe import Recipe
+
+
+class FiguresOptions(DeviceOptions, ModelOptions):
+    """The options of `vaswani figures`."""
+
+    output: str = on_command_line(positional=True)
+    """a new or empty folder"""
+    texts: str | None = None
+    """a file with one source sentence per line (plain or .gz), in which the heads are searched; by default the test
+    set in the recipe of the checkpoint"""
+    num_sentences: int = Field(1000, ge=2)
+    """the number of sentences: the first sentences of the test set"""
+    verbs: list[str] = on_command_line([], metavar="WORD:WORD,WORD")
+    """verbs with the words that complete the verb, such as wears:shirt,hat; by default lists of frequent words, if the
+    source language is English or German"""
+    pronouns: list[str] = on_command_line([], metavar="WORD:WORD,WORD")
+    """pronouns with the words to which the pronoun may refer, such as she:woman,girl; by default lists of frequent
+    words, if the source language is English or German"""
+    least_distance: int = Field(4, ge=1)
+    """the least distance between a verb and its complement, in words"""
+    text: str | None = None
+    """the sentence of the sheets with all heads of a layer; by default the first sentence with the median number of
+    words"""
+    layer: int | None = Field(None, ge=1)
+    """the layer of the sheets with all heads, counted from 1; by default the last layer"""
+
+    @model_validator(mode="after")
+    def _check_values(self) -> Self:
+        if self.texts is not None:
+            check_file("--texts", self.texts)
+        if self.text is not None and not self.text.strip():
+            raise ValueError("`--text` must hold text, but is empty.")
+        read_partners(self.verbs, "--verbs")
+        read_partners(self.pronouns, "--pronouns")
+        return self
+
+
+def run(options: FiguresOptions) -> None:
+    """Draw the pictures, and print one line for each picture."""
+    from ..checkpoint.languages import recorded_languages
+    from ..checkpoint.loading import checkpoint_folder
+    from ..data.lines import read_lines, refuse_blank
+    from ..pictures.figures import draw_figures
+    from ..recipe.published import recorded_recipe
+    from ..translation.translator import Translator
+
+    translator = Translator.from_pretrained(options.model_name, options.device, dtype=options.dtype)
+    folder = checkpoint_folder(options.model_name)
+    recipe = recorded_recipe(folder)
+    if options.texts is None:
+        texts = test_split(recipe, "--texts", "give `--texts`")[0]
+    else:
+        texts = list(read_lines(options.texts))
+        refuse_blank(texts, "`--texts`", options.texts)
+    language = (recorded_languages(folder) or ("", ""))[0]
+    draw_figures(
+        translator,
+        texts[: options.num_sentences],
+        options.output,
+        verbs=_partners(options.verbs, default_verbs(language)),
+        pronouns=_partners(options.pronouns, default_pronouns(language)),
+        least_distance=options.least_distance,
+        text=options.text,
+        layer=options.layer,
+        record=_record(folder, recipe, translator.model.config.d_model),
+    )
+
+
+def _partners(
+    given: list[str], default: Mapping[str, frozenset[str]] | None
+) -> Mapping[str, frozenset[str]] | None:
+    return read_partners(given, "") if given else default
+
+
+def _record(folder: Path, recipe: "Recipe | None", d_model: int) -> "RunRecord | None":
+    """Return the record of the run of a checkpoint; None if the checkpoint has no recipe or no log."""
+    from ..checkpoint.files import METRICS_FILE, read_metrics, recipe_file
+    from ..optimization.schedules import scheduled_rate
+    from ..pictures.figures import RunRecord
+
+    place = recipe_file(folder)
+    metrics = [] if place is None else read_metrics(place.parent / METRICS_FILE)
+    if recipe is None or not metrics:
+        return None
+    training = recipe.training
+    num_steps = training.max_steps or metrics[-1]["step"]
+
+    def rate(step: int) -> float:
+        return scheduled_rate(step, training, d_model, num_steps)
+
+    return RunRecord(metrics, training.lr_scheduler_type, rate)

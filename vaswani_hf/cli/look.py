@@ -1,0 +1,48 @@
+"""`vaswani look`: writes a page that shows how a model translates a text."""
+
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from .options import SCORING, ModelOptions, translation_options
+from .output import check_output
+
+_SEARCH = ("num_beams", "max_new_tokens", *(name for name in SCORING if name != "tokens_per_batch"))
+_SearchFields: Any = translation_options(*_SEARCH)
+
+
+class LookOptions(_SearchFields, ModelOptions):
+    """The options of `vaswani look`."""
+
+    text: str
+    """the text to translate, at most a few sentences"""
+    target: str | None = None
+    """explain this translation; by default the page explains the translation that the search finds"""
+    output: str
+    """a new HTML file"""
+    device: str | None = None
+    """the device, such as cpu, cuda or cuda:1; by default the GPU if the machine has a GPU, else the CPU"""
+
+    @model_validator(mode="after")
+    def _check_texts_and_output(self) -> Self:
+        for option, text in (("--text", self.text), ("--target", self.target)):
+            if text is not None and not text.strip():
+                raise ValueError(f"`{option}` must contain a word, but is {text!r}.")
+        check_output(self.output, {})
+        return self
+
+
+def run(options: LookOptions) -> None:
+    """Write the page, and print the translation."""
+    from ..browser.explain import explain
+    from ..browser.loading import load_translator
+    from ..browser.page import page_of
+    from ..checkpoint.files import write_whole
+
+    translator = load_translator(options.model_name, options.device)
+    explanation = explain(
+        translator, options.text, options.target, name=options.model_name, **options.translation_settings()
+    )
+    write_whole(Path(options.output), page_of(explanation))
+    print(explanation.target_text)

@@ -1,0 +1,140 @@
+"""Pushes an exported folder to a repository of its own, with a card that names the model that was exported."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.utils import validate_repo_id
+
+from ..checkpoint.files import CARD_FILE, CONFIG_FILE
+from ..checkpoint.hub import explained, with_retries
+from ..publish.model_card import read_record
+from ..publish.push import (
+    Destination,
+    check_destination,
+    check_token,
+    link_file,
+    only_hub_errors,
+    refuse_tokens,
+    send,
+)
+from .export import FORMATS
+from .formats import Format
+
+# The metadata that an exported model has in common with the model that was exported.
+_SHARED = ("language", "license", "license_name", "datasets", "pipeline_tag")
+_TEXT = """# {name}
+
+These files are the model [{base_model}](https://huggingface.co/{base_model}) in another format. `vaswani export --format
+{format}` of vaswani_hf wrote the files. The card of `{base_model}` describes the training data, the scores and the licence.
+"""
+
+
+def format_of_export(folder: Path) -> Format | None:
+    """Return the format of a folder that `vaswani export` has written; None for other folders."""
+    model_type = read_record(folder / CONFIG_FILE).get("model_type")
+    for entry in FORMATS.values():
+        if any(folder.glob(entry.main_file)) and entry.model_type == model_type:
+            return entry
+    return None
+
+
+def is_export(folder: Path) -> bool:
+    """Return True if `vaswani export` has written a folder."""
+    return format_of_export(folder) is not None
+
+
+def push_export(
+    folder: str | Path,
+    repository: str,
+    *,
+    base_model: str | None = None,
+    private: bool = False,
+    revision: str | None = None,
+    create_pr: bool = False,
+    tag: str | None = None,
+    commit_message: str = "Push an export of vaswani_hf",
+    token: str | bool | None = None,
+) -> str:
+    """Push a folder that `vaswani export` has written in one commit. Download the commit again, and compare
+    the files.
+
+    Args:
+        folder (str or Path): The exported folder. If the folder has a README.md, its text is the text of the
+            card.
+        repository (str): user/name.
+        base_model (str, optional): The repository of the model that was exported, on the Hub. The card takes
+            the languages and the licence from the card of `base_model`. The default is the `base_model` in the
+            README.md of the folder.
+        private (bool): As in `push`.
+        revision (str, optional): As in `push`.
+        create_pr (bool): As in `push`.
+        tag (str, optional): As in `push`.
+        commit_message (str): The title of the commit.
+        token (str or bool, optional): As in `push`.
+
+    Returns:
+        str: The address of the commit, or of the pull request.
+
+    Raises:
+        HubError: If the folder is not an export, if `base_model` is unknown or is not on the Hub, or if the push
+            is refused or fails.
+    """
+    folder = Path(folder)
+    with only_hub_errors(), TemporaryDirectory() as name:
+        entry = format_of_export(folder)
+        if entry is None:
+            raise ValueError(
+                f"'{folder}' must be a folder that `vaswani export` has written, but has no files of a known format; name "
+                "the exported folder."
+            )
+        validate_repo_id(repository)
+        to = Destination(repository, private, revision, create_pr, tag, token)
+        check_token(to)
+        to = check_destination(to)
+        staged = Path(name)
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.name != CARD_FILE:
+                link = staged / path.relative_to(folder)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link_file(path, link)
+        card = _card_of_export(folder, entry, to.repo_id, base_model, token)
+        (staged / CARD_FILE).write_text(str(card), encoding="utf-8")
+        refuse_tokens(staged)
+        return send(to, staged, commit_message, replaced=())
+
+
+def _card_of_export(
+    folder: Path, entry: Format, repo_id: str, base_model: str | None, token: str | bool | None
+) -> ModelCard:
+    written = ModelCard.load(folder / CARD_FILE) if (folder / CARD_FILE).is_file() else None
+    metadata: dict[str, Any] = written.data.to_dict() if written else {}
+    base_model = base_model or metadata.get("base_model")
+    if not isinstance(base_model, str):
+        raise ValueError(
+            "An export needs the repository of the model that was exported; push the checkpoint first, and name its "
+            "repository with `--base_model user/name`."
+        )
+    base = _metadata_of_base(base_model, token)
+    metadata = {key: base[key] for key in _SHARED if key in base} | metadata
+    metadata |= {"base_model": base_model, "base_model_relation": "quantized"}
+    metadata.setdefault("library_name", entry.library_name)
+    tags = [*metadata.get("tags", []), "translation", "vaswani", entry.name]
+    metadata["tags"] = list(dict.fromkeys(tags))
+    name = repo_id.split("/")[-1]
+    text = (
+        written.text.strip() if written else _TEXT.format(name=name, base_model=base_model, format=entry.name)
+    )
+    return ModelCard(f"---\n{ModelCardData(**metadata)}\n---\n\n{text.rstrip()}\n")
+
+
+def _metadata_of_base(base_model: str, token: str | bool | None) -> dict[str, Any]:
+    """Return the metadata of the card of `base_model`; empty if the repository has no card."""
+    validate_repo_id(base_model)
+    with explained():
+        try:
+            return with_retries(ModelCard.load, base_model, token=token).data.to_dict()
+        except EntryNotFoundError:
+            return {}

@@ -1,0 +1,1 @@
+"""The demonstration page of `vaswani demo` and of a Space."""

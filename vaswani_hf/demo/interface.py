@@ -1,0 +1,202 @@
+"""The page on which people try translation models: translations, confidences, word alignments and attention.
+
+`vaswani demo` and the Spaces of `vaswani push --space` use this file. A Space has a copy of this file and no other file of the
+package; therefore this file imports only gradio.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+# gradio reads this variable when gradio is imported. Without the variable, gradio sends statistics to another computer.
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+import gradio as gr
+
+LONGEST_TEXT = 2000
+# Use fonts of the reader's computer, because the themes of gradio request fonts from another computer.
+FONTS = ["system-ui", "sans-serif"]
+MONOSPACE_FONTS = ["ui-monospace", "monospace"]
+CSS = """
+.confidences { line-height: 2.6; font-size: 1.1rem; }
+.confidences ruby { border-radius: 4px; padding: 0 4px; }
+.confidences rt { font-size: 0.65rem; user-select: none; }
+.alignment { overflow-x: auto; }
+.alignment text { font-family: ui-monospace, monospace; font-size: 15px; fill: currentColor; }
+.alignment line { stroke: #0072b2; stroke-width: 2; opacity: 0.8; }
+.dark .alignment line { stroke: #56b4e9; }
+.best { width: 100%; border-collapse: collapse; }
+.best th, .best td { padding: 4px 8px; text-align: left; border-bottom: 1px solid var(--border-color-primary); }
+.best .number { text-align: right; font-variant-numeric: tabular-nums; }
+.attention iframe { width: 100%; height: 900px; border: 1px solid var(--border-color-primary); border-radius: 8px; }
+"""
+# The sizes of a picture of an alignment in pixels.
+_CHARACTER_WIDTH, _GAP, _HEIGHT = 9.1, 18, 110
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A model of the page, and the languages that the model translates.
+
+    Attributes:
+        label (str): The name of the direction for readers, such as "en → de".
+        translate (Callable): The pipeline of the model, as `pipeline("translation")` returns it.
+        num_beams (int): The default number of beams.
+        examples (sequence): Texts that readers can try.
+        explain (Callable, optional): Returns the HTML of a page that explains the translation of a text with a
+            number of beams. Without the function, the page has no view of the attention.
+    """
+
+    label: str
+    translate: Callable[..., list[dict[str, Any]]]
+    num_beams: int = 4
+    examples: Sequence[str] = field(default_factory=tuple)
+    explain: Callable[[str, int], str] | None = None
+
+
+def launch(directions: Sequence[Direction], title: str, **options: Any) -> Any:
+    """Start the page, and return the result of `gradio.Blocks.launch`. `options` are arguments of `launch`."""
+    theme = gr.themes.Default(font=FONTS, font_mono=MONOSPACE_FONTS)
+    page = make_page(directions, title)
+    return page.launch(theme=theme, css=CSS, footer_links=["api"], **options)
+
+
+def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
+    """Return the page. With two directions, the page has a button that swaps the languages."""
+    by_label = {direction.label: direction for direction in directions}
+    labels = list(by_label)
+
+    def translate(label: str, text: str, num_beams: int, number: int) -> tuple[str, str, str, str, str]:
+        if not text.strip():
+            return "", "", "", "", ""
+        settings = {"num_beams": max(num_beams, number), "num_return_sequences": number}
+        found = _checked(
+            by_label[label].translate, text, return_scores=True, return_alignments=True, **settings
+        )
+        best = found[0]
+        return (
+            best["translation_text"],
+            words_as_html(best.get("words") or []),
+            alignment_as_html(text, best["translation_text"], best.get("alignment") or ""),
+            translations_as_html(found) if number > 1 else "",
+            "",
+        )
+
+    def explain(label: str, text: str, num_beams: int) -> str:
+        function = by_label[label].explain
+        if not text.strip() or function is None:
+            return ""
+        return f'<iframe title="Attention" srcdoc="{escape(_checked(function, text, num_beams))}"></iframe>'
+
+    def swap(label: str, translation: str) -> tuple[str, str]:
+        return labels[1 - labels.index(label)], translation
+
+    with gr.Blocks(title=title, analytics_enabled=False) as page:
+        gr.Markdown(f"# {title}")
+        with gr.Row(visible=len(labels) > 1):
+            direction = gr.Radio(labels, value=labels[0], label="Direction", scale=3)
+            swap_button = gr.Button("⇄ Swap the languages", visible=len(labels) == 2, scale=1)
+        with gr.Row():
+            with gr.Column():
+                text = gr.Textbox(
+                    label="Text", lines=3, elem_id="text", max_length=LONGEST_TEXT, autofocus=True
+                )
+                with gr.Row():
+                    num_beams = gr.Slider(1, 12, value=directions[0].num_beams, step=1, label="Beams")
+                    number = gr.Slider(1, 5, value=1, step=1, label="Translations")
+                button = gr.Button("Translate", variant="primary")
+            with gr.Column():
+                translation = gr.Textbox(
+                    label="Translation", lines=3, elem_id="translation", interactive=False, buttons=["copy"]
+                )
+                confidences = gr.HTML(label="Confidence of each word", container=True)
+        alignment = gr.HTML(label="Word alignment", container=True)
+        best = gr.HTML()
+        with gr.Column(visible=any(one.explain for one in directions)):
+            explain_button = gr.Button("Show the attention")
+            attention = gr.HTML(elem_classes="attention")
+        examples = [[one.label, example] for one in directions for example in one.examples]
+        if examples:
+            gr.Examples(examples, [direction, text], cache_examples=False)
+        outputs = [translation, confidences, alignment, best, attention]
+        gr.on(
+            [button.click, text.submit],
+            translate,
+            [direction, text, num_beams, number],
+            outputs,
+            api_name="translate",
+        )
+        explain_button.click(explain, [direction, text, num_beams], attention, api_visibility="private")
+        swap_button.click(swap, [direction, translation], [direction, text], api_visibility="private").then(
+            translate, [direction, text, num_beams, number], outputs, api_visibility="private"
+        )
+    return page
+
+
+def _checked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, and show the message of an error about the input on the page."""
+    try:
+        return function(*args, **kwargs)
+    except ValueError as error:
+        raise gr.Error(str(error), print_exception=False) from None
+
+
+def words_as_html(words: Sequence[dict[str, Any]]) -> str:
+    """Return the words of a translation. The color shows the uncertainty, and the number above a word is its
+    confidence.
+    """
+    parts = []
+    for entry in words:
+        confidence = entry["confidence"]
+        color = f"rgba(230, 159, 0, {(1 - confidence) * 0.8:.2f})"
+        parts.append(
+            f'<ruby style="background: {color}">{escape(entry["word"])}<rt>{confidence:.2f}</rt></ruby>'
+        )
+    return f'<div class="confidences">{" ".join(parts)}</div>' if parts else ""
+
+
+def alignment_as_html(text: str, translation: str, alignment: str) -> str:
+    """Return a picture with the words of the text, the words of the translation, and lines between aligned
+    words. `alignment` is in Pharaoh format, such as "0-0 1-2".
+    """
+    source, target = text.split(), translation.split()
+    if not alignment or not source or not target:
+        return ""
+    source_centers, source_width = _centers(source)
+    target_centers, target_width = _centers(target)
+    parts = []
+    for pair in alignment.split():
+        i, j = map(int, pair.split("-"))
+        line = f'x1="{source_centers[i]:.0f}" y1="26" x2="{target_centers[j]:.0f}" y2="{_HEIGHT - 24}"'
+        parts.append(f"<line {line}/>")
+    for words, centers, y in ((source, source_centers, 18), (target, target_centers, _HEIGHT - 8)):
+        for word, center in zip(words, centers, strict=True):
+            parts.append(f'<text x="{center:.0f}" y="{y}" text-anchor="middle">{escape(word)}</text>')
+    width = max(source_width, target_width)
+    return (
+        f'<div class="alignment"><svg width="{width:.0f}" height="{_HEIGHT}" role="img" '
+        f'aria-label="Word alignment {escape(alignment)}">{"".join(parts)}</svg></div>'
+    )
+
+
+def _centers(words: Sequence[str]) -> tuple[list[float], float]:
+    """Return the horizontal center of each word of a line in pixels, and the width of the line."""
+    centers = []
+    left = 0.0
+    for word in words:
+        width = _CHARACTER_WIDTH * len(word)
+        centers.append(left + width / 2)
+        left += width + _GAP
+    return centers, left
+
+
+def translations_as_html(found: Sequence[dict[str, Any]]) -> str:
+    """Return a table of the translations of a text, best first."""
+    rows = []
+    for entry in found:
+        numbers = "".join(f'<td class="number">{entry[name]:.3f}</td>' for name in ("score", "confidence"))
+        rows.append(f"<tr><td>{escape(entry['translation_text'])}</td>{numbers}</tr>")
+    head = '<tr><th>translation</th><th class="number">score</th><th class="number">confidence</th></tr>'
+    return f'<table class="best">{head}{"".join(rows)}</table>'

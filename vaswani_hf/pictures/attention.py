@@ -1,0 +1,164 @@
+"""The attention weights of one sentence pair, for tokens and for words, and the picture of a translation.
+
+In shapes, N is the number of layers, H the number of heads, S the number of source tokens and T the number of
+target tokens. W is a number of words.
+"""
+
+import bisect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..model.text_rules_vaswani import token_texts
+from ..model.translator_vaswani import ALIGNMENT_LAYERS, TOKENIZING, BaseTranslator
+from ..translation.translator import Translator
+from .style import heat_map, label_ticks, new_figure, save
+
+# A word is a run of letters and digits, with apostrophes and hyphens inside, or one punctuation mark.
+_WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a text, and the words of the text. Each special token, such as `</s>`, is also a word.
+
+    `word_of_token` has the index of the word of each token.
+    """
+
+    ids: list[int]
+    texts: list[str]
+    words: list[str]
+    word_of_token: list[int]
+
+
+def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens:
+    """Tokenize a text, and find the word of each token."""
+    with TOKENIZING:
+        arguments = {"text_target": text} if is_target else {"text": text}
+        encoding = tokenizer(
+            **arguments, verbose=False, return_offsets_mapping=True, return_special_tokens_mask=True
+        )
+    texts = token_texts(encoding["input_ids"], tokenizer)
+    matches = list(_WORD.finditer(text))
+    ends = [match.end() for match in matches]
+    # The index of the match of each token. A special token has no match.
+    match_of_token = []
+    for (start, _), is_special in zip(
+        encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True
+    ):
+        match_of_token.append(len(ends) if is_special else bisect.bisect_right(ends, start))
+    words: list[str] = []
+    word_of_match: dict[int, int] = {}
+    for index, match in enumerate(matches):
+        if index in match_of_token or not words:
+            word_of_match[index] = len(words)
+            words.append(match[0])
+        else:
+            # The token of the word before also has this word, as in `."`.
+            words[-1] += match[0]
+    word_of_token = []
+    for token, index in zip(texts, match_of_token, strict=True):
+        if index not in word_of_match:
+            words.append(token)
+        word_of_token.append(word_of_match.get(index, len(words) - 1))
+    return Tokens(encoding["input_ids"], texts, words, word_of_token)
+
+
+@dataclass(frozen=True)
+class PairAttention:
+    """The attention weights of one sentence pair.
+
+    Row t of `decoder` and of `cross` belongs to the position that predicts target token t. The columns of
+    `decoder` are the input tokens of the decoder: the start token, and the target tokens without the last
+    token.
+    """
+
+    source: Tokens
+    target: Tokens
+    # The texts of the T input tokens of the decoder.
+    decoder_inputs: list[str]
+    # [N, H, S, S]
+    encoder: torch.Tensor
+    # [N, H, T, T]
+    decoder: torch.Tensor
+    # [N, H, T, S]
+    cross: torch.Tensor
+
+
+@torch.no_grad()
+def pair_attention(translator: BaseTranslator, text: str, translation: str) -> PairAttention:
+    """Compute the attention weights of a model that reads a text and predicts a given translation."""
+    source = read_tokens(text, translator.source_tokenizer)
+    target = read_tokens(translation, translator.target_tokenizer, is_target=True)
+    model = translator.model
+    decoder_ids = [model.config.decoder_start_token_id, *target.ids[:-1]]
+    outputs = model(
+        input_ids=torch.tensor([source.ids], device=model.device),
+        decoder_input_ids=torch.tensor([decoder_ids], device=model.device),
+        output_attentions=True,
+        use_cache=False,
+    )
+    return PairAttention(
+        source,
+        target,
+        token_texts(decoder_ids, translator.target_tokenizer),
+        torch.cat(outputs.encoder_attentions),
+        torch.cat(outputs.decoder_attentions),
+        torch.cat(outputs.cross_attentions),
+    )
+
+
+def word_weights(weights: torch.Tensor, query: Tokens, key: Tokens) -> torch.Tensor:
+    """Convert weights [..., query tokens, key tokens] to weights between words [..., W, W].
+
+    The weight of a key word is the sum over the tokens of the key word. The weight from a query word is the
+    mean over the tokens of the query word. Each row adds up to 1, as the rows of the tokens do.
+    """
+    of_queries = _one_hot(query, weights)  # [query tokens, W]
+    of_keys = _one_hot(key, weights)  # [key tokens, W]
+    return (of_queries / of_queries.sum(dim=0)).T @ weights @ of_keys
+
+
+def _one_hot(tokens: Tokens, weights: torch.Tensor) -> torch.Tensor:
+    words = torch.tensor(tokens.word_of_token, device=weights.device)
+    return torch.nn.functional.one_hot(words, len(tokens.words)).to(weights.dtype)
+
+
+def attention_picture(model: str | BaseTranslator, text: str, path: str | Path) -> str:
+    """Translate a text, and draw the attention of the translation to the text.
+
+    The picture is a heat map with one row for each token of the translation and one column for each token of
+    the text. Row t belongs to the position that predicts token t. A weight is the mean over the heads of the
+    last two decoder layers, as in the word alignment.
+
+    Args:
+        model (str or BaseTranslator): The name of a checkpoint, as in `Translator.from_pretrained`, or a
+            translator.
+        text (str): One sentence.
+        path (str or Path): The file of the picture, with the suffix .png or .svg.
+
+    Returns:
+        str: The translation.
+
+    Raises:
+        ValueError: If the checkpoint does not exist or is not a translation model for PyTorch, or if the text
+            is empty.
+    """
+    if not text.strip():
+        raise ValueError("`text` must hold text, but is empty.")
+    translator = Translator.from_pretrained(model) if isinstance(model, str) else model
+    translation = next(iter(translator.translate([text])))
+    attention = pair_attention(translator, text, translation)
+    mean = attention.cross[-ALIGNMENT_LAYERS:].mean(dim=(0, 1))  # [T, S]
+    rows, columns = mean.shape
+    figure = new_figure(2.5 + 0.3 * columns, 1.6 + 0.26 * rows)
+    axes = figure.add_subplot()
+    image = heat_map(axes, mean, highest=mean.max().item())
+    axes.xaxis.tick_top()
+    label_ticks(axes, attention.source.texts, attention.target.texts, size=9)
+    figure.colorbar(image, label="attention weight")
+    save(figure, Path(path))
+    return translation

@@ -1,0 +1,231 @@
+"""Pictures of heads of the encoder as in Figures 3 to 5 of the paper: lines between the words of a sentence."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .attention import Tokens
+from .head_search import (
+    Occurrence,
+    Statistics,
+    best_heads,
+    encoder_weights,
+    mean_matrix,
+    measured_head,
+    most_different_heads,
+)
+from .style import COLORS, Picture, literal, new_figure
+
+# An example has at most this number of words, if there is such an example, because the words of a longer sentence
+# would be too small in print.
+_MOST_WORDS = 20
+_LINE_WIDTH = 5.0
+# A head prefers the pairs of a relation if its mean weight in the pairs is at least this multiple of its mean weight at the
+# same distance.
+_PREFERENCE = 1.5
+# Do not draw weights below this value, because thousands of faint lines would make an SVG file large.
+_LEAST_WEIGHT = 0.01
+
+
+class ModelStatistics(NamedTuple):
+    """A model, and its statistics on the half of the test set for the choice and on the half for the measurement."""
+
+    model: Any
+    choice: Statistics
+    measurement: Statistics
+
+
+def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
+    """Return the candidate with the median value. A candidate is a value, a number of words and an object."""
+    short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
+    in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
+    return in_order[(len(in_order) - 1) // 2][2]
+
+
+def draw_relation(
+    name: str,
+    caption: str,
+    trained: ModelStatistics,
+    random: ModelStatistics,
+    relation: int,
+    sentences: Sequence[Tokens],
+    num_heads: int,
+) -> Picture:
+    """Draw the best heads for a relation, with the best heads of the untrained model in the second column.
+
+    `relation` is the index of the relation in the statistics. `sentences` are the sentences of the measurement.
+    """
+    heads = [best_heads(of_model.choice.occurrences[relation], num_heads) for of_model in (trained, random)]
+    occurrences = trained.measurement.occurrences[relation]
+    best = heads[0][0]
+    example: Occurrence = _median(
+        [
+            (found.weights[best.layer, best.head].item(), len(sentences[found.sentence].words), found)
+            for found in occurrences
+        ]
+    )
+    of_example = random.measurement.occurrences[relation][occurrences.index(example)]
+    tokens = sentences[example.sentence]
+    figure, panels = _panels(tokens, num_heads)
+    numbers: dict[str, Any] = {
+        "num_pairs_choice": len(trained.choice.occurrences[relation]),
+        "num_pairs_measurement": len(occurrences),
+        "example": {
+            "words": tokens.words,
+            "query": example.query,
+            "key": example.key,
+        },
+    }
+    texts = []
+    columns = zip(("trained", "untrained"), (trained, random), heads, (example, of_example), strict=True)
+    for column, (label, of_model, of_column, found) in enumerate(columns):
+        weights = _weights(of_model.model, tokens)
+        rows = []
+        for row, head in enumerate(of_column):
+            measured = measured_head(of_model.measurement.occurrences[relation], head)
+            weight = found.weights[head.layer, head.head].item()
+            rows.append({**measured, "weight_in_example": weight})
+            title = f"{label}: {head}, weight {weight:.2f}"
+            _draw_lines(
+                panels[row][column],
+                tokens.words,
+                weights[head.layer, head.head],
+                [found.query],
+                title,
+                found.key,
+            )
+            texts.append(
+                f"{label} {head}: largest weight in {measured['share_largest']:.0%} of the pairs, mean weight "
+                f"{measured['mean_weight']:.2f} ({measured['mean_weight_same_distance']:.2f} for all words at the same "
+                "distance)"
+            )
+        numbers[label] = rows
+    text = (
+        f"{caption} The heads are those with the largest mean weight in {numbers['num_pairs_choice']:,} pairs of the "
+        f"first half of the texts. Measured in {len(occurrences):,} pairs of the second half: {'; '.join(texts)}. The "
+        f"example has the median weight.{_verdict(numbers['trained'])}"
+    )
+    return Picture(name, figure, text, numbers)
+
+
+def _verdict(heads: Sequence[dict[str, float]]) -> str:
+    """Return a sentence if no head prefers the pairs of a relation."""
+    if any(head["mean_weight"] >= _PREFERENCE * head["mean_weight_same_distance"] for head in heads):
+        return ""
+    return " No trained head prefers these pairs to other words at the same distance."
+
+
+def draw_two_heads(
+    name: str, trained: ModelStatistics, random: ModelStatistics, sentences: Sequence[Tokens]
+) -> Picture:
+    """Draw all weights of the two most different heads of a layer, with those of the untrained model in the second
+    column.
+    """
+    pairs = [most_different_heads(of_model.choice) for of_model in (trained, random)]
+    first, second = pairs[0]
+    example: int = _median(
+        [
+            (distances[first.layer, first.head, second.head].item(), len(sentences[index].words), index)
+            for index, distances in trained.measurement.distances.items()
+        ]
+    )
+    tokens = sentences[example]
+    figure, panels = _panels(tokens, 2)
+    numbers: dict[str, Any] = {
+        "num_sentences_choice": len(trained.choice.distances),
+        "num_sentences_measurement": len(trained.measurement.distances),
+        "example": {"words": tokens.words},
+    }
+    texts = []
+    for column, (label, of_model, pair) in enumerate(
+        zip(("trained", "untrained"), (trained, random), pairs, strict=True)
+    ):
+        weights = _weights(of_model.model, tokens)
+        for row, head in enumerate(pair):
+            _draw_lines(
+                panels[row][column],
+                tokens.words,
+                weights[head.layer, head.head],
+                range(len(tokens.words)),
+                f"{label}: {head}",
+            )
+        place = (pair[0].layer, pair[0].head, pair[1].head)
+        distance = mean_matrix(of_model.measurement.distances)[place].item()
+        disagreement = mean_matrix(of_model.measurement.disagreements)[place].item()
+        numbers[label] = {
+            "layer": pair[0].layer + 1,
+            "heads": [head.head + 1 for head in pair],
+            "mean_distance": distance,
+            "share_different_largest": disagreement,
+        }
+        texts.append(
+            f"{label} {pair[0]} and head {pair[1].head + 1}: distance {distance:.2f}, largest weights on different "
+            f"words for {disagreement:.0%} of the words"
+        )
+    text = (
+        "The two heads of one encoder layer whose weights differ most: the largest mean total variation distance (0 to 1) "
+        f"between the weights of a word, over all words of the first half of the texts. Measured on the second half "
+        f"({numbers['num_sentences_measurement']:,} texts): {'; '.join(texts)}. The example has the median distance."
+    )
+    return Picture(name, figure, text, numbers)
+
+
+def _weights(model: Any, tokens: Tokens) -> torch.Tensor:
+    """Return the weights between the words of one sentence [N, H, W, W]."""
+    ((_, weights),) = encoder_weights(model, [tokens])
+    return weights
+
+
+def _panels(tokens: Tokens, num_rows: int) -> tuple[Any, Any]:
+    """Return a figure, and its axes by row and column."""
+    width = max(3.2, 0.26 * len(tokens.words))
+    figure = new_figure(2 * width, 3.1 * num_rows + 1.0)
+    return figure, figure.subplots(num_rows, 2, squeeze=False)
+
+
+def _draw_lines(
+    axes: Any,
+    words: Sequence[str],
+    weights: torch.Tensor,
+    queries: Sequence[int],
+    title: str,
+    marked_key: int | None = None,
+) -> None:
+    """Draw a line from each query word (below) to each key word (above). A larger weight has a wider, darker line.
+
+    `weights` is [W, W]. If `marked_key` is given, the single query word and this key word are bold.
+    """
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import to_rgba
+
+    segments, colors, widths = [], [], []
+    for query in queries:
+        for key, weight in enumerate(weights[query].tolist()):
+            if weight >= _LEAST_WEIGHT:
+                segments.append([(query, 0.0), (key, 1.0)])
+                # The square root keeps lines of small weights visible in print.
+                colors.append(to_rgba(COLORS[0], min(1.0, weight**0.5)))
+                widths.append(_LINE_WIDTH * weight)
+    axes.add_collection(LineCollection(segments, colors=colors, linewidths=widths))
+    axes.set_xlim(-0.7, len(words) - 0.3)
+    axes.set_ylim(0, 1)
+    axes.axis("off")
+    for index, word in enumerate(words):
+        for height, alignment, marked in (
+            (1.02, "bottom", marked_key),
+            (-0.02, "top", queries[0] if marked_key is not None else None),
+        ):
+            axes.text(
+                index,
+                height,
+                literal(word),
+                rotation=90,
+                ha="center",
+                va=alignment,
+                fontsize=9,
+                fontweight="bold" if index == marked else "normal",
+                color=COLORS[1] if index == marked else "black",
+            )
+    # Write the title above the words.
+    axes.set_title(title, fontsize=9, y=1.0, pad=8 + 6 * max(map(len, words)))

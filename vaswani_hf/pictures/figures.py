@@ -1,0 +1,227 @@
+"""`draw_figures`: all pictures of a checkpoint, and figures.json with their captions and numbers."""
+
+import json
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..checkpoint.files import new_folder, write_whole
+from ..model.modeling_vaswani import sinusoids
+from ..translation.translator import Translator
+from .attention import pair_attention, read_tokens
+from .attention_lines import ModelStatistics, draw_relation, draw_two_heads
+from .equations import draw_positions, draw_schedule, draw_targets
+from .head_search import Statistics, measure, untrained
+from .relations import Relation
+from .sheets import draw_sheets
+from .style import Picture, save, write_caption
+from .training_curve import draw_training_curve, validation_score
+
+FIGURES_FILE = "figures.json"
+_FORMATS = (".png", ".svg")
+# An antecedent is at least this number of words before its pronoun.
+_PRONOUN_DISTANCE = 2
+_PAPER_WIDTH = 512
+_NUM_POSITIONS = 60
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The record of a run: the rows of its log, the name of its schedule, and the learning rate of each step."""
+
+    metrics: list[dict[str, Any]]
+    schedule: str
+    rate: Callable[[int], float]
+
+    @property
+    def num_steps(self) -> int:
+        """The number of the last step in the log."""
+        return max((row["step"] for row in self.metrics), default=0)
+
+
+def draw_figures(
+    translator: Translator,
+    texts: Sequence[str],
+    output: str | Path,
+    *,
+    verbs: Mapping[str, frozenset[str]] | None = None,
+    pronouns: Mapping[str, frozenset[str]] | None = None,
+    least_distance: int = 4,
+    text: str | None = None,
+    layer: int | None = None,
+    record: RunRecord | None = None,
+    report: Callable[[str], None] = print,
+) -> list[Picture]:
+    """Draw all pictures of a translation model, and write them as PNG and SVG files with figures.json.
+
+    Args:
+        translator (Translator): A translator with a Vaswani model.
+        texts (sequence): The source sentences (str) of a test set.
+        output (str or Path): A new or empty folder.
+        verbs (mapping, optional): For each verb in lower case the words that complete the verb.
+        pronouns (mapping, optional): For each pronoun in lower case the words that can be its antecedent.
+        least_distance (int): The least distance between a verb and its complement, in words.
+        text (str, optional): The sentence of the sheets with all heads; by default the first of `texts` with the
+            median number of words.
+        layer (int, optional): The layer of the sheets, counted from 1; the last layer by default.
+        record (RunRecord, optional): The record of the run. Without a record, the pictures of the learning rate
+            and of the training curve are left out.
+        report (callable): Receives one line of text for each picture, and for each picture that is left out.
+
+    Returns:
+        list: The pictures, each a `Picture`.
+
+    Raises:
+        ValueError: If the model is not a Vaswani model, if `texts` has no text, or if `output` exists and is not an
+            empty folder.
+    """
+    if translator.model.config.model_type != "vaswani":
+        raise ValueError(
+            f"`model` must be a Vaswani model, but is a model of type {translator.model.config.model_type!r}; convert "
+            "the model with `vaswani import`."
+        )
+    texts = [line.strip() for line in texts if line.strip()]
+    if not texts:
+        raise ValueError("`texts` must hold text, but has only empty lines.")
+    config = translator.model.config
+    num_layers = max(config.encoder_layers, config.decoder_layers)
+    if layer is not None and not 1 <= layer <= num_layers:
+        raise ValueError(f"`layer` must be from 1 to {num_layers}, but is {layer}.")
+    pictures = []
+    with new_folder(Path(output)) as folder:
+        folder.mkdir()
+        drawn = [
+            *_attention_pictures(translator, texts, verbs or {}, pronouns or {}, least_distance, report),
+            *_sheets(translator, text or _median_text(texts), layer),
+            *_equations(translator.model),
+            *_run_pictures(record, report),
+        ]
+        for picture in drawn:
+            write_caption(picture.figure, picture.caption)
+            for suffix in _FORMATS:
+                save(picture.figure, folder / f"{picture.name}{suffix}")
+            report(f"{picture.name}: {picture.caption}")
+            pictures.append(picture)
+        content = {
+            picture.name: {"caption": picture.caption, "numbers": picture.numbers} for picture in pictures
+        }
+        write_whole(folder / FIGURES_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return pictures
+
+
+def _median_text(texts: Sequence[str]) -> str:
+    """Return the first text with the median number of words."""
+    median = statistics.median_low(len(text.split()) for text in texts)
+    return next(text for text in texts if len(text.split()) == median)
+
+
+def _attention_pictures(
+    translator: Translator,
+    texts: Sequence[str],
+    verbs: Mapping[str, frozenset[str]],
+    pronouns: Mapping[str, frozenset[str]],
+    least_distance: int,
+    report: Callable[[str], None],
+) -> Iterator[Picture]:
+    """Yield the pictures of Figures 3 to 5 of the paper."""
+    if len(texts) < 2:
+        report("the three pictures of heads are left out, because the search needs at least two texts")
+        return
+    sentences = [read_tokens(text, translator.source_tokenizer) for text in texts]
+    middle = (len(sentences) + 1) // 2
+    relations = [
+        Relation(verbs, is_earlier=False, least_distance=least_distance),
+        Relation(pronouns, is_earlier=True, least_distance=_PRONOUN_DISTANCE),
+    ]
+    trained, random = (
+        ModelStatistics(
+            model,
+            measure(model, sentences[:middle], relations),
+            measure(model, sentences[middle:], relations),
+        )
+        for model in (translator.model, untrained(translator.model))
+    )
+    measured = sentences[middle:]
+    if _has_pairs(trained, 0):
+        rule = (
+            "Encoder self-attention from a verb to its complement (below to above), as in Figure 3 of the paper. The rule: "
+            f"the complement is the first word after the verb, at a distance of at least {least_distance} words, that is "
+            "in the word list of the verb; the rule does not check the grammar."
+        )
+        yield draw_relation("verb_to_complement", rule, trained, random, 0, measured, 1)
+    else:
+        report(
+            "verb_to_complement is left out, because a half of the texts has no pair of words of the list; give other "
+            "`verbs`"
+        )
+    if _has_pairs(trained, 1):
+        rule = (
+            "Encoder self-attention from a pronoun to its antecedent (below to above), as in Figure 4 of the paper. The rule: "
+            f"the antecedent is the last word before the pronoun, at a distance of at least {_PRONOUN_DISTANCE} words, that "
+            "is in the word list of the pronoun; the rule does not check to whom the pronoun refers."
+        )
+        yield draw_relation("pronoun_to_antecedent", rule, trained, random, 1, measured, 2)
+    else:
+        report(
+            "pronoun_to_antecedent is left out, because a half of the texts has no pair of words of the list; give other "
+            "`pronouns`"
+        )
+    if translator.model.config.encoder_attention_heads > 1:
+        yield draw_two_heads("two_heads", trained, random, measured)
+    else:
+        report("two_heads is left out, because a layer of the encoder has only one head")
+
+
+def _has_pairs(statistics: ModelStatistics, relation: int) -> bool:
+    halves: tuple[Statistics, ...] = (statistics.choice, statistics.measurement)
+    return all(half.occurrences[relation] for half in halves)
+
+
+def _sheets(translator: Translator, text: str, layer: int | None) -> list[Picture]:
+    translation = next(iter(translator.translate([text])))
+    return draw_sheets(pair_attention(translator, text, translation), layer)
+
+
+@torch.no_grad()
+def _equations(model: Any) -> list[Picture]:
+    """Return the pictures of the position encodings and of the targets."""
+    positions = torch.arange(_NUM_POSITIONS)
+    paper = draw_positions(
+        "positions_paper",
+        sinusoids(positions, _PAPER_WIDTH),
+        f"The encodings are those of Section 3.5 of the paper with d_model = {_PAPER_WIDTH}; their dot products depend only "
+        "on the distance between two positions.",
+    )
+    config = model.config
+    num_positions = _NUM_POSITIONS
+    if config.position_embedding == "learned":
+        num_positions = min(num_positions, config.max_position_embeddings)
+    encodings = model.model.encoder.embed_positions(torch.arange(num_positions, device=model.device)[None])[0]
+    note = f"The encodings are those of the encoder of the checkpoint (`position_embedding: {config.position_embedding}`)."
+    own = draw_positions("positions", encodings, note)
+    return [paper, own, draw_targets(config.label_smoothing, config.label_smoothing_form)]
+
+
+def _run_pictures(record: RunRecord | None, report: Callable[[str], None]) -> Iterator[Picture]:
+    """Yield the pictures of the learning rate and of the training curve."""
+    if record is None or not record.metrics:
+        report("schedule and training_curve are left out, because the checkpoint has no record of a run")
+        return
+    yield draw_schedule(record.rate, record.num_steps, record.metrics, record.schedule)
+    figure = draw_training_curve(record.metrics)
+    if figure is None:
+        report("training_curve is left out, because the log of the run has no losses")
+        return
+    score = validation_score(record.metrics)
+    names = ["loss", "eval_loss", *([f"eval_{score}"] if score else [])]
+    numbers = {
+        name: [[row["step"], row[name]] for row in record.metrics if row.get(name) is not None]
+        for name in names
+    }
+    last = ", ".join(f"{name} {values[-1][1]:.2f}" for name, values in numbers.items() if values)
+    caption = f"Training curve. The training loss includes label smoothing, the validation loss does not. Last values: {last}."
+    yield Picture("training_curve", figure, caption, numbers)

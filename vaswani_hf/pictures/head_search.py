@@ -1,0 +1,150 @@
+"""Searches for heads of the encoder that relate words, and for heads that behave differently.
+
+A search chooses heads on the first half of the sentences of a test set, and measures the chosen heads on the
+second half. Therefore the choice does not make the measured weights larger.
+
+In shapes, N is the number of layers, H the number of heads, and W the number of words of a sentence.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..model.translator_vaswani import batches_by_length
+from .attention import Tokens, word_weights
+from .relations import Relation
+
+_TOKENS_PER_BATCH = 4096
+# The seed of the weights of the untrained model.
+_SEED = 1
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A pair of related words in a sentence, with the weights of all heads [N, H]."""
+
+    sentence: int
+    query: int
+    key: int
+    # The weight from the query to the key.
+    weights: torch.Tensor
+    # True if no other word of the sentence has a larger weight.
+    is_largest: torch.Tensor
+    # The mean weight of all pairs of words of the sentence that have the same distance as the query and the key.
+    same_distance: torch.Tensor
+
+
+@dataclass
+class Statistics:
+    """What a search needs to know about the heads of a model on one half of a test set."""
+
+    # The occurrences of each relation, in the order of the sentences.
+    occurrences: list[list[Occurrence]]
+    # [N, H, H] for each sentence: the mean over the words of the total variation distance between the weights of
+    # two heads of a layer.
+    distances: dict[int, torch.Tensor] = field(default_factory=dict)
+    # [N, H, H] for each sentence: the share of words for which the largest weights of two heads are on different
+    # words.
+    disagreements: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head of the encoder. Layers and heads are counted from 0."""
+
+    layer: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"layer {self.layer + 1}, head {self.head + 1}"
+
+
+def untrained(model: Any) -> Any:
+    """Return a model with the config of another model and with random initial weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(_SEED)
+        return type(model)(copy.deepcopy(model.config)).to(model.device).eval()
+
+
+@torch.no_grad()
+def encoder_weights(model: Any, sentences: Sequence[Tokens]) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the index of each sentence and the weights between its words [N, H, W, W], longest sentences first."""
+    encoder = model.get_encoder()
+    for batch in batches_by_length([sentence.ids for sentence in sentences], _TOKENS_PER_BATCH):
+        rows = [torch.tensor(sentences[index].ids) for index in batch]
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id)
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = torch.arange(ids.shape[1]) < lengths[:, None]
+        outputs = encoder(
+            input_ids=ids.to(model.device),
+            attention_mask=mask.long().to(model.device),
+            output_attentions=True,
+        )
+        layers = torch.stack(outputs.attentions, dim=1).float().cpu()  # [B, N, H, S, S]
+        for index, length, weights in zip(batch, lengths.tolist(), layers, strict=True):
+            sentence = sentences[index]
+            yield index, word_weights(weights[..., :length, :length], sentence, sentence)
+
+
+def measure(model: Any, sentences: Sequence[Tokens], relations: Sequence[Relation]) -> Statistics:
+    """Compute the statistics of all heads of the encoder on sentences."""
+    statistics = Statistics([[] for _ in relations])
+    for index, weights in encoder_weights(model, sentences):
+        for relation, found in zip(relations, statistics.occurrences, strict=True):
+            for query, key in relation.pairs(sentences[index].words):
+                found.append(_occurrence(weights, index, query, key))
+        flat = weights.flatten(start_dim=2)  # [N, H, W * W]
+        statistics.distances[index] = torch.cdist(flat, flat, p=1) / (2 * weights.shape[-1])
+        favourites = weights.argmax(dim=-1)  # [N, H, W]
+        differs = favourites.unsqueeze(1) != favourites.unsqueeze(2)  # [N, H, H, W]
+        statistics.disagreements[index] = differs.float().mean(dim=-1)
+    for found in statistics.occurrences:
+        found.sort(key=lambda occurrence: (occurrence.sentence, occurrence.query))
+    return statistics
+
+
+def _occurrence(weights: torch.Tensor, sentence: int, query: int, key: int) -> Occurrence:
+    weight = weights[:, :, query, key]
+    is_largest = weight >= weights[:, :, query].amax(dim=-1)
+    same_distance = weights.diagonal(offset=key - query, dim1=-2, dim2=-1).mean(dim=-1)
+    return Occurrence(sentence, query, key, weight, is_largest, same_distance)
+
+
+def best_heads(occurrences: Sequence[Occurrence], number: int) -> list[Head]:
+    """Return the heads with the largest mean weights, best first."""
+    means = torch.stack([occurrence.weights for occurrence in occurrences]).mean(dim=0)  # [N, H]
+    order = means.flatten().argsort(descending=True)[:number].tolist()
+    return [Head(index // means.shape[1], index % means.shape[1]) for index in order]
+
+
+def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, float]:
+    """Return the mean weight of a head, how often the weight is the largest, and the mean weight at the same distance."""
+
+    def mean(name: str) -> float:
+        values = [getattr(occurrence, name)[head.layer, head.head] for occurrence in occurrences]
+        return torch.stack(values).float().mean().item()
+
+    return {
+        "layer": head.layer + 1,
+        "head": head.head + 1,
+        "mean_weight": mean("weights"),
+        "share_largest": mean("is_largest"),
+        "mean_weight_same_distance": mean("same_distance"),
+    }
+
+
+def mean_matrix(by_sentence: dict[int, torch.Tensor]) -> torch.Tensor:
+    """Return the mean of the matrices [N, H, H] of all sentences."""
+    return torch.stack(list(by_sentence.values())).mean(dim=0)
+
+
+def most_different_heads(statistics: Statistics) -> tuple[Head, Head]:
+    """Return the two heads of one layer with the largest mean distance."""
+    means = mean_matrix(statistics.distances)
+    num_heads = means.shape[-1]
+    layer, pair = divmod(int(means.flatten().argmax()), num_heads * num_heads)
+    first, second = sorted(divmod(pair, num_heads))
+    return Head(layer, first), Head(layer, second)

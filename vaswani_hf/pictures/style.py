@@ -1,0 +1,88 @@
+"""The style of all pictures: colours, sizes and file formats.
+
+The functions import matplotlib when they are called, because the import is slow and only pictures need
+matplotlib.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The colours of Okabe and Ito 2008, which people with any colour vision can tell apart. Lines of one plot also
+# differ in `LINE_STYLES`, so that a grey print shows the difference.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+LINE_STYLES = ("-", "--", ":", "-.")
+# The lightness of these colour maps changes steadily with the value, so that a grey print keeps the order of the values.
+WEIGHT_MAP = "Blues"
+SIGNED_MAP = "cividis"
+# A new line of the caption begins after this number of characters per inch of the width of the picture.
+_CHARACTERS_PER_INCH = 16
+
+
+class Picture(NamedTuple):
+    """A drawn picture: its file name without suffix, the figure, the caption, and the numbers for JSON."""
+
+    name: str
+    figure: "Figure"
+    caption: str
+    numbers: dict[str, Any]
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure. `width` and `height` are in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a figure in the format of the suffix of `path`: .png (150 dots per inch) or .svg. Equal figures
+    give equal files.
+    """
+    from matplotlib import rc_context
+
+    metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+    with rc_context({"svg.hashsalt": "vaswani_hf"}):
+        figure.savefig(path, dpi=150, metadata=metadata, facecolor="white")
+
+
+def heat_map(
+    axes: "Axes", values: torch.Tensor, color_map: str = WEIGHT_MAP, lowest: float = 0.0, highest: float = 1.0
+) -> Any:
+    """Draw a matrix [rows, columns], row 0 at the top. `lowest` and `highest` are the values of the first and
+    the last colour. Return the image for a colour bar.
+    """
+    return axes.imshow(
+        values.float().cpu().numpy(),
+        cmap=color_map,
+        vmin=lowest,
+        vmax=highest,
+        aspect="auto",
+        interpolation="nearest",
+    )
+
+
+def label_ticks(axes: "Axes", columns: Iterable[str], rows: Iterable[str], size: float = 8) -> None:
+    """Write one label for each column and each row of a heat map."""
+    columns, rows = list(map(literal, columns)), list(map(literal, rows))
+    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=size)
+    axes.set_yticks(range(len(rows)), rows, fontsize=size)
+
+
+def literal(text: str) -> str:
+    """Remove surrounding spaces, and escape dollar signs, so that matplotlib draws a dollar sign and not a formula."""
+    return text.strip().replace("$", r"\$")
+
+
+def write_caption(figure: "Figure", text: str) -> None:
+    """Write a caption below a figure."""
+    import textwrap
+
+    width = int(figure.get_figwidth() * _CHARACTERS_PER_INCH)
+    figure.supxlabel("\n".join(textwrap.wrap(literal(text), width)), fontsize=8, x=0.01, ha="left")

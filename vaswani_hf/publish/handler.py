@@ -1,0 +1,40 @@
+"""The handler of this model for Inference Endpoints (https://huggingface.co/docs/inference-endpoints).
+
+The package vaswani_hf pushes this file with each model. The handler runs the code of the model's repository, and does not need
+the package. `requirements.txt` names the versions that the code needs.
+
+A request is a JSON object: `inputs` is a text or a list of texts, and `parameters` has the arguments of the pipeline, such as
+{"num_beams": 4, "return_scores": true}.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+# The task of the pipeline, by the `model_type` in config.json.
+TASKS = {"vaswani": "translation", "vaswani_decoder": "text-generation", "vaswani_encoder": "fill-mask"}
+
+
+class EndpointHandler:
+    """Answers the requests to an endpoint."""
+
+    def __init__(self, path: str = ""):
+        """Load the model from the folder `path`."""
+        version = transformers.__version__
+        if int(version.split(".")[0]) < 5:
+            raise RuntimeError(
+                f"This model needs transformers 5, but transformers {version} is installed; install the versions in "
+                "requirements.txt."
+            )
+        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+        task: Any = TASKS[config["model_type"]]
+        self.pipeline: Any = transformers.pipeline(task, model=path, trust_remote_code=True)
+
+    def __call__(self, data: dict[str, Any]) -> Any:
+        """Return the output of the pipeline for `data["inputs"]`."""
+        inputs = data.get("inputs")
+        if not isinstance(inputs, (str, list)):
+            raise ValueError(f"`inputs` must be a text or a list of texts, but is {inputs!r}.")
+        return self.pipeline(inputs, **(data.get("parameters") or {}))

@@ -1,0 +1,42 @@
+"""Writes the file LICENSE of a repository: the licence of the weights, and the licence of the code.
+
+A repository contains code files of this package. The Apache License 2.0 (Section 4) requires that each copy of
+the code comes with a copy of the licence.
+"""
+
+from importlib.metadata import distribution
+from typing import Any
+
+from ..recipe.licenses import RESEARCH_ONLY
+
+_NOT_KNOWN = (
+    "The licence of the weights and of the other files of the model is not known. Ask the publisher of the\n"
+    "model before you use the model."
+)
+_FOR_RESEARCH = (
+    "The weights and the other files of the model may be used for research only, because the texts that the\n"
+    "model was trained on may be used for research only, or because the publisher of the model has decided so."
+)
+_CODE = (
+    "The code files of this repository (*.py) are part of the package vaswani_hf. The code files are under the\n"
+    "Apache License 2.0:"
+)
+
+
+def license_text(metadata: dict[str, Any]) -> str:
+    """Return the text of the file LICENSE for a model. `metadata` is the metadata of the model card."""
+    name = metadata.get("license_name") or metadata.get("license")
+    if isinstance(name, list):
+        name = ", ".join(name)
+    if name == RESEARCH_ONLY:
+        weights = _FOR_RESEARCH
+    elif name in (None, "unknown", "other"):
+        weights = _NOT_KNOWN
+    else:
+        weights = (
+            f"The weights and the other files of the model are under the licence {name}. The model card (README.md)\n"
+            "says more about the licence and about the training data."
+        )
+    # Read the text from the metadata of the installed package, because an installed package has no other copy.
+    apache = distribution("vaswani_hf").read_text("licenses/LICENSE") or ""
+    return f"{weights}\n\n{_CODE}\n\n{apache}"
