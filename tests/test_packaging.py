@@ -72,7 +72,7 @@ def test_each_recipe_of_the_package_has_a_name_a_purpose_and_its_data():
 def test_a_recipe_of_the_package_runs_by_its_name_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("numbers").mkdir()
-    assert load_recipe("numbers").training.max_steps == 1300
+    assert load_recipe("numbers").training.max_steps == 2000
     assert load_recipe("wmt14/big_en_fr").model.d_model == 1024
     Path("mine.yaml").write_text("extends: numbers\noutput_dir: out\ntraining: {max_steps: 3}\n")
     mine = load_recipe("mine.yaml")

@@ -1,6 +1,7 @@
 """A small model that was trained on word-for-word translations: its translations end, and are uncertain."""
 
 import random
+from typing import Any
 
 import torch
 
@@ -21,7 +22,12 @@ def random_sentences(num_sentences: int, rng: random.Random) -> tuple[list[str],
 def trained_on_words(config, tokenizer, steps: int = 60) -> VaswaniForSeq2SeqLM:
     """Train a model with a joint vocabulary for a second."""
     torch.manual_seed(0)
-    model = VaswaniForSeq2SeqLM(config).train()
+    return train_on_words(VaswaniForSeq2SeqLM(config), tokenizer, steps)
+
+
+def train_on_words(model: Any, tokenizer, steps: int = 60) -> Any:
+    """Train an encoder-decoder model for a second."""
+    model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
     rng = random.Random(0)
     for _ in range(steps):

@@ -1,4 +1,5 @@
-"""The 2017 Transformer as a first-class Hugging Face model. This docstring is a tour of the package.
+"""The 2017 Transformer as a first-class Hugging Face model. The following lines use the main functions of the
+package.
 
     from vaswani_hf import Translator, evaluate, export, load_recipe, push, train
     recipe = load_recipe("numbers")  # a YAML file, or the name of a recipe that `vaswani recipes` lists
@@ -69,8 +70,8 @@ if TYPE_CHECKING:
     from .training.run import train as train
     from .translation.translator import Translator as Translator
 
-# The module of each public name. A name is imported at its first use, because some modules take seconds to
-# import.
+# Maps each public name to its module. A name is imported when it is first used, because some modules take
+# seconds to import.
 _MODULES = {
     "Parser": "parsing.parser",
     "TranslationPipeline": "registration",
@@ -116,7 +117,7 @@ def _is_command() -> bool:
     """Return True if this process runs the command `vaswani`. If this process runs the command `vaswani`, the
     package does not import registration.py, because registration.py imports torch, and the import of torch
     takes seconds. The command imports registration.py after the command has checked its options. Therefore
-    the command `vaswani` prints its help and messages about invalid options at once.
+    the command `vaswani` prints its help and messages about invalid options immediately.
     """
     if sys.argv[:1] == ["-m"]:
         # With `python -m`, Python runs this file first, and then replaces "-m" in `sys.argv` by the path of

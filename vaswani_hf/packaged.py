@@ -65,7 +65,7 @@ def describe_recipes() -> list[dict[str, str]]:
 
 def _description(text: str, path: Path) -> dict[str, str]:
     content = _content(path)
-    # The first line of a recipe names the JSON schema of recipes, so skip the first line. The next comment
+    # Skip the first line of a recipe, because the first line names the JSON schema. The next comment
     # describes the recipe.
     comment = re.findall(r"^# (?!yaml-language-server)(.*)", text.split("\n\n")[1], re.MULTILINE)
     first_sentence = re.split(r"(?<=\.)\s(?!\d)", " ".join(comment), maxsplit=1)[0]

@@ -10,7 +10,7 @@ import warnings
 from importlib.metadata import version
 from pathlib import Path
 
-# The newest versions of the libraries that the tests have run with. constraints.txt pins these versions.
+# The newest version of each library with which the tests have run. constraints.txt pins these versions.
 TESTED = {
     "transformers": "5.23.0",
     "torch": "2.13.0",
@@ -44,7 +44,7 @@ PRIVATE = {
     "transformers.trainer": "_get_grad_norm _load_rng_state _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
-    # The documentation of `torch.export` describes `torch._check`.
+    # `torch._check` is listed, although the documentation of `torch.export` describes it.
     "torch": "_check",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
     # Dispatch modes and fake tensors are documented, but their modules have private names. All names that
@@ -58,7 +58,7 @@ PRIVATE = {
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     """,
 }
-# Names without an underscore in internal or undocumented modules.
+# Names that do not begin with an underscore, but are in internal or undocumented modules.
 INSIDES = {
     "transformers.pipelines.base": "check_task register_pipeline supported_tasks",
     "transformers.integrations.deepspeed": "is_deepspeed_zero3_enabled",

@@ -109,7 +109,9 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
 
 
 class _NoDefault(dict):
-    """Raises an error for each lookup of a default model, because the task has no default model."""
+    """Raises an error if transformers looks up the default model of the task, because the task has no default
+    model.
+    """
 
     def __getitem__(self, key: Any) -> Any:
         raise ValueError(

@@ -14,9 +14,10 @@ def install_command(extra: str) -> str:
     """Return the command that installs the libraries of an optional dependency group of pyproject.toml.
 
     The command names the libraries instead of `vaswani_hf[extra]`, because the package is not on PyPI. The
-    names are in quotes, because zsh needs the quotes.
+    names of the libraries are in quotes, because zsh needs the quotes.
     """
-    # Import these functions here, because `vaswani --help` imports this file and must be fast.
+    # Import the functions here instead of at the top, because `vaswani --help` imports this file and must be
+    # fast.
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement

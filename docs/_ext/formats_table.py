@@ -24,7 +24,7 @@ def _section(entry: Format) -> str:
     free = expressible.fields - FIELDS_OF_TRAINING
     limited = set(expressible.limits) - free
     fixed = ALL_FIELDS - free - limited - FIELDS_OF_TRAINING
-    lines = [f"## {expressible.title}", "", f"The value of `--format` is `{entry.name}`.", ""]
+    lines = [f"## Export to {expressible.title}", "", f"The value of `--format` is `{entry.name}`.", ""]
     if entry.libraries:
         lines += ["Install the libraries:", "", "```text", install_command(entry.name), "```", ""]
     quantizations = ", ".join(f"`{name}`" for name in entry.quantizations) or "none"
@@ -58,7 +58,7 @@ def _import_section(entry: ImportFormat) -> str:
     """The description of one import format in Markdown."""
     options = ", ".join(f"`--{name}`" for name in entry.options) or "none"
     lines = [
-        f"## {entry.title}",
+        f"## Import from {entry.title}",
         "",
         f"The value of `--from` is `{entry.name}`.",
         "",

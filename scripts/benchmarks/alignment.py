@@ -2,10 +2,10 @@
 
     python scripts/benchmarks/alignment.py checkpoints/multi30k_en_de
 
-For each word of a German translation, `PAIRS` has the numbers of the English words that the word translates. The
-script prints the share of German words that are aligned with another word. It also puts a tag around each phrase
-of one to three English words whose translation is contiguous, and prints the share of tags that enclose exactly the
-translation of the phrase.
+For each word of a German translation, `PAIRS` has the numbers of the English words that the word translates.
+The script prints the percentage of German words that the translator aligns with a wrong English word. Then
+the script puts a tag around each phrase of one to three English words whose translation is contiguous,
+translates the tag, and prints the percentage of tags that enclose exactly the translation of the phrase.
 """
 
 import argparse
@@ -14,7 +14,8 @@ from vaswani_hf import Translator
 from vaswani_hf.markup.passages import Passage, Piece, translate_passages
 from vaswani_hf.model.translator_vaswani import Translation
 
-# English, German, and for each German word the English words, separated by "/" if several words are correct.
+# Each line has an English sentence, a German sentence, and for each German word the numbers of the
+# corresponding English words. If several English words are correct, their numbers are separated by "/".
 PAIRS = """
 A man in a red shirt is riding a bike. | Ein Mann in einem roten Hemd fährt Fahrrad. | 0 1 2 3 4 5 6/7 8/9
 Two children are playing with a ball in the park. | Zwei Kinder spielen im Park mit einem Ball. | 0 1 2/3 7/8 9 4 5 6
@@ -40,7 +41,7 @@ A baby is sleeping in a green chair. | Ein Baby schläft in einem grünen Stuhl.
 
 
 def main() -> None:
-    """Print the error of the alignment and the share of correct tags."""
+    """Print the percentage of wrong alignments and the percentage of correct tags."""
     parser = argparse.ArgumentParser(description="Measures the word alignment of a translator.")
     parser.add_argument("model")
     translator = Translator.from_pretrained(parser.parse_args().model, dtype="float32")
@@ -71,12 +72,15 @@ def main() -> None:
                 num_unsure += enclosed == target and len(words) > stop - start
     print(f"{len(rows)} sentence pairs, {num_words} German words: {100 * num_wrong / num_words:.1f} % wrong")
     print(
-        f"{num_tags} tags: {100 * num_exact / num_tags:.1f} % exact, {100 * num_unsure / num_tags:.1f} % around the sentence"
+        f"{num_tags} tags: {100 * num_exact / num_tags:.1f} % enclose the correct words, "
+        f"{100 * num_unsure / num_tags:.1f} % enclose the whole sentence"
     )
 
 
 def _with_tag(source: str, start: int, stop: int, translation: Translation) -> str:
-    """Return the translation with a tag around the words from `start` to `stop` of the source."""
+    """Put a tag around the source words from `start` to `stop` (exclusive), and return the translation with
+    the tag.
+    """
     words = source.split()
     before = "".join(f"{word} " for word in words[:start])
     last = words[stop - 1].strip(".,")

@@ -34,15 +34,15 @@ from vaswani_hf.training.run import build_model, run_training
 from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 WARM_UP_STEPS = 3
-# The number of seconds after which a measurement of training steps ends.
+# A measurement of training steps ends after this number of seconds.
 SECONDS = 0.5
 # The number of batches per optimizer step of two recipes. All other shapes have one batch per optimizer step.
 ACCUMULATION = {"numbers.yaml": 2, "multi30k_en_de.yaml": 2}
 
 
 def shapes() -> dict[str, Shape]:
-    """Return the shapes of two recipes, and the shapes of all combinations of some widths, vocabulary sizes
-    and batch sizes.
+    """Return the shapes (model size and batch size) to measure: the shapes of two recipes, and all
+    combinations of several widths, vocabulary sizes and batch sizes.
     """
     found = {
         "numbers.yaml": Shape(128, 256, 2, 4, 500, 512, turn=0),
@@ -79,8 +79,8 @@ class _StepTimes(TrainerCallback):
 
 
 def recipe_of(shape: Shape, accumulation: int, folder: Path) -> Recipe:
-    """Return a recipe that trains a model of this shape on number words. `step_seconds` enlarges the
-    embedding to the shape's vocabulary size.
+    """Return a recipe that trains a model of this shape on number words. `step_seconds` then enlarges the
+    embedding to the vocabulary size of the shape.
     """
     data = {
         "source_language": "en",
@@ -132,7 +132,7 @@ def product_seconds(matrix: torch.Tensor, *, bf16: bool) -> float:
 
 
 def compare(label: str, float32: Callable[[], float], bfloat16: Callable[[], float], rounds: int) -> None:
-    """Measure bfloat16 and float32 in turns, and print the medians and the ratio."""
+    """Measure bfloat16 and float32 alternately, and print the median times and the ratio."""
     ways = {"float32": float32, "bfloat16": bfloat16}
     times = in_turns(ways, rounds, warm_up=0, measure=lambda way: way())
     print_times(times, baseline="float32", label=f"{label:40} ")
@@ -144,7 +144,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument(
-        "--rounds", type=int, default=7, help="the number of ratios per measurement; default: 7"
+        "--rounds", type=int, default=7, help="how many times both dtypes are measured; default: 7"
     )
     parser.add_argument(
         "--shapes", nargs="+", choices=known, default=[*known], metavar="NAME", help=", ".join(known)

@@ -2,10 +2,11 @@
 
     python scripts/benchmarks/encoding.py SOURCE TARGET [--repeat 6] [--num_proc 1] [--rounds 4]
 
-`TextEncoder` encodes each word once, `encode_batch_fast` encodes whole sentences. Each measurement runs in a
-new process with an empty cache. CPU seconds are the CPU time of the process and its children. Other work on
-the machine changes CPU seconds less than wall-clock seconds. The printed digests are equal if all
-measurements give the same token ids.
+`TextEncoder` of this package encodes each distinct word once. `encode_batch_fast` of the library `tokenizers`
+encodes whole sentences. Each measurement runs in a new process with an empty cache. The script measures the
+CPU time of the process and its children, because other programs on the machine affect the CPU time less than
+the wall-clock time. The script also prints a digest of the token ids. If all digests are equal, all
+measurements produced the same token ids.
 """
 
 import argparse
@@ -30,7 +31,7 @@ def cpu_seconds() -> float:
 
 
 def encode_corpus(way: str, arguments: argparse.Namespace) -> None:
-    """Encode the corpus in this process, and print the figures as JSON."""
+    """Encode the corpus in this process, and print the measured values as JSON."""
     import datasets
     import pyarrow
 
@@ -74,15 +75,20 @@ def encode_corpus(way: str, arguments: argparse.Namespace) -> None:
 def main(words: list[str] | None = None) -> None:
     """Print a line for each measurement, and the medians and ratios of the CPU seconds."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("source", type=Path, help="sentences, one per line, plain or .gz")
+    parser.add_argument("source", type=Path, help="a file with one sentence per line, plain or .gz")
     parser.add_argument("target", type=Path, help="the translations of the sentences")
     parser.add_argument(
-        "--repeat", type=int, default=6, help="copies of the corpus that are encoded together; default: 6"
+        "--repeat", type=int, default=6, help="how many times the corpus is repeated; default: 6"
     )
     parser.add_argument("--num_proc", type=int, default=1, help="processes that encode; default: 1")
-    parser.add_argument("--rounds", type=int, default=4, help="measurements of each encoder; default: 4")
     parser.add_argument(
-        "--vocab_size", type=int, default=8000, help="entries of the joint vocabulary; default: 8,000"
+        "--rounds", type=int, default=4, help="number of measurements of each encoder; default: 4"
+    )
+    parser.add_argument(
+        "--vocab_size",
+        type=int,
+        default=8000,
+        help="number of entries of the joint vocabulary; default: 8,000",
     )
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)

@@ -1,13 +1,15 @@
-"""Compares our beam search with MarianMT and CTranslate2, with the same weights and sentences.
+"""Compares the beam search of this package with MarianMT and CTranslate2, with the same weights and
+sentences.
 
     python scripts/benchmarks/generation.py CHECKPOINT SOURCE [--reference FILE --base --sentences 200]
 
 Prints a table with one row for each engine. The columns are the median seconds, the number of translations
 that are equal to the translations of MarianMT, the number of translations that differ from the translations
-of our search in float32, BLEU, the peak memory beyond the loaded model, and the speed divided by the speed of
-the engine in the first row. By default, the script also measures our search in bfloat16, and on a CPU also
-with int8 weights. `--base` measures a model of the paper's base size that computes the same function as the
-checkpoint (see `widened`), so that the translations have realistic lengths.
+of this package in float32, BLEU, the peak memory without the memory of the loaded model, and the speed
+divided by the speed of the engine in the first row. By default, the script also measures the search of this
+package in bfloat16, and on a CPU also with int8 weights. `--base` measures a model of the paper's base size
+that computes the same function as the checkpoint (see `widened`), so that the translations have realistic
+lengths.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from vaswani_hf.model.translator_vaswani import Segment, batches_by_length
 from vaswani_hf.translation import Translator
 from vaswani_hf.translation.quantization import quantize
 
-# The settings of all searches. Use `early_stopping="never"`, so that the searches of MarianMT and of this
+# All searches use these settings. Use `early_stopping="never"`, so that the searches of MarianMT and of this
 # package stop only when no better translation is possible.
 SETTINGS: dict[str, Any] = {
     "num_beams": 4,
@@ -102,8 +104,8 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
                 return identity
             # Give the last layer of the wide model the LayerNorm of the last layer of the small model.
             old = state[name.replace(f"layers.{layer}.", f"layers.{last}.")].repeat(width)
-            # In the decoder, divide by `width**0.5`, because the output projection sums each feature `width`
-            # times, and its weights are divided by `width**0.5` only.
+            # In the decoder, divide by `width**0.5`. The output projection sums each feature `width` times,
+            # but its weights are divided only by `width**0.5`.
             return old / width**0.5 if stack == "decoder" else old
         return state[name].repeat(width) if layer <= last else identity
     if layer > last:
@@ -122,14 +124,17 @@ def _widened_tensor(name: str, new: torch.Tensor, model: VaswaniForSeq2SeqLM) ->
     if is_output:
         return per_head.T.repeat(width, 1) / (heads * depth)
     wide = per_head.repeat(1, width) / width
-    # Multiply queries and keys by depth**-0.25. A head of the wide model has `depth` times as many features,
-    # so the dot products are `depth` times as large. Attention divides the dot products by the square root of
-    # the number of features, so a factor of sqrt(depth) remains.
+    # Multiply queries and keys by depth**-0.25, so that attention scores do not change. A head of the wide
+    # model has `depth` times as many features, so the dot products are `depth` times as large. Attention
+    # divides the dot products by the square root of the number of features, so without this factor the scores
+    # would be sqrt(depth) times as large.
     return wide * depth**-0.25 if name.split(".")[-2] in ("q_proj", "k_proj") else wide
 
 
 def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
-    """Return the MarianMT model with the same logits as `model`. `model` may be a result of `widened`."""
+    """Return a MarianMT model with the same logits as `model`. `model` may be a model that `widened` has
+    returned.
+    """
     if model.config.position_embedding == "sinusoidal":
         return to_marian(model)
     # Export the model with sinusoids and set the learned positions afterwards. The export refuses learned
@@ -151,12 +156,14 @@ def marian_of(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
 
 
 def file_order(ids: Ids, size: int) -> list[list[int]]:
-    """Return batches of `size` sentences in the order of the file."""
+    """Divide the sentences into batches of `size` sentences, in the order of the file."""
     return [list(range(start, min(start + size, len(ids)))) for start in range(0, len(ids), size)]
 
 
 def by_length(ids: Ids, tokens: int) -> list[list[int]]:
-    """Return batches of sentences of similar lengths with at most `tokens` source tokens."""
+    """Divide the sentences into batches of sentences with similar lengths. A batch has at most `tokens`
+    source tokens.
+    """
     return list(batches_by_length(ids, tokens))
 
 
@@ -171,7 +178,7 @@ def by_transformers(model: Any, pad: int, batching: Batching, settings: dict[str
             input_ids = padded.to(model.device)
             outputs = model.generate(input_ids, attention_mask=(input_ids != pad).long(), **settings)
             for i, output in zip(batch, outputs.tolist(), strict=True):
-                # Leave out the start token.
+                # Leave out the start token of each translation.
                 results[i] = [token for token in output[1:] if token != pad]
         return results
 
@@ -197,8 +204,8 @@ def by_ctranslate2(folder: str) -> Engine:
 
 
 class Benchmark:
-    """The model, the sentences and the engines of a run. `arguments` are the arguments of the command
-    line.
+    """Holds the model, the sentences and the engines of one benchmark run. `arguments` are the arguments of
+    the command line.
     """
 
     def __init__(self, arguments: argparse.Namespace):
@@ -209,7 +216,7 @@ class Benchmark:
         self.pad = translator.model.config.pad_token_id
         self.eos = translator.model.config.eos_token_id
         self.model = widened(translator.model.cpu()) if arguments.base else translator.model
-        # Remove the limits of the checkpoint, because the settings of each engine limit the length.
+        # Remove the length limits of the checkpoint, because the settings of each engine limit the length.
         for name in ("max_length", "max_length_a", "max_length_b"):
             setattr(self.model.generation_config, name, None)
         self.model.to(arguments.device, torch.bfloat16 if arguments.bf16 else torch.float32)
@@ -243,8 +250,8 @@ class Benchmark:
         return model
 
     def engine(self, name: str, ids: Ids) -> Engine:
-        """Return the engine `name`. An engine with sorted batches uses the batch size that is fastest on the
-        sentences `ids`, or a fixed batch size if `ids` is empty.
+        """Return the engine `name`. If the engine sorts sentences by length, the batch size is the fastest
+        batch size for the sentences `ids`. If `ids` is empty, the batch size is fixed.
         """
         if name.startswith("ctranslate2"):
             from vaswani_hf.convert.ctranslate2 import to_ctranslate2
@@ -278,8 +285,8 @@ class Benchmark:
 
 
 def print_table(names: list[str], benchmark: Benchmark, ids: Ids, memory: dict[str, float]) -> None:
-    """Measure the engines in turns, and print one line per engine. The first engine is the baseline of the
-    ratios.
+    """Measure the engines alternately, and print one line per engine. The speed of each engine is divided by
+    the speed of the first engine.
     """
     translations: dict[str, Ids] = {}
 
@@ -312,11 +319,15 @@ def main(words: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", help="a checkpoint folder of this package")
-    parser.add_argument("source", help="sentences, one per line, plain or .gz")
-    parser.add_argument("--reference", help="the translations of the sentences, for BLEU")
+    parser.add_argument("source", help="a file with one sentence per line, plain or .gz")
+    parser.add_argument(
+        "--reference", help="a file with the reference translations of the sentences, to compute BLEU"
+    )
     parser.add_argument("--base", action="store_true", help="measure a model of the paper's base size")
     parser.add_argument(
-        "--sentences", type=int, help="use only this many sentences from the beginning of the file"
+        "--sentences",
+        type=int,
+        help="translate only this number of sentences, from the beginning of the file",
     )
     parser.add_argument("--max_new_tokens", type=int, default=100)
     parser.add_argument("--repetitions", type=int, default=3)

@@ -1,10 +1,10 @@
-"""Measures `vaswani serve` under load: sentences per second, latency and memory, with batches of several requests
-and with one request at a time.
+"""Measures the speed, the latency and the memory of `vaswani serve` under load. Compares batches of several
+requests with one request per batch.
 
 Run `python scripts/benchmarks/serving.py CHECKPOINT SOURCE --languages en:de [--clients 1 8 64] [--serve "--engine
-ctranslate2"]`. SOURCE is a file with one text per line. Each client sends its next text after the answer to its
-previous text. The services run on loopback, and all clients run in one process. `--sentence` also measures the
-latency of one sentence.
+ctranslate2"]`. SOURCE is a file with one text per line. Each client waits for an answer before the client
+sends its next text. The clients connect over the loopback interface, and all clients run in one process.
+`--sentence` also measures the latency of one sentence.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import httpx
 from timing import in_turns, print_header, print_times
 from training_peers.turns import resident
 
-# The options of the service for each way of translating.
+# The options of `vaswani serve` for both ways of batching requests.
 WAYS = {
     "one request at a time": ["--max_batch", "1", "--batch_wait", "0"],
     "batches": [],
@@ -34,7 +34,7 @@ WAYS = {
 
 
 class Served(NamedTuple):
-    """A running service: its address, its process id, and the seconds of its start."""
+    """A running service: its address, its process id, and the time in seconds that its start took."""
 
     address: str
     process: int
@@ -47,14 +47,18 @@ class Served(NamedTuple):
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU seconds of the service since its start. Other work on the machine hardly changes this time."""
+        """The CPU time of the service since its start, in seconds. Other programs on the machine hardly
+        change the CPU time.
+        """
         fields = Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
 def served(words: list[str]) -> Iterator[Served]:
-    """Start `vaswani serve` with these words on a free port. Stop the service at the end."""
+    """Context manager that runs `vaswani serve` with the arguments `words` on a free port. The service is
+    stopped at the end.
+    """
     start = time.perf_counter()
     command = [sys.executable, "-m", "vaswani_hf.cli", "serve", *words, "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -65,7 +69,7 @@ def served(words: list[str]) -> Iterator[Served]:
             (found[0] for found in (re.search(r"http://\S+", line) for line in lines) if found), ""
         )
         if not address:
-            raise SystemExit(f"`vaswani serve {shlex.join(words)}` has not started.")
+            raise SystemExit(f"The command `vaswani serve {shlex.join(words)}` has not started a service.")
         yield Served(address, process.pid, time.perf_counter() - start)
     finally:
         process.terminate()
@@ -73,8 +77,8 @@ def served(words: list[str]) -> Iterator[Served]:
 
 
 async def load(address: str, target: str, texts: list[str], num_clients: int, latencies: list[float]) -> None:
-    """Translate all texts to the language `target` with this number of clients. Append the seconds of each
-    request to `latencies`.
+    """Send all texts to the service, with `num_clients` clients at the same time. `target` is the target
+    language. Append the duration of each request in seconds to `latencies`.
     """
     remaining = iter(texts)
     limits = httpx.Limits(max_connections=num_clients)
@@ -92,7 +96,7 @@ async def load(address: str, target: str, texts: list[str], num_clients: int, la
 
 
 def milliseconds(seconds: list[float]) -> str:
-    """Return the median and the 99th percentile in milliseconds."""
+    """Format the median and the 99th percentile of latencies in milliseconds."""
     percentiles = statistics.quantiles(seconds, n=100, method="inclusive")
     return f"p50 {1000 * percentiles[49]:.1f} ms, p99 {1000 * percentiles[98]:.1f} ms"
 
@@ -100,7 +104,7 @@ def milliseconds(seconds: list[float]) -> str:
 def measure_load(
     services: dict[str, Served], target: str, texts: list[str], num_clients: int, rounds: int
 ) -> None:
-    """Print the speed and the latency of each service with this number of clients."""
+    """Measure each service with `num_clients` clients, and print the speed and the latency."""
     latencies: dict[str, list[float]] = {name: [] for name in services}
 
     def work(name: str) -> None:
@@ -110,7 +114,7 @@ def measure_load(
     print_times(times, "one request at a time", f"{num_clients} clients: ")
     for name in services:
         speed = len(texts) / statistics.median(times[name])
-        # The first round is not measured.
+        # The first round warms up the services and is not measured.
         measured = latencies[name][len(texts) :]
         print(
             f"{num_clients} clients: {name:28} {speed:9.1f} sentences/s, {milliseconds(measured)}", flush=True
@@ -118,7 +122,9 @@ def measure_load(
 
 
 def measure_sentence(service: Served, target: str, sentence: str, num_requests: int) -> None:
-    """Print the latency and the CPU time of one sentence. The requests come one after the other."""
+    """Measure the latency and the CPU time of one sentence, which is sent several times, one request after
+    the other.
+    """
     asyncio.run(load(service.address, target, [sentence] * 10, 1, []))
     latencies: list[float] = []
     before = service.cpu_seconds
@@ -130,7 +136,7 @@ def measure_sentence(service: Served, target: str, sentence: str, num_requests: 
 
 
 def main() -> None:
-    """Print the figures of one run."""
+    """Run the benchmark, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", help="a checkpoint folder")
     parser.add_argument("source", type=Path, help="a file with one text per line")
@@ -139,9 +145,13 @@ def main() -> None:
     parser.add_argument(
         "--requests", type=int, default=256, help="number of requests per round; default: 256"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each service; default: 3")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="number of measurements of each service; default: 3"
+    )
     parser.add_argument("--sentence", help="a sentence whose latency is measured")
-    parser.add_argument("--serve", default="", help="more options of `vaswani serve`, in one word")
+    parser.add_argument(
+        "--serve", default="", help="additional options of `vaswani serve`, quoted as one argument"
+    )
     arguments = parser.parse_args()
     lines = arguments.source.read_text(encoding="utf-8").splitlines()
     target = arguments.languages.partition(":")[2]

@@ -1,8 +1,9 @@
 """Sends valid and invalid requests to `vaswani serve`, cancels some requests, and checks each answer and the memory.
 
-Run `python scripts/benchmarks/serving_soak.py CHECKPOINT SOURCE --languages en:de [--requests 10000]`. SOURCE has
-one text per line. The exit code is 1 if a valid request gets a wrong answer or no answer, if an invalid request gets
-another status than 400 or 413, or if the memory grows by more than a tenth from the first half to the end.
+Run `python scripts/benchmarks/serving_soak.py CHECKPOINT SOURCE --languages en:de [--requests 10000]`. SOURCE
+is a file with one text per line. The exit code is 1 in three cases: a valid request gets a wrong answer or no
+answer; an invalid request gets an HTTP status other than 400 or 413; the memory grows by more than 10 % in
+the second half of the requests.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from timing import print_header
 
 from vaswani_hf.translation import Translator
 
-# The invalid bodies of JSON requests.
+# Maps descriptions to request bodies that the service must refuse.
 INVALID = {
     "malformed JSON": b'{"q": "x", "source": ',
     "invalid UTF-8": b'{"q": "\xff\xfe", "source": "auto", "target": "de"}',
@@ -30,18 +31,18 @@ INVALID = {
     "an unknown language": b'{"q": "x", "source": "auto", "target": "xx"}',
 }
 JSON = {"Content-Type": "application/json"}
-# The share of the requests that are valid, and of the requests that the client cancels. All other requests
+# The proportion of valid requests, and the proportion of requests that the client cancels. All other requests
 # are invalid.
 VALID, CANCELLED = 0.6, 0.2
 
 
 class Soak:
-    """Sends requests, and counts the answers.
+    """Sends random requests to a service, and counts right and wrong answers.
 
     Args:
         service (Served): The service.
         target (str): The target language.
-        expected (dict): The translation of each text.
+        expected (dict): Maps each text to its expected translation.
     """
 
     def __init__(self, service: Served, target: str, expected: dict[str, str]):
@@ -53,7 +54,9 @@ class Soak:
         self._texts = list(expected)
 
     async def run(self, num_requests: int, num_clients: int) -> None:
-        """Send all requests. Record the memory after each tenth of the requests."""
+        """Send all requests. Send all requests, and record the memory of the service after each tenth of the
+        requests.
+        """
         numbers = iter(range(num_requests))
         limits = httpx.Limits(max_connections=num_clients)
         async with httpx.AsyncClient(base_url=self.service.address, timeout=600, limits=limits) as client:
@@ -102,7 +105,8 @@ class Soak:
         try:
             answer = await client.post("/translate", content=INVALID[name], headers=JSON)
         except httpx.HTTPError:
-            # The service may close the connection before it has read a body that is too large.
+            # This error is allowed, because the service may close the connection while the client sends a
+            # body that is too large.
             self.counts[f"{name}: connection closed"] += 1
             return
         self.counts[f"{name}: {answer.status_code}"] += 1
@@ -111,14 +115,16 @@ class Soak:
 
 
 def main() -> int:
-    """Print the counts and the memory. Return the exit code."""
+    """Run the test, and print the numbers of answers and the memory. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", help="a checkpoint folder")
     parser.add_argument("source", type=Path, help="a file with one text per line")
     parser.add_argument("--languages", default="en:de", help="the languages of the checkpoint")
     parser.add_argument("--requests", type=int, default=10_000, help="default: 10,000")
     parser.add_argument("--clients", type=int, default=16, help="default: 16")
-    parser.add_argument("--serve", default="", help="more options of `vaswani serve`, in one word")
+    parser.add_argument(
+        "--serve", default="", help="additional options of `vaswani serve`, quoted as one argument"
+    )
     arguments = parser.parse_args()
     print_header()
     texts = list(dict.fromkeys(arguments.source.read_text(encoding="utf-8").splitlines()))[:1000]

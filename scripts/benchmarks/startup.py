@@ -1,4 +1,4 @@
-"""Compares the time of `vaswani translate` for one word with the time to import transformers classes.
+"""Compares the run time of `vaswani translate` for one word with the time to import classes of transformers.
 
 Run `python scripts/benchmarks/startup.py CHECKPOINT [--rounds 7]`. Each measurement runs in a new process.
 """
@@ -16,7 +16,9 @@ def main() -> None:
     """Print the median times and the ratio of the medians."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", help="a checkpoint folder")
-    parser.add_argument("--rounds", type=int, default=7, help="measurements of each command; default: 7")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="number of measurements of each command; default: 7"
+    )
     arguments = parser.parse_args()
     translate = [
         "-m",

@@ -1,4 +1,4 @@
-"""Shared code of all benchmarks: measurements that take turns, medians and ratios, peak memory, and the
+"""Functions for all benchmarks: alternating measurements, medians and ratios of times, peak memory, and the
 header of a log.
 """
 
@@ -29,7 +29,9 @@ def print_header() -> None:
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """Return the wall-clock seconds of one call, including the work that the call has started on a GPU."""
+    """Call `work`, and return the wall-clock time in seconds, including work that the call has started on a
+    GPU.
+    """
     synchronize()
     start = time.perf_counter()
     work()
@@ -38,7 +40,7 @@ def seconds_of(work: Callable[[], Any]) -> float:
 
 
 def synchronize() -> None:
-    """Wait for the GPU, if there is one."""
+    """If there is a GPU, wait until the GPU has finished its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -49,11 +51,12 @@ def in_turns(
     warm_up: int = 1,
     measure: Callable[[Callable[[], Any]], float] = seconds_of,
 ) -> dict[str, list[float]]:
-    """Return the seconds that each function in `ways` takes in each round.
+    """Call the functions in `ways` alternately, and return the time in seconds that each function takes in
+    each round.
 
-    Every round measures every function once, so that other work on the machine slows all functions down
-    alike. Every second round measures the functions in reverse order. The first `warm_up` rounds are not
-    counted.
+    Every round measures every function once, so that other programs on the machine slow down all functions to
+    the same extent. Every second round measures the functions in reverse order. The times of the first
+    `warm_up` rounds are ignored.
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(warm_up + rounds):
@@ -79,7 +82,7 @@ class Ratio(NamedTuple):
 
 
 def ratio(numerators: list[float], denominators: list[float]) -> Ratio:
-    """Return the ratios of two lists, round by round."""
+    """Divide each time in one list by the time of the same round in another list."""
     found = [above / below for above, below in zip(numerators, denominators, strict=True)]
     return Ratio(statistics.median(found), min(found), max(found))
 
@@ -96,16 +99,17 @@ def print_times(times: Mapping[str, list[float]], baseline: str, label: str = ""
 
 
 def peak_memory(work: Callable[[], Any]) -> float:
-    """Return the peak memory of a call in MiB, beyond the memory before the call. Call `peak_memory` in a new
-    process, because in the same process the call could reuse memory that earlier calls have freed, and the
-    peak would be too small.
+    """Return by how much memory (MiB) the peak during a call exceeds the memory before the call. Call
+    `peak_memory` in a new process. In the same process, the call could reuse memory that earlier calls have
+    freed, so the measured peak would be too small.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() / 2**20
         work()
         return torch.cuda.max_memory_allocated() / 2**20 - before
-    # Reset the peak of the resident size. On Linux, writing 5 to /proc/self/clear_refs resets the peak.
+    # Reset the recorded peak of the resident memory. On Linux, writing 5 to /proc/self/clear_refs resets the
+    # peak.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = resident("VmRSS")
     work()
@@ -113,8 +117,8 @@ def peak_memory(work: Callable[[], Any]) -> float:
 
 
 def from_fresh_process(arguments: list[str]) -> float:
-    """Run this script in a new process, with `arguments` added to the command line. Return the number that
-    the new process prints.
+    """Run the same script in a new process with additional command-line arguments. Return the number that the
+    new process prints.
     """
     command = [sys.executable, *sys.argv, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)

@@ -1,13 +1,14 @@
-"""Measures the training speed, memory and utilisation of this package and of its competitors, and prints one
-table per shape.
+"""Measures the training speed, the memory and the hardware utilisation of this package and of other toolkits.
+Prints one table for each shape (model size and batch size).
 
     python scripts/benchmarks/training.py --source train.en.gz --target train.de.gz \
         [--joeynmt PYTHON] [--pymarian PYTHON] [--shapes tiny d256 base]
 
-Each competitor is a process. The competitors train in turns: one competitor trains for a number of tokens
-while the other competitors wait. All competitors train on the same pairs with the same subword vocabulary,
-but each competitor builds its batches by its own rules. The speed of a competitor is the median over its
-turns. In each round every competitor has one turn, and a ratio of speeds is the median over the rounds.
+Each toolkit (competitor) runs in its own process. The competitors train alternately: one competitor trains on
+a number of tokens while the other competitors wait. All competitors train on the same pairs with the same
+subword vocabulary, but each competitor builds its batches by its own rules. In each round, every competitor
+trains once (its turn). The speed of a competitor is the median over its turns, and a ratio of speeds is the
+median over the rounds.
 """
 
 import argparse
@@ -60,11 +61,11 @@ COLUMNS = (
 
 @dataclass
 class Competitor:
-    """A competitor. Each competitor has one row of the table.
+    """A competitor. A toolkit that is measured. Each toolkit has one row of the table.
 
-    `words` has the name of the module in training_peers and the arguments of the module. `python` is the
-    interpreter. If the competitor is not measured, `missing` is the reason. `turns` has the measurements
-    that the competitor prints: the first after the warm-up, and one after each time slice.
+    `words` has the name of a module in the folder training_peers and the arguments of the module. `python` is
+    the Python interpreter that runs the module. If the competitor is not measured, `missing` is the reason.
+    `turns` has the measurements that the competitor prints after the warm-up and after each turn.
     """
 
     title: str
@@ -77,7 +78,9 @@ class Competitor:
     log: Path = Path()
 
     def start(self, settings: Path, environment: dict[str, str]) -> None:
-        """Start the process of the competitor; do nothing if the competitor has no interpreter."""
+        """Start the process of the competitor. Do nothing if there is no Python interpreter for the
+        competitor.
+        """
         if self.python is None:
             return
         self.log = settings.parent / f"{'_'.join(self.words)}.log"
@@ -155,15 +158,15 @@ def product_rate(device: str, dtype: torch.dtype) -> float:
         while sum(seconds) < 0.5:
             seconds.append(seconds_of(product))
         best = max(best, 2 * size**3 / statistics.median(seconds))
-        # Skip larger matrices if a product is slow: without hardware support for the dtype, larger matrices
-        # take long and do not reach a higher rate.
+        # If a product is slow, skip larger matrices, because the hardware does not support the dtype and
+        # larger matrices would not reach a higher rate.
         if statistics.median(seconds) > 0.1:
             break
     return best
 
 
 def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
-    """Write the texts as uncompressed text files. The last pairs are the validation set."""
+    """Write the sentence pairs to uncompressed text files. The last sentence pairs are the validation set."""
     if arguments.source:
         sides = {"source": list(read_lines(arguments.source)), "target": list(read_lines(arguments.target))}
     else:
@@ -182,12 +185,12 @@ def write_texts(arguments: argparse.Namespace, folder: Path) -> None:
 
 
 def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Let the competitors train in turns of `tokens` tokens, and return the median rate of large matrix
-    products (FLOP/s) for each dtype.
+    """Let the competitors train alternately, `tokens` tokens per turn. Return the median rate of large matrix
+    products (FLOP/s) for each dtype, as a measure of the hardware.
     """
     rates: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for competitor in everybody:
-        # Wait for the first answer, because the answer says that the competitor has started and waits.
+        # Wait for the first answer of each competitor, because the answer means that the competitor is ready.
         competitor.answer()
     for competitor in everybody:
         warm_up = competitor.answer({"steps": WARM_UP_STEPS})
@@ -197,7 +200,7 @@ def take_turns(everybody: list[Competitor], tokens: int, arguments: argparse.Nam
     # trained on different numbers of tokens in the warm-up.
     begun = max((competitor.turns[-1]["tokens"] for competitor in everybody if competitor.turns), default=0)
     for turn in range(1, arguments.turns + 1):
-        # Measure the rates of matrix products in each round, because the speed of a shared machine changes.
+        # Measure the speed of matrix products in each round, because the speed of a shared machine changes.
         for dtype, found in rates.items():
             found.append(product_rate(arguments.device, getattr(torch, dtype)))
         for competitor in everybody:
@@ -275,8 +278,8 @@ def table(title: str, everybody: list[Competitor], facts: dict[str, Any], rates:
         cells.append(f"{last['tokens'] / last['positions']:.1%}" if last["positions"] else "not reported")
         cells.append(f"{last['memory']:,.0f}")
         for rate in rates.values():
-            # If matrix products are slower in bfloat16 than in float32, print no utilisation for bfloat16,
-            # because the hardware does not support bfloat16.
+            # Print no utilisation for bfloat16 if matrix products are slower in bfloat16 than in float32,
+            # because then the hardware does not support bfloat16.
             cells.append(f"{speed * flops / rate:.1%}" if rate >= rates["float32"] else "no hardware")
         cells.append(f"{competitor.validation_loss:.3f}" if competitor.validation_loss else "")
         cells.append(f"{last['tokens']:,}")
@@ -288,9 +291,10 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--source", help="source sentences, one per line, plain or .gz; default: number words"
+        "--source",
+        help="a file with one source sentence per line, plain or .gz; default: generated number words",
     )
-    parser.add_argument("--target", help="the translations of the source sentences")
+    parser.add_argument("--target", help="a file with the translations of the source sentences")
     parser.add_argument(
         "--pairs",
         type=int,
@@ -298,15 +302,21 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
         help="the number of generated pairs of number words, used without --source",
     )
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["tiny", "d256", "base"])
-    parser.add_argument("--turns", type=int, default=4, help="turns of each competitor after the warm-up")
     parser.add_argument(
-        "--turn", type=int, help="source and target tokens of a turn; the default depends on the shape"
+        "--turns", type=int, default=4, help="number of turns of each competitor after the warm-up"
     )
     parser.add_argument(
-        "--tokens", type=int, help="positions of a batch on each side; the default depends on the shape"
+        "--turn",
+        type=int,
+        help="number of source and target tokens in a turn; the default depends on the shape",
     )
     parser.add_argument(
-        "--python", default=sys.executable, help="the interpreter for this package and MarianMT"
+        "--tokens",
+        type=int,
+        help="number of source positions and of target positions in a batch; the default depends on the shape",
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, help="the Python interpreter for this package and MarianMT"
     )
     parser.add_argument("--joeynmt", metavar="PYTHON", help="an interpreter that has JoeyNMT")
     parser.add_argument("--pymarian", metavar="PYTHON", help="an interpreter that has pymarian")
@@ -329,7 +339,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> None:
     """Measure and print one table per shape."""
     arguments = parsed(words)
-    # Exit with an exception after a SIGTERM, so that `finally` also ends the competitors.
+    # Raise an exception after a SIGTERM, so that the `finally` block ends the processes of the competitors.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     torch.set_num_threads(arguments.threads)
     print_header()

@@ -2,8 +2,8 @@
 
     python scripts/benchmarks/training_step.py [--width 128 …]
 
-Prints medians and ratios of steps that take turns, the peak memory, and the share of each kind of operation
-in a step of this package.
+The steps of the two models are measured alternately. Prints the median times, their ratios, the peak memory,
+and the proportion of time that a step of this package spends on each kind of operation.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from training_peers.vaswani import sizes
 from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 
-# The operations of PyTorch that belong to each kind. An operation counts for the first kind that matches its
-# name.
+# Maps each kind of operation to parts of the names of PyTorch operations. An operation belongs to the first
+# kind that matches its name.
 KINDS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
     "attention": ("scaled_dot_product",),
@@ -51,7 +51,7 @@ class Step:
         self.autocast = torch.autocast(device, torch.bfloat16, enabled=is_bfloat16)
 
     def __call__(self, batch: dict[str, torch.Tensor]) -> None:
-        """Compute the gradients and update the weights."""
+        """Run one training step: compute the gradients and update the weights."""
         with self.autocast:
             loss = self.model(**batch).loss
         loss.backward()
@@ -60,7 +60,7 @@ class Step:
 
 
 def random_batch(shape: Shape, length: int, device: str) -> dict[str, torch.Tensor]:
-    """Generate random sentences of one length [B, L]. Every seventh sentence is one token shorter."""
+    """Generate a batch [B, L] of random sentences with L tokens. Every seventh sentence has L - 1 tokens."""
     size = (max(1, shape.tokens // length), length)
     input_ids = torch.randint(4, shape.vocabulary, size)
     labels = torch.randint(4, shape.vocabulary, size)
@@ -73,8 +73,8 @@ def random_batch(shape: Shape, length: int, device: str) -> dict[str, torch.Tens
 
 
 def seconds_by_kind(step: Step, batch: dict[str, torch.Tensor], repetitions: int) -> dict[str, float]:
-    """Return the CPU seconds that a step spends on each kind of operation. "Python" is the time outside the
-    operations of PyTorch.
+    """Return the CPU time in seconds that a training step spends on each kind of operation. The kind "Python"
+    is the time outside PyTorch operations.
     """
     step(batch)
     with profile(activities=[ProfilerActivity.CPU]) as record:

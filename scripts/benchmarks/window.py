@@ -1,10 +1,11 @@
-"""Compares time and memory of restricted self-attention (Section 4) and full attention.
+"""Compares the time and the memory of restricted self-attention (Section 4 of the paper) and of full
+self-attention.
 
     python scripts/benchmarks/window.py [--window 128 …]
 
 Measures a forward and a backward pass of one attention layer with its mask, for several sequence lengths.
-Prints and draws the median seconds and the memory. Also prints the exponent of the length in a power law that
-is fitted to each curve.
+Prints and draws the median seconds and the memory. Also fits a power law to each curve, and prints the
+exponent of the sequence length.
 """
 
 import argparse
@@ -24,8 +25,8 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
 def build(window: int, arguments: argparse.Namespace) -> VaswaniAttention:
-    """Return self-attention restricted to `window` positions on each side. A window of 0 means full
-    attention.
+    """Return self-attention restricted to `window` positions on each side. If `window` is 0, the attention is
+    not restricted.
     """
     config = VaswaniConfig(
         d_model=arguments.width,
@@ -38,7 +39,7 @@ def build(window: int, arguments: argparse.Namespace) -> VaswaniAttention:
 
 
 def run(attention: VaswaniAttention, length: int) -> None:
-    """A forward and a backward pass on one sentence of random states [1, n, d]."""
+    """Return a function that runs a forward and a backward pass on one sentence of random states [1, n, d]."""
     weight = attention.q_proj.weight
     states = torch.randn(1, length, weight.shape[1], device=weight.device, requires_grad=True)
     mask = attention_masks([attention], states, None)[0]
@@ -46,12 +47,14 @@ def run(attention: VaswaniAttention, length: int) -> None:
 
 
 def slope(lengths: list[int], values: list[float]) -> float:
-    """Fit a power law of the length by least squares on the logarithms, and return its exponent."""
+    """Fit a power law to values as a function of the length, by least squares on the logarithms. Return the
+    exponent.
+    """
     return float(np.polyfit(np.log(lengths), np.log(np.maximum(values, 1e-9)), 1)[0])
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Measure the seconds and the MiB of both kinds of attention at each length."""
+    """Measure the time (seconds) and the memory (MiB) of both kinds of attention at each length."""
     windows = {"full": 0, "window": arguments.window}
     found: dict[str, dict[str, list[float]]] = {"seconds": {}, "MiB": {}}
     for length in arguments.lengths:
@@ -69,7 +72,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
 
 
 def draw(lengths: list[int], found: dict[str, dict[str, list[float]]], path: Path) -> None:
-    """Draw seconds and memory over the length."""
+    """Draw the time and the memory as functions of the length."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -84,7 +87,7 @@ def draw(lengths: list[int], found: dict[str, dict[str, list[float]]], path: Pat
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measure, print and draw."""
+    """Run the benchmark: measure, print the results, and draw the curves."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name, default in {"window": 128, "width": 512, "heads": 8, "repetitions": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -98,7 +101,9 @@ def main(words: list[str] | None = None) -> None:
     if min(arguments.window, arguments.repetitions, *arguments.lengths) < 1:
         parser.error("--window, --repetitions and --lengths must be positive")
     if len(set(arguments.lengths)) < 2:
-        parser.error("--lengths must have two different lengths, because a slope needs two points")
+        parser.error(
+            "--lengths must have at least two different lengths, because a fitted curve needs two points"
+        )
     if not arguments.output.resolve().parent.is_dir():
         parser.error(f"--output must be in a folder that exists, but is '{arguments.output}'")
     if arguments.memory_of:

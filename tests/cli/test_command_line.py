@@ -122,7 +122,7 @@ def test_words_that_fit_no_option_end_with_a_sentence_and_the_way_to_the_help(ca
     [
         (["tranlate"], "there is no command 'tranlate'; the most similar command is translate; see"),
         (["fly"], "there is no command 'fly'; see vaswani --help"),
-        ([], "the first word must be a command; see vaswani --help"),
+        ([], "the first argument must be a command; see vaswani --help"),
     ],
 )
 def test_a_word_that_is_no_command_is_answered_by_a_similar_command(capsys, words, message):
@@ -375,12 +375,12 @@ def test_a_full_disk_costs_no_scores(files, vaswani, copier_checkpoint, monkeypa
     code, out, sentence = vaswani("evaluate", copier_checkpoint, *EVALUATE, "--output", "new")
     assert code == 1 and out.startswith("BLEU ")
     assert sentence == (
-        "new cannot be written (No space left on device); free space and run the command again with another name."
+        "new cannot be written (No space left on device); free disk space and run the command again with another name."
     )
     code, _, sentence = vaswani("translate", copier_checkpoint, "--input", "source", "--output", "new")
     assert (code, sentence) == (
         1,
-        "new cannot be written (No space left on device); free space and run the command again with `--resume`.",
+        "new cannot be written (No space left on device); free disk space and run the command again with `--resume`.",
     )
     assert not Path("new").exists()
 

@@ -221,7 +221,7 @@ def test_a_recipe_of_another_task_has_no_pairs(vaswani, teacher, tmp_path):
 @pytest.mark.parametrize(
     ("languages", "place", "remedy"),
     [
-        (("de", "en"), ".", "exchange the two languages and the two sides of the files in the recipe"),
+        (("de", "en"), ".", "exchange the source and the target (languages and files) in the recipe"),
         (("fr", "de"), "checkpoint-80", "give a recipe for the languages of the teacher"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -88,6 +89,19 @@ def test_the_command_writes_the_certificate_of_each_engine(checkpoint, parallel_
         assert "Exports" not in str(model_card(checkpoint, "user/words"))
     finally:
         save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_an_engine_without_the_length_penalty_of_the_checkpoint_has_its_own_baseline(checkpoint, tmp_path):
+    folder = tmp_path / "gnmt"
+    shutil.copytree(checkpoint, folder)
+    search = {"length_penalty_type": "gnmt", "length_penalty": 0.6}
+    search |= {"num_beams": 4, "_from_model_config": False}
+    config = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(config | search))
+    rows = certify(folder, SOURCES, REFERENCES, formats=["marian"])["rows"]
+
+    assert [row["length_penalty"] for row in rows] == ["gnmt 0.6", "power 1", "power 1"]
+    assert (rows[2]["changed"], rows[2]["message"]) == (0, "")
 
 
 def test_an_engine_that_differs_or_fails_ends_the_command_with_an_error(

@@ -411,8 +411,8 @@ def test_ctranslate2s_own_converter_takes_our_checkpoints(checkpoint, joint, tmp
             {"decoder_start_token_id": None, "bos_token_id": None},
             "the decoder of the format needs a start token.",
         ),
-        ({"attention_score": "additive"}, "the format supports only dot products as scores."),
-        ({"attention_window": 2}, "the format has no attention windows."),
+        ({"attention_score": "additive"}, "the format supports only dot products as attention scores."),
+        ({"attention_window": 2}, "the format does not support attention windows."),
     ],
 )
 def test_fields_that_ctranslate2_cannot_express_are_named(checkpoint, tmp_path, fields, reason):

@@ -89,13 +89,13 @@ def test_logits_and_probabilities_are_the_same(fields):
 
 
 NOT_SHARED = "in the {1} of MarianMT, the {0} heads divide the d_model of 16 equally."
-NO_PRODUCT = "the format supports only dot products as scores."
+NO_PRODUCT = "the format supports only dot products as attention scores."
 NOT_EXPRESSIBLE = [
     ("norm_position", {"norm_position": "pre"}, "MarianMT has no LayerNorm before its sub-layers."),
     (
         "position_embedding",
         {"position_embedding": "learned"},
-        "MarianMT computes its position embeddings and cannot load a table.",
+        "MarianMT computes its position embeddings and cannot load a position table.",
     ),
     (
         "norm_position_of_decoder",
@@ -119,9 +119,9 @@ NOT_EXPRESSIBLE = [
     (
         "position_embedding",
         {"position_embedding": "none"},
-        "MarianMT computes its position embeddings and cannot load a table.",
+        "MarianMT computes its position embeddings and cannot load a position table.",
     ),
-    ("attention_window", {"attention_window": [None, 3]}, "the format has no attention windows."),
+    ("attention_window", {"attention_window": [None, 3]}, "the format does not support attention windows."),
 ]
 
 
@@ -177,9 +177,9 @@ def test_the_search_keeps_what_transformers_knows(caplog):
     assert not {"length_penalty_type", "max_length_a", "max_length_b", "coverage_penalty"} & set(config)
     assert model.generation_config.length_penalty_type == "gnmt"
     assert [record.getMessage() for record in caplog.records] == [
-        "The search of transformers does not support length_penalty_type=gnmt, max_length_a=1.0, max_length_b=50: for "
-        "the MarianMT checkpoint, the search divides scores by a power of the length, and uses one length limit "
-        "for all sentences."
+        "The search of transformers does not support length_penalty_type=gnmt, max_length_a=1.0, max_length_b=50. For "
+        "the MarianMT checkpoint, the search divides scores by a power of the length, and uses the same length "
+        "limit for all sentences."
     ]
 
 

@@ -161,11 +161,11 @@ def test_settings_that_the_search_lacks_give_a_warning(checkpoint, tmp_path, cap
 REFUSED = [
     ({"attention_score": "additive"}, "`attention_score` is 'additive', which Marian (C++) cannot express"),
     ({"attention_window": 2}, "`attention_window` is 2, which Marian (C++) cannot express"),
-    ({"activation_function": "tanh"}, "it has only silu, relu, swish, gelu, sigmoid"),
+    ({"activation_function": "tanh"}, "it supports only silu, relu, swish, gelu, sigmoid"),
     ({"decoder_attention_heads": 4}, "`decoder_attention_heads` is 4, which Marian (C++) cannot express"),
     ({"d_k": 4}, "`d_k` is 4, which Marian (C++) cannot express"),
-    ({"norm_position_of_decoder": "pre"}, "its stacks have their LayerNorm at the same place"),
-    ({"eos_token_id": [2, 3]}, "it has one end token"),
+    ({"norm_position_of_decoder": "pre"}, "its encoder and its decoder must have the same norm position"),
+    ({"eos_token_id": [2, 3]}, "it supports only one end token"),
 ]
 
 

@@ -3,7 +3,9 @@
 All models are in float32.
 """
 
+import errno
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -36,6 +38,8 @@ EMBEDDINGS = Format(
     ),
     export=write_embeddings,
     quantizations=("float16",),
+    main_file="embeddings.pt",
+    library_name="embeddings",
 )
 
 
@@ -71,7 +75,7 @@ def test_a_new_format_is_one_entry(folder, tmp_path, capsys):
 
 
 FORMAT = (
-    '`format` must be "marian", "marian_npz", "ctranslate2", "onnx", "transformers_js", "argos" or "embeddings", '
+    '`format` must be "marian", "marian_npz", "ctranslate2", "onnx", "transformers_js", "argos", "html" or "embeddings", '
     "but is {!r}."
 )
 
@@ -82,11 +86,11 @@ FORMAT = (
         (("tflite",), FORMAT.format("tflite")),
         (
             ("marian", "int8"),
-            '`quantization` can only be used with the format "ctranslate2", "argos" or "embeddings", but is \'int8\' with the format "marian".',
+            '`quantization` can only be used with the format "ctranslate2", "argos", "html" or "embeddings", but is \'int8\' with the format "marian".',
         ),
         (
             ("embeddings", "int8"),
-            "`quantization` must be \"float16\", but is 'int8'; leave `quantization` out to keep the checkpoint's dtype.",
+            "`quantization` must be \"float16\", but is 'int8'; leave `quantization` out for the default of the format.",
         ),
     ],
 )
@@ -135,3 +139,13 @@ def test_sample_inputs_use_existing_tokens_and_positions_only():
         is_padding = batch[f"{name}attention_mask"] == 0
         assert torch.equal(batch[f"{name}input_ids"] == 4, is_padding)
     assert batch["decoder_input_ids"][:, 0].tolist() == [0, 0, 0]
+
+
+def test_a_full_disk_names_the_file(folder, tmp_path, monkeypatch, capsys):
+    def write(model, tokenizers, folder, quantization):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setitem(FORMATS, "embeddings", replace(EMBEDDINGS, export=write))
+    assert main(["export", str(folder()), str(tmp_path / "out"), "--format", "embeddings"]) == 1
+    assert f"'{tmp_path}/.out." in capsys.readouterr().err
+    assert not list(tmp_path.glob(".out*"))

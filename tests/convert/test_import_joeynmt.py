@@ -5,11 +5,11 @@ has no key `layer_norm`, different factors `alpha` and two vocabularies. "sp" is
 model and one joint vocabulary.
 """
 
-from pathlib import Path
-
+import marian_models
 import pytest
 import torch
 import yaml
+from parity import largest_difference, load_recorded, record_parity, write_files
 
 from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
@@ -18,20 +18,17 @@ from vaswani_hf.convert.joeynmt import NAMES
 from vaswani_hf.convert.joeynmt_tokenizers import joeynmt_tokenizers
 from vaswani_hf.model.modeling_vaswani import sinusoids
 
-RECORDED = Path(__file__).parent / "recorded" / "joeynmt.pt"
 CASES = ["word", "sp"]
 
 
 @pytest.fixture
 def recorded():
-    return torch.load(RECORDED, weights_only=True)
+    return load_recorded("joeynmt")
 
 
 def write(case, folder, change=lambda settings: None):
     """Write a folder as JoeyNMT. `change` changes the settings of config.yaml."""
-    folder.mkdir()
-    for name, content in case["files"].items():
-        (folder / name).write_bytes(content.numpy().tobytes())
+    write_files(case, folder)
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     change(settings)
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))
@@ -41,29 +38,17 @@ def write(case, folder, change=lambda settings: None):
     return folder
 
 
-def differences(folder, case):
-    ours = VaswaniForSeq2SeqLM.from_pretrained(folder).eval()
-    source, target = case["input_ids"], case["decoder_input_ids"]
-    with torch.no_grad():
-        logits = ours(
-            input_ids=source,
-            attention_mask=(source != 1).long(),
-            decoder_input_ids=target,
-            decoder_attention_mask=(target != 1).long(),
-        ).logits
-    classes = [0, *range(2, logits.shape[-1])]
-    found = logits.log_softmax(-1)[..., classes] - case["log_probs"][..., classes]
-    return found[target != 1].abs().max()
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_the_imported_model_computes_the_log_probabilities_of_joeynmt(recorded, tmp_path, name):
+def test_the_imported_model_computes_the_log_probabilities_of_joeynmt(
+    recorded, tmp_path, record_property, name
+):
     if name == "sp":
         pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
     case = recorded[name]
     report = import_checkpoint(write(case, tmp_path / "joeynmt"), tmp_path / "ours")
     assert report.format == "joeynmt"
-    assert differences(tmp_path / "ours", case) < 1e-5
+    difference = largest_difference(tmp_path / "ours", case, padding=1)
+    record_parity(record_property, "JoeyNMT", "JoeyNMT 2.3.0 (recorded)", difference, 1e-5)
     ours = VaswaniForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     search = ours.generation_config
     assert (search.num_beams, search.length_penalty, search.length_penalty_type) == (5, 1.0, "gnmt")
@@ -76,10 +61,10 @@ def test_the_imported_model_computes_the_log_probabilities_of_joeynmt(recorded, 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_joeynmt_itself_computes_the_same(recorded, tmp_path, name):
+def test_joeynmt_itself_computes_the_same(recorded, tmp_path, record_property, name):
     pytest.importorskip("joeynmt.model", reason="needs JoeyNMT: pip install joeynmt")
     report = import_checkpoint(write(recorded[name], tmp_path / "joeynmt"), tmp_path / "ours")
-    assert report.difference is not None and report.difference < 1e-4
+    record_parity(record_property, "JoeyNMT", "JoeyNMT", report.difference)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,8 +94,53 @@ def test_the_level_char_gives_the_tokens_of_joeynmt(recorded, tmp_path):
     assert source.decode(source("one  two ?").input_ids, skip_special_tokens=True) == "one two?"
 
 
+MERGES = ["o n", "on e</w>", "t h", "th i", "thi r", "t y</w>"]
+
+
+def merging_side(folder, version="0.2"):
+    """Write merges of subword-nmt, and return the settings of a side and a vocabulary with all parts."""
+    (folder / "codes").write_text("\n".join([f"#version: {version}", *MERGES]) + "\n")
+    letters = sorted(set("".join(marian_models.RARE_TEXTS[2:4]) + "onethirtyße日") - {" ", "\t", "\n", "w"})
+    parts = [*letters, *(f"{letter}@@" for letter in letters)]
+    parts += ["on@@", "one", "th@@", "thi@@", "thir@@", "ty"]
+    side = {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "data/codes"}}
+    return side, ["<unk>", "<pad>", "<s>", "</s>", *dict.fromkeys(parts)]
+
+
+def test_the_merges_of_subword_nmt_give_equal_ids_and_texts(tmp_path):
+    apply_bpe = pytest.importorskip(
+        "subword_nmt.apply_bpe", reason="needs subword-nmt: pip install subword-nmt"
+    )
+    side, vocabulary = merging_side(tmp_path)
+    (source, target), notes = joeynmt_tokenizers(tmp_path, (side, side), (vocabulary, vocabulary))
+    assert source is target and not notes
+    with (tmp_path / "codes").open(encoding="utf-8") as codes:
+        bpe = apply_bpe.BPE(codes)
+    bpe.vocab = set(vocabulary)
+    for text in [*marian_models.RARE_TEXTS, "one thirty", "thirtyone  three ty", "日ße日"]:
+        expected = bpe.process_line(text).strip().split()
+        ids = [vocabulary.index(token) if token in vocabulary else 0 for token in expected]
+        assert source(text).input_ids == [*ids, 3], text
+    ids = source("thirtyone three on").input_ids
+    assert source.decode(ids, skip_special_tokens=True) == "thirtyone three on"
+
+
+def test_merges_that_cannot_be_expressed_are_noted(tmp_path):
+    side, vocabulary = merging_side(tmp_path)
+    without_part = [token for token in vocabulary if token != "thi@@"]
+    _, notes = joeynmt_tokenizers(tmp_path, (side, side), (without_part, without_part))
+    assert len(notes) == 1 and "lacks parts of the merges codes" in notes[0]
+    side, vocabulary = merging_side(tmp_path, version="0.1")
+    _, notes = joeynmt_tokenizers(tmp_path, (side, side), (vocabulary, vocabulary))
+    assert len(notes) == 1 and "do not have the format 0.2" in notes[0]
+
+
 TOKENIZERS = {
-    "subword-nmt": ({"level": "bpe", "tokenizer_type": "subword-nmt"}, "segments with subword-nmt"),
+    "fastBPE": ({"level": "bpe", "tokenizer_type": "fastbpe"}, "segments with fastbpe"),
+    "missing merges": (
+        {"level": "bpe", "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": "data/codes"}},
+        "lacks the merges codes",
+    ),
     "Moses": ({"tokenizer_cfg": {"pretokenizer": "moses"}}, "tokenizes with moses"),
     "missing model": (
         {"level": "bpe", "tokenizer_cfg": {"model_file": "data/x.model"}},
@@ -192,12 +222,12 @@ def empty_section(folder):
 
 
 DAMAGE = {
-    damage_vocabulary: "must have the vocabulary src_vocab.txt, but has not",
+    damage_vocabulary: "must contain the vocabulary file src_vocab.txt, but does not",
     cut_vocabulary: "has `tokens of trg_vocab.txt` ",
     cut_weights: "'best.ckpt' was not written by `torch.save`, or is incomplete",
-    remove_weights: "must have best.ckpt or one `.ckpt` file, but has no such file",
+    remove_weights: "must contain best.ckpt or exactly one `.ckpt` file, but contains no such file",
     damage_config: "config.yaml of 'joeynmt' cannot be read",
-    empty_section: "must have the keys of `data.src`, but has not",
+    empty_section: "must have the section `data.src`, but has not",
 }
 
 

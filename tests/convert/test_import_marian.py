@@ -8,6 +8,7 @@ import pytest
 import torch
 from factories import TINY_CONFIG, loaded_recipe, write_recipe
 from huggingface_hub import HfApi
+from parity import record_parity
 from safetensors.torch import load_file
 from transformers import MarianMTModel, MarianTokenizer, pipeline
 
@@ -15,6 +16,7 @@ from vaswani_hf import Translator, VaswaniForSeq2SeqLM, import_checkpoint, load_
 from vaswani_hf.checkpoint.tokenizers import load_tokenizers
 from vaswani_hf.cli import main
 from vaswani_hf.convert.export import export
+from vaswani_hf.convert.onnx_engine import OnnxEngine
 from vaswani_hf.publish.push import stage_repository
 
 pytest.importorskip("sentencepiece", reason="needs SentencePiece: pip install '.[sentencepiece]'")
@@ -39,11 +41,14 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("config", SHAPES.values(), ids=SHAPES)
-def test_an_imported_model_computes_the_same_and_returns_with_equal_tensors(tmp_path, config):
+def test_an_imported_model_computes_the_same_and_returns_with_equal_tensors(
+    tmp_path, record_property, config
+):
     random_marian(config).save_pretrained(tmp_path / "marian")
     original = MarianMTModel.from_pretrained(tmp_path / "marian").eval()
     report = import_checkpoint(tmp_path / "marian", tmp_path / "ours")
-    assert report.format == "marian_mt" and report.difference < 1e-4
+    assert report.format == "marian_mt"
+    record_parity(record_property, "MarianMT", "MarianMT of transformers", report.difference)
     source = torch.tensor([[5, 6, 7, 0], [8, 9, 0, config.pad_token_id]])
     if config.pad_token_id >= config.vocab_size:
         source = source[:1]
@@ -95,6 +100,19 @@ def test_translations_equal_those_of_transformers(opus):
     assert [row["translation_text"] for row in translate(texts[:2])] == expected[:2]
     (aligned,) = translator.translate(texts[:1], return_alignments=True)
     assert aligned.alignment and aligned.text == expected[0]
+
+
+def test_onnx_and_the_alignment_of_an_imported_model(opus, tmp_path):
+    pytest.importorskip("onnxscript", reason="needs ONNX: pip install '.[onnx]'")
+    pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install onnxruntime")
+    export(opus / "ours", tmp_path / "onnx", "onnx")
+    texts = [pair["source"] for pair in digit_pairs(8, seed=1)]
+    translations = list(Translator.from_pretrained(opus / "ours").translate(texts, return_alignments=True))
+    assert OnnxEngine(tmp_path / "onnx").translate(texts, 4) == [one.text for one in translations]
+    for text, translation in zip(texts, translations, strict=True):
+        pairs = [pair.split("-") for pair in translation.alignment.split()]
+        assert {int(source) for source, _ in pairs} <= set(range(len(text.split())))
+        assert {int(target) for _, target in pairs} == set(range(len(translation.text.split())))
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -249,7 +267,10 @@ def test_the_option_tgt_lang_adds_the_tag(opus):
 def test_folders_of_other_formats_are_refused(tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"add_source_eos": false}')
     assert main(["import", str(tmp_path), str(tmp_path / "ours"), "--from", "marian_mt"]) == 1
-    assert "is a CTranslate2 folder, and CTranslate2 is a format to export to" in capsys.readouterr().err
+    assert (
+        "is a CTranslate2 folder, and CTranslate2 models can be exported but not imported"
+        in capsys.readouterr().err
+    )
     (tmp_path / "config.json").write_text('{"model_type": "vaswani"}')
     assert main(["import", str(tmp_path), str(tmp_path / "ours")]) == 1
     assert (

@@ -17,6 +17,7 @@ DIRECTIVES = (
     "{literalinclude}",
     "{formats-table}",
     "{import-formats-table}",
+    "{percent-script}",
     "{note}",
     "{warning}",
 )

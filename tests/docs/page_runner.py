@@ -85,6 +85,9 @@ def small_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
         small["model"].pop(key, None)
     if small["training"].get("early_stopping_patience"):
         small["training"]["average_checkpoints"] = 0
+    # Do not stop early, because a small model is never exact.
+    for key in ("early_stopping_score", "metric_for_best_model"):
+        small["training"].pop(key, None)
     return small
 
 

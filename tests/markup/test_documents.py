@@ -99,7 +99,7 @@ def test_a_catalogue_keeps_ids_and_existing_translations():
         (
             "srt",
             "1\n00:00 --> b\none\n\n",
-            "^The text must have the SubRip format, but has an error:  .*[^.].$",
+            "^The text must have the SubRip format, but has an error: .*[^.].$",
         ),
         ("po", "one two", "^The text must be a gettext catalogue, but has a syntax error .*[^.].$"),
     ],

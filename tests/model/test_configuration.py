@@ -85,7 +85,7 @@ INVALID = {
     "share_encoder_decoder_embeddings": ([None], "True or False"),
     "tie_word_embeddings": (["yes"], "True or False"),
     "use_cache": ([1], "True or False"),
-    "is_encoder_decoder": ([False], "True, because the model has an encoder and a decoder"),
+    "is_encoder_decoder": ([False], "True, because the model always has an encoder and a decoder"),
     "bos_token_id": ([-1, "<s>", 0.0], "a token id (an integer of 0 or more) or None"),
     "pad_token_id": ([-1], "a token id (an integer of 0 or more) or None"),
     "eos_token_id": ([-1, [], [2, "3"]], "a token id (an integer of 0 or more), a list of token ids or None"),

@@ -31,7 +31,7 @@ def generate(model, phrases, **options):
     return model.generate(**batch_of(SOURCES[:1]), must_contain=[phrases], **{"num_beams": 2, **options})
 
 
-ROOM = "tokens, and the translation has room for no more than"
+ROOM = "tokens, and the translation has room for at most"
 
 
 @pytest.mark.parametrize(
@@ -183,5 +183,5 @@ def test_phrases_that_fit_only_where_they_overlap_are_there(model):
     for num_beams in (1, 3):
         (row,) = generate(model, phrases, num_beams=num_beams, max_new_tokens=6).tolist()
         assert all(contains(row, phrase) for phrase in phrases)
-        with pytest.raises(PhraseError, match="these are 9 tokens, and the .* room for no more than 5"):
+        with pytest.raises(PhraseError, match="these phrases have 9 tokens, and the .* room for at most 5"):
             generate(model, phrases, num_beams=num_beams, max_new_tokens=5)

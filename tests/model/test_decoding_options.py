@@ -203,7 +203,9 @@ def test_phrases_that_just_fit_are_there_and_more_are_refused(model):
         assert all(contains(found, phrase) for phrase in phrases[2])
         # The third sentence has four tokens.
         for limit in ({"max_new_tokens": 4}, {"max_length_a": 1.0, "max_length_b": 0}):
-            with pytest.raises(ValueError, match="these are 6 tokens, and the .* room for no more than 4"):
+            with pytest.raises(
+                ValueError, match="these phrases have 6 tokens, and the .* room for at most 4"
+            ):
                 model.generate(**batch_of(SOURCES), **options, **limit)
 
 

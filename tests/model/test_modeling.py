@@ -394,7 +394,8 @@ def test_given_embeddings_are_used_where_they_are_shared(share):
 
 def test_resizing_the_target_of_a_shared_vocabulary_is_refused():
     with pytest.raises(
-        ValueError, match="^`resize_decoder_token_embeddings` is for two vocabularies, but this model"
+        ValueError,
+        match="^`resize_decoder_token_embeddings` can only be used for a model with two vocabularies, but this model",
     ):
         tiny_model().resize_decoder_token_embeddings(30)
 

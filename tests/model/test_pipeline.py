@@ -307,7 +307,8 @@ def test_the_stop_sequence_of_transformers_4(translator, tokenizer, recwarn):
     # A stop sequence that does not occur changes nothing, and `</s>` still ends a translation.
     assert translator(TEXTS[1], stop_sequence="~", num_beams=3) == RECORDS[1:2]
     with pytest.warns(
-        UserWarning, match="^`stop_sequence` has several tokens; the first token ends a translation.$"
+        UserWarning,
+        match="^`stop_sequence` has several tokens; only its first token is used, and ends a translation.$",
     ):
         assert translator(TEXTS[1], stop_sequence=text + "~~", return_tensors=True)[0].keys() == found.keys()
     with pytest.raises(TypeError, match="^A stop sequence must be a str, but is of type int.$"):

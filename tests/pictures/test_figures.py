@@ -7,6 +7,7 @@ import torch
 
 from vaswani_hf.model.loss_vaswani import target_probabilities
 from vaswani_hf.pictures.attention import pair_attention, word_weights
+from vaswani_hf.pictures.attention_lines import _verdict
 from vaswani_hf.pictures.equations import draw_positions, draw_schedule, draw_targets, loss_of_probability
 from vaswani_hf.pictures.figures import RunRecord, draw_figures
 from vaswani_hf.pictures.training_curve import draw_training_curve
@@ -65,6 +66,17 @@ def test_all_pictures(copier, tmp_path):
     weights = word_weights(attention.encoder, attention.source, attention.source)
     weight = weights[head["layer"] - 1, head["head"] - 1, example["query"], example["key"]].item()
     assert head["weight_in_example"] == pytest.approx(weight, abs=1e-6)
+
+
+@pytest.mark.parametrize(("weight", "sentence"), [(0.3, ""), (0.29, " No trained head prefers these pairs")])
+def test_no_head_prefers_the_pairs(weight, sentence):
+    """A caption says so if all heads have similar weights for other words at the same distance."""
+    heads = [
+        {"mean_weight": 0.1, "mean_weight_same_distance": 0.1},
+        {"mean_weight": weight, "mean_weight_same_distance": 0.2},
+    ]
+    assert _verdict(heads).startswith(sentence)
+    assert bool(_verdict(heads)) == bool(sentence)
 
 
 @pytest.fixture

@@ -296,10 +296,7 @@ def test_a_run_that_was_stopped_early_resumed_or_averaged_says_so(numbers, copy)
     )
     (folder / "recipe.yaml").write_text(recipe.replace("save_steps: 1\n", "save_steps: 500\n"))
     card = model_card(folder, "alice/words", base_model="alice/base")
-    assert (
-        rows(card)["optimizer steps"]
-        == "1,200 of at most 5,000; the validation score did not improve further"
-    )
+    assert rows(card)["optimizer steps"] == "1,200 of at most 5,000; early stopping ended the run"
     assert rows(card)["final weights"] == "the checkpoint with the best validation loss"
     assert rows(card)["time"] == "2.50 hours"
     assert (

@@ -248,6 +248,7 @@ WRONG = """
 --source_tokens_per_batch=100 | `training.source_tokens_per_batch` must be at least `data.max_length` = 256 ... 100
 --average_checkpoints=9 | `training.average_checkpoints` is 9 ... `training.save_total_limit` = 5
 --early_stopping_patience=1 --average_checkpoints=2 | give only one of these keys
+--early_stopping_score=1 --average_checkpoints=2 | `training.early_stopping_score` selects ... give only one of these keys
 --early_stopping_patience=1 --save_steps=750 | 750 is no multiple of 500
 --metric_for_best_model=bleu | a score that the validation computes (loss) ... section `evaluation`
 --r_drop_alpha=1 --dropout=0 | `training.r_drop_alpha: 1.0` ... `model.dropout` is 0
@@ -283,10 +284,14 @@ TWO --train_weights=1,2 --streaming=true | `data.train_weights: [1, 2]` cannot b
 --ema_decay=1.2 | `training.ema_decay` must be less than 1, but is 1.2.
 --simcut_p=0.1 | `training.simcut_p: 0.1` needs `training.simcut_alpha`, but `simcut_alpha` is 0.0; set `simcut_alpha` to a positive number, or leave
 --r_drop_alpha=-1 | `training.r_drop_alpha` must be 0 or more, but is -1.
---weight_decay=0.1 | `training.weight_decay` belongs to `training.optimizer: adamw or muon`, but is 0.1 with `training.optimizer: adam`
+--weight_decay=0.1 | `training.weight_decay` belongs to `training.optimizer: adamw or muon or schedule_free_adamw`, but is 0.1 with `training.optimizer: adam`
 --lr_scheduler_type=cosine | `training.learning_rate` must be given with `training.lr_scheduler_type: cosine`, but is missing.
 --learning_rate=0.1 | `training.learning_rate` belongs to ... inverse_sqrt or cosine or constant`, but is 0.1 with ... paper`; leave
---optimizer=adamv | `training.optimizer` must be 'adam' or 'adamw' or 'muon', but is 'adamv'; the nearest name is 'adam'.
+--optimizer=adamv | `training.optimizer` must be 'adam' or 'adamw' or 'muon' or 'schedule_free_adamw', but is 'adamv'; the nearest name is 'adam'.
+--optimizer=schedule_free_adamw | `training.lr_scheduler_type` must be constant with `training.optimizer: schedule_free_adamw` ... is 'paper'; set `training.lr_scheduler_type: constant`
+--optimizer=schedule_free_adamw --lr_scheduler_type=constant --learning_rate=1 --ema_decay=0.9 | `training.ema_decay` must be null ... is 0.9; leave
+--optimizer=schedule_free_adamw --lr_scheduler_type=constant --learning_rate=1 --average_checkpoints=2 | `training.average_checkpoints` must be 0 ... is 2; set
+--optimizer=schedule_free_adamw --lr_scheduler_type=constant --learning_rate=1 --average_checkpoints=0 --adam_beta1=0 | `training.adam_beta1` must be above 0
 --adam_beta2=1 | `training.adam_beta2` must be less than 1, but is 1.
 --learning_rate=0.1 --lr_scheduler_type=constant --learning_rate_factor=2 | `training.learning_rate_factor` belongs to ... paper`
 --data.license=research-only --publishing.license=cc-by-nc-4.0 | `publishing.license` must be research-only or left out

@@ -54,6 +54,10 @@ RUNS = {
         [r"\d right", r"\d cancelled", r"malformed JSON: 400", r"MiB after each tenth: \d"],
     ),
     "startup.py": ("{checkpoint} --rounds 1", [r"vaswani translate .* imports takes"]),
+    "threads.py": (
+        "--shapes toy --ways one after --rounds 1 --seconds 0.01",
+        [r"train, toy: ", r"translate, toy: ", r"\| after \| [\d,]+ \| \d.* \| [\d,]+ \| \d"],
+    ),
     "training.py": (
         "--shapes toy --pairs 1000 --turns 1 --turn 2000 --threads 1 --dtype float32",
         [r"\| MarianMT, group_by_length \| [\d,]+ \| \d", r"\| JoeyNMT \| not measured: no --joeynmt PYTHON"],

@@ -223,6 +223,25 @@ def test_a_run_that_stopped_early_trains_no_more_when_it_was_killed_before_its_r
     assert eval_steps(moved, "eval_bleu") == [2, 4, 6]
 
 
+@pytest.mark.parametrize(("metric", "score"), [("bleu --validation_bleu=true", "0"), ("loss", "1000")])
+def test_a_run_stops_at_the_first_validation_that_reaches_the_score(run, capsys, metric, score):
+    """Each validation has at least 0 BLEU and a loss below 1000."""
+    options = f"--metric_for_best_model={metric} --early_stopping_score={score} --eval_steps=2 --save_steps=2"
+    folder = run("run", options)
+    assert names(folder) == ["checkpoint-2"]
+    said = (
+        f"stopped early at step 2: validation {metric.split()[0]} has reached {score}; the final weights are"
+    )
+    assert said in capsys.readouterr().out
+    assert same(weights(folder), weights(folder / "checkpoint-2"))
+
+
+def test_a_run_that_does_not_reach_the_score_ends_with_its_best_checkpoint(run):
+    folder = run("run", f"{STOPPING} --early_stopping_score=101")
+    assert names(folder)[-1] == "checkpoint-8"
+    assert same(weights(folder), weights(folder / "checkpoint-2"))
+
+
 def test_the_best_checkpoint_survives_rotation(run):
     options = f"{STOPPING} --early_stopping_patience=3 --save_total_limit=2"
     folder = run("run", options)

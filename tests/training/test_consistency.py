@@ -12,12 +12,14 @@ from factories import tiny_model
 from safetensors.torch import load_file
 from tiny_runs import metrics, same, weights
 
+from vaswani_hf.checkpoint.manifest import metadata_of
 from vaswani_hf.model.modeling_vaswani import VaswaniForSeq2SeqLM
 from vaswani_hf.optimization.regularizers import two_passes
 from vaswani_hf.optimization.regularizers.r_drop import RDropLoss
 from vaswani_hf.optimization.regularizers.simcut import SimCutLoss
 from vaswani_hf.publish.model_card import model_card
 from vaswani_hf.training.moving_average import MovingAverage
+from vaswani_hf.training.resume import keep_number_of_threads
 
 INPUT_IDS = torch.tensor([[5, 6, 7, 2], [9, 8, 2, 1]])
 ATTENTION_MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
@@ -137,6 +139,20 @@ def test_a_run_ends_with_its_moving_average_and_validates_it_beside_the_weights(
     assert all(
         math.isfinite(row["eval_raw_loss"]) and row["eval_raw_loss"] != row["eval_loss"] for row in rows
     )
+
+
+def test_a_resumed_run_uses_the_number_of_threads_of_the_earlier_run(whole, monkeypatch):
+    checkpoint = whole() / "checkpoint-8"
+    assert metadata_of(checkpoint)["threads"] == 1
+    chosen = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    # The tests set OMP_NUM_THREADS.
+    keep_number_of_threads(checkpoint)
+    assert chosen == []
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    keep_number_of_threads(checkpoint)
+    assert chosen == [1]
+    monkeypatch.undo()
 
 
 def test_a_run_with_a_cosine_is_not_made_longer(run):

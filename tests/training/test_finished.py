@@ -61,7 +61,7 @@ def test_damaged_files_of_a_finished_run_are_made_again(run, copied, capsys, nam
     run("run", "--resume=true")
     said = capsys.readouterr().out
     assert f"{name} " in said
-    assert "made again, but with different bytes" not in said
+    assert "written again, but differ from the original files" not in said
     assert not changed(copied, expected)
     run("run", "--resume=true")
     assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
@@ -75,7 +75,7 @@ def test_a_file_that_is_made_again_with_different_bytes_is_recorded(run, copied,
     write_manifest(copied, metadata_of(copied), files)
     config.unlink()
     run("run", "--resume=true")
-    assert "made again, but with different bytes: config.json\n" in capsys.readouterr().out
+    assert "written again, but differ from the original files: config.json\n" in capsys.readouterr().out
     run("run", "--resume=true")
     assert f"the run in '{copied}' is finished; nothing is left to do\n" in capsys.readouterr().out
 

@@ -67,7 +67,7 @@ WITHOUT_HARDWARE = "computing in float32 (no bfloat16 in the hardware of this {}
         ("cuda", True, [*AUTO, "--dataloader_num_workers", "0"], IN_BFLOAT16),
         ("cuda", True, [*AUTO, "--streaming", "true"], IN_BFLOAT16),
         ("cuda", False, [*AUTO, "--dataloader_num_workers", "1", "--torch_compile", "true"],
-         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to switch it off: `--torch_compile false`), "
+         f"{WITHOUT_HARDWARE.format('cuda')}, compiled (to turn compilation off: `--torch_compile false`), "
          "batches prepared by 1 process"),
     ],
 )  # fmt: skip

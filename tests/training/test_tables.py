@@ -46,7 +46,8 @@ def test_a_new_optimizer_is_one_entry(trained):
     )
     assert seen["refused"][4] == ("`training.sgd_momentum` must be less than 1, but is 1.")
     assert seen["refused"][5] == (
-        "`training.optimizer` must be 'adam' or 'adamw' or 'muon' or 'sgd', but is 'sgb'; the nearest name is 'sgd'."
+        "`training.optimizer` must be 'adam' or 'adamw' or 'muon' or 'schedule_free_adamw' or 'sgd', but is 'sgb'; the nearest "
+        "name is 'sgd'."
     )
 
 

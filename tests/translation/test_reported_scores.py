@@ -170,7 +170,7 @@ def test_the_language_that_is_forced_does_not_count(make, fields, languages):
             records = pipe(text, src_lang=source, tgt_lang=target, return_scores=True, **given, **limit)
             expected = pytest.approx(outputs.sequences_scores.tolist(), abs=1e-4)
             assert [record["score"] for record in records] == expected
-            options = {"tokenize": {"src_lang": source, "tgt_lang": target}, "return_scores": True}
+            options = {"src_lang": source, "tgt_lang": target, "return_scores": True}
             translator = Translator(model, tokenizer, tokenizer)
             (translation,) = translator.translate([text], **options, **given, **limit)
             assert [translation.score, translation.alternatives[0].score] == expected
@@ -197,5 +197,5 @@ def test_models_that_force_nothing_are_scored_as_they_were():
     expected = model.generate(**inputs, num_beams=3, max_new_tokens=4, **SCORED).sequences_scores.item()
     languages = {"src_lang": "eng_Latn", "tgt_lang": "deu_Latn"}
     given = {"num_beams": 3, "max_new_tokens": 4, "forced_bos_token_id": None}
-    (found,) = translator.translate([TEXTS[0]], tokenize=languages, return_scores=True, **given)
+    (found,) = translator.translate([TEXTS[0]], **languages, return_scores=True, **given)
     assert found.score == pytest.approx(expected, abs=1e-4)

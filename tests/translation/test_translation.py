@@ -324,11 +324,11 @@ def test_a_line_that_the_search_refuses_costs_no_other(translator):
     phrases = [None, None, ["eins " * 30], None, None]
     options = {"must_contain": phrases, "num_beams": 2, "max_new_tokens": 9}
     found = list(translator.translate(lines, on_error="skip", **options))
-    assert "no more than 9; give a larger `max_new_tokens`" in found[2].error
+    assert "at most 9; give a larger `max_new_tokens`" in found[2].error
     good = translator.translate(lines[:2] + lines[3:], num_beams=2, max_new_tokens=9)
     assert [*found[:2], *found[3:]] == list(good)
     given = []
-    with pytest.raises(ValueError, match="has room for no more than 9") as raised:
+    with pytest.raises(ValueError, match="has room for at most 9") as raised:
         given.extend(translator.translate(lines, **options))
     assert raised.value.line_number == 3
 

@@ -77,7 +77,7 @@ def test_a_translation_that_does_not_exist_is_no_alternative(copier):
         ),
         (
             {"must_contain": [["der Hund läuft", "die Straße"]], "max_new_tokens": 3},
-            r"`must_contain` has 'der Hund läuft', 'die Straße' for the text 'eins', but these are \d+ tokens, and the .*",
+            r"`must_contain` has 'der Hund läuft', 'die Straße' for the text 'eins', but these phrases have \d+ tokens, and the .*",
         ),
         (
             {"suppress_tokens": list(range(320))},

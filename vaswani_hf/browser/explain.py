@@ -25,6 +25,8 @@ from ..model.translator_vaswani import (
     scoring_config,
 )
 from .explanation import (
+    BYTES_PER_WEIGHT,
+    MAX_PAGE_SIZE,
     Attention,
     Explanation,
     RunnerUp,
@@ -35,6 +37,7 @@ from .explanation import (
     Word,
     WordChoice,
     display_texts,
+    too_long,
 )
 from .recording import CandidateRecorder, ProcessorRecorder
 
@@ -59,14 +62,31 @@ def explain(
         Explanation: The explanation.
 
     Raises:
-        ValueError: If the model returns no attention weights.
+        ValueError: If the text is too long for a page, or the model returns no attention weights.
     """
+    _check_length(translator, text)
     options = translator.complete(TranslationOptions.of(**settings, do_sample=False))
     segments, _ = translator.layouts([Request(text)], [1], options)[0]
     explainer = _Explainer(translator, segments[0], options)
     found, search = explainer.search()
     best = found if target is None else explainer.given(target)
     return explainer.explain(best, search, text, name, is_given=target is not None)
+
+
+def _check_length(translator: BaseTranslator, text: str) -> None:
+    """Raise an error if the attention weights of the encoder alone are too large for a page, or if the model has
+    no positions for the text.
+    """
+    config = translator.model.config
+    num_tokens = len(translator.source_tokenizer(translator.prefix + text, verbose=False)["input_ids"])
+    num_heads = config.num_hidden_layers * config.num_attention_heads
+    if num_heads * num_tokens**2 * BYTES_PER_WEIGHT > MAX_PAGE_SIZE:
+        raise ValueError(too_long(3 * num_heads, num_tokens))
+    if num_tokens > translator.max_length:
+        raise ValueError(
+            f"`text` must have at most {translator.max_length:,} tokens, as many as the model has positions, but has "
+            f"{num_tokens:,}; give a shorter text."
+        )
 
 
 class _Explainer:
@@ -81,7 +101,7 @@ class _Explainer:
         self.options = options
         self.end_ids = eos_token_ids(self.backend.generation_config)
 
-    def search(self) -> tuple[Hypothesis, SearchRecord]:
+    def search(self) -> tuple[Hypothesis, SearchRecord | None]:
         """Search the best translation, and record the search."""
         recorder: CandidateRecorder | ProcessorRecorder
         if self.model.config.model_type == "vaswani":
@@ -136,7 +156,7 @@ class _Explainer:
         return Hypothesis(self.tokenizer(text_target=target)["input_ids"], text=target)
 
     def explain(
-        self, best: Hypothesis, search: SearchRecord, text: str, name: str, *, is_given: bool
+        self, best: Hypothesis, search: SearchRecord | None, text: str, name: str, *, is_given: bool
     ) -> Explanation:
         """Explain a translation."""
         start = decoder_start_token_id(self.backend.generation_config) or 0
@@ -146,7 +166,7 @@ class _Explainer:
         scored = self._scored([best])[0]
         num_ending = len(best.token_ids) - best.num_forced - len(scored.token_log_probs or ())
         log_probs = [0.0] * best.num_forced + list(scored.token_log_probs or ()) + [0.0] * num_ending
-        is_complete = is_given or _is_result(search, best.token_ids)
+        is_complete = search is not None and (is_given or _is_result(search, best.token_ids))
         return Explanation(
             model=name,
             source_text=text,

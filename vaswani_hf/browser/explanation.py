@@ -12,6 +12,7 @@ beams.
 
 import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -20,8 +21,13 @@ import torch
 
 from ..model.text_rules_vaswani import token_texts
 
+# The maximum size of a page in bytes, and the bytes that a page needs without the attention weights.
+MAX_PAGE_SIZE = 1_500_000
+_OTHER_BYTES = 400_000
 # Weights are stored as integers from 0 to this number. The largest rounding error is 0.5 / 65535 = 7.6e-6.
 LARGEST_WEIGHT = 65535
+# The size of a weight in bytes: 2 bytes in base64.
+BYTES_PER_WEIGHT = 8 / 3
 # The temperatures of the slider of the page. The record of the search has a normalizer for each temperature,
 # so that the page can compute exact log-probabilities at each of these temperatures.
 TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0)
@@ -278,6 +284,18 @@ class Explanation:
     def as_json(self) -> str:
         """Return the explanation as JSON. Numbers have six digits after the point."""
         return json.dumps(_rounded(asdict(self)), ensure_ascii=False, separators=(",", ":"))
+
+
+def too_long(num_heads: int, num_source: int, num_target: int | None = None) -> str:
+    """Return the error message for a text that is too long for a page. `num_heads` is the number of heads of all
+    layers of the encoder's attention, the decoder's self-attention and the cross-attention.
+    """
+    fitting = math.isqrt(int((MAX_PAGE_SIZE - _OTHER_BYTES) / (BYTES_PER_WEIGHT * num_heads)))
+    translation = "" if num_target is None else f" and its translation has {num_target:,} tokens"
+    return (
+        f"`text` must be short enough for a page of {MAX_PAGE_SIZE / 1e6} MB, but the text has {num_source:,} tokens"
+        f"{translation}; with this model about {fitting} tokens on each side fit, so give a shorter text."
+    )
 
 
 def display_texts(token_ids: Sequence[int], tokenizer: Any) -> list[str]:

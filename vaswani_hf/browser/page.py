@@ -5,14 +5,11 @@
 """
 
 import html
-import math
 import re
 from importlib.resources import files
 
-from .explanation import Explanation
+from .explanation import MAX_PAGE_SIZE, Explanation, too_long
 
-# The maximum size of a page in bytes.
-MAX_PAGE_SIZE = 1_500_000
 # The scripts of the view. Each script may use the functions of all scripts.
 _SCRIPTS = (
     "elements.js",
@@ -42,22 +39,12 @@ def page_of(explanation: Explanation) -> str:
     """
     content = explanation.as_json()
     page = _page(explanation.target_text, content)
-    size = len(page.encode())
-    if size > MAX_PAGE_SIZE:
-        fixed = size - len(content.encode())
-        num_tokens = len(explanation.source.tokens)
-        # Assume that the content grows with the square of the length, as the attention weights do.
-        fitting = math.isqrt(num_tokens**2 * (MAX_PAGE_SIZE - fixed) // (size - fixed))
-        raise ValueError(too_long(num_tokens, fitting))
+    if len(page.encode()) > MAX_PAGE_SIZE:
+        attention = explanation.attention
+        shapes = [kind.shape for kind in (attention.encoder, attention.decoder, attention.cross)]
+        num_heads = sum(layers * heads for layers, heads, _, _ in shapes)
+        raise ValueError(too_long(num_heads, len(explanation.source.tokens), len(explanation.target.tokens)))
     return page
-
-
-def too_long(num_tokens: int, fitting: int) -> str:
-    """Return the message of the error for a text that is too long for a page."""
-    return (
-        f"`text` must be short enough for a page of {MAX_PAGE_SIZE / 1e6} MB, but has {num_tokens:,} tokens; with this "
-        f"model a text of about {fitting} tokens fits, so give one sentence."
-    )
 
 
 def view_style() -> str:

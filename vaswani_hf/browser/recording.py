@@ -214,8 +214,12 @@ class ProcessorRecorder(LogitsProcessor):
     def _setting(self, name: str) -> Any:
         return setting_of(name, self.settings, self.generation_config)
 
-    def record(self, tokenizer: Any) -> SearchRecord:
-        """Return the record after the search. The tokenizer writes the texts of the tokens."""
+    def record(self, tokenizer: Any) -> SearchRecord | None:
+        """Return the record after the search. The tokenizer writes the texts of the tokens. Return None if the
+        search has called no logits processors.
+        """
+        if not self.tree.nodes:
+            return None
         early_stopping = self._setting("early_stopping")
         length_penalty = self._setting("length_penalty")
         config = GenerationConfig(length_penalty=1.0 if length_penalty is None else length_penalty)

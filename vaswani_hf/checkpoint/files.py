@@ -94,8 +94,12 @@ def scores_by_step(log_history: list[dict[str, Any]], metric: str) -> dict[int, 
     prefix "raw_" selects the score of the trained weights.
     """
     name = f"eval_{metric}"
-    sign = -1 if metric.removeprefix("raw_") == "loss" else 1
-    return {row["step"]: sign * row[name] for row in log_history if name in row}
+    return {row["step"]: higher_is_better(metric, row[name]) for row in log_history if name in row}
+
+
+def higher_is_better(metric: str, score: float) -> float:
+    """Return the score, or -1 times a loss, so that a higher value is better for every metric."""
+    return -score if metric.removeprefix("raw_") == "loss" else score
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

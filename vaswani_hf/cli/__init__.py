@@ -14,6 +14,7 @@ from contextlib import redirect_stderr
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..version import __version__
+from .threads import leaving_busy_cores, limit_spinning
 
 if TYPE_CHECKING:
     from .options import Options
@@ -199,7 +200,7 @@ COMMANDS = {
         _translate,
     ),
     "serve": Command(
-        "translate texts that other programs send over HTTP, with the interface of LibreTranslate",
+        "start an HTTP service that translates texts, with the interface of LibreTranslate",
         "vaswani serve checkpoints/run --port 5000",
         _serve,
     ),
@@ -224,12 +225,13 @@ COMMANDS = {
         _demo,
     ),
     "export": Command(
-        "convert a checkpoint for another library, and compare the outputs of both models",
+        "convert a checkpoint to the format of another library, and compare the outputs of both models",
         "vaswani export checkpoints/run exported --format ctranslate2",
         _export,
     ),
     "certify": Command(
-        "export a checkpoint to all formats, and measure how much each engine differs from the checkpoint",
+        "export a checkpoint to all formats, and measure how much the outputs of the exported models "
+        "differ from the outputs of the checkpoint",
         "vaswani certify checkpoints/run --source test.en --reference test.de",
         _certify,
     ),
@@ -239,12 +241,13 @@ COMMANDS = {
         _figures,
     ),
     "import": Command(
-        "write a checkpoint from a checkpoint of another library, and compare the outputs of both models",
+        "convert a checkpoint of another library to a checkpoint of this package, and compare the outputs "
+        "of both models",
         "vaswani import Helsinki-NLP/opus-mt-en-de opus-en-de",
         _import,
     ),
     "average": Command(
-        "write the mean of the weights of several checkpoints",
+        "write a checkpoint with the mean of the weights of several checkpoints",
         "vaswani average checkpoints/run --last 5 --output averaged",
         _average,
     ),
@@ -270,14 +273,15 @@ INTERRUPTED = 130
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Return the exit code of the process."""
     _open_closed_streams()
+    limit_spinning(os.environ)
     words = sys.argv[1:] if argv is None else argv
     try:
         code = _run(words)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # If the reader of standard output has not ended, another pipe is broken, for example to a worker
-        # process.
+        # Raise the error if the reader of standard output has not ended, because then another pipe is broken,
+        # for example to a worker process.
         is_lost = _is_reader_gone()
         if not _discard_lost_output() and not is_lost:
             return _report(error, is_output_lost=False)
@@ -288,7 +292,7 @@ def main(argv: list[str] | None = None) -> int:
         print("vaswani: interrupted", file=sys.stderr)
         return INTERRUPTED
     except SystemExit:
-        # Print nothing, because argparse has printed the help or an error.
+        # Print no message here, because argparse has already printed the help or an error.
         _discard_lost_output()
         raise
     except Exception as error:
@@ -310,14 +314,15 @@ def _run(words: list[str]) -> int:
         print(f"vaswani: {error}", file=sys.stderr)
         return USAGE_ERROR
     if options_class.needs_libraries:
-        _prepare_libraries()
+        with leaving_busy_cores():
+            _prepare_libraries()
     _set_log_level(verbosity, options_class.needs_libraries)
     _run_user_code(options)
     if verbosity >= 0:
         run(options)
         return 0
-    # Hide all messages of the run. `main` prints errors after this block, when stderr is the real stderr
-    # again.
+    # Redirect stderr to hide all messages of the run. `main` prints errors after this block, when stderr is
+    # restored.
     with open(os.devnull, "w", encoding="utf-8") as devnull, redirect_stderr(devnull):
         run(options)
     return 0
@@ -366,7 +371,7 @@ def _list_commands(words: list[str]) -> NoReturn:
     # Import `difflib` here, because only this error message needs `difflib`.
     import difflib
 
-    message = "the first word must be a command"
+    message = "the first argument must be a command"
     if words:
         message = f"there is no command {words[0]!r}"
         similar = difflib.get_close_matches(words[0], COMMANDS, n=1)
@@ -378,8 +383,8 @@ def _list_commands(words: list[str]) -> NoReturn:
 def _open_closed_streams() -> None:
     """Open the null device for each closed standard stream.
 
-    Without the null device, the next opened file would get the file descriptor of the closed stream, and
-    messages to the closed stream would be written into the file.
+    Otherwise, the next file that is opened would get the file descriptor of the closed stream, and messages
+    to the stream would be written into this file.
     """
     for number in range(3):
         try:
@@ -398,7 +403,8 @@ def _is_reader_gone() -> bool:
         poll.register(sys.stdout.fileno(), 0)
         return any(event & select.POLLERR for _, event in poll.poll(0))
     except (AttributeError, OSError):
-        # Windows has no `poll`. The output stream in a test has no file descriptor.
+        # Return False if the check is not possible, because Windows has no `poll` and the output stream in a
+        # test has no file descriptor.
         return False
 
 
@@ -457,8 +463,8 @@ def _report(error: Exception, is_output_lost: bool) -> int:
         # Python's message may omit the file name.
         name = f"'{error.filename}'" if error.filename else "A file"
         if error.errno == errno.ENOSPC and error.filename2:
-            # `shutil.copyfile` gives the source in `filename` and the copy, which has no space, in
-            # `filename2`.
+            # If the disk is full, an error of `shutil.copyfile` has the source in `filename` and the copy in
+            # `filename2`. The copy is the file that cannot be written.
             name = f"'{error.filename2}'"
         if is_output_lost:
             name = "Standard output"
@@ -468,8 +474,9 @@ def _report(error: Exception, is_output_lost: bool) -> int:
     print(f"vaswani: {message}", file=sys.stderr)
     if type(error).__name__ == "InterruptedRunError":
         return INTERRUPTED
-    # A message about a wrong value begins with the option or the recipe key in backticks. A message about a
-    # bad line or a damaged file begins with the line or the file.
+    # The exit code depends on the beginning of the message. A message about an invalid value begins with the
+    # option or the recipe key in backticks. A message about an invalid line or a damaged file begins with the
+    # line or the file.
     is_wrong_value = isinstance(error, (ValueError, FileNotFoundError, HubError)) and message.startswith("`")
     if isinstance(error, UsageError) or is_wrong_value or is_unknown_name(error):
         return USAGE_ERROR

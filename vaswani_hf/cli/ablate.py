@@ -14,7 +14,7 @@ class AblateOptions(Options):
     runs: str = on_command_line(positional=True, metavar="LIST")
     """a YAML file that lists the runs, such as configuration/ablations/multi30k_en_de.yaml"""
     output: str
-    """the folder of the runs; the same command with the same folder continues an interrupted list"""
+    """the folder for the runs; to continue an interrupted list, run the same command with the same folder"""
     seeds: int | None = Field(None, ge=1)
     """the number of times that each run of the list is trained, with a different seed each time; by default
     the value of `seeds` in the list, or 1 if the list has no `seeds`"""
@@ -30,7 +30,7 @@ class AblateOptions(Options):
 
 
 def run(options: AblateOptions) -> None:
-    """Check the list of runs, train the runs, and print a comparison of their scores."""
+    """Run the command: validate the list of runs, train the runs, and print a comparison of their scores."""
     from ..training.ablation import FailedRunsError, as_json, comparison, plan_runs, run_all, table
     from ..training.processes import hide_progress_bars_without_terminal
 

@@ -27,10 +27,8 @@ _COMPUTING = """
 def parse_words(
     name: str, help: str, example: str, options: type[Options], words: list[str]
 ) -> tuple[dict[str, Any], int]:
-    """Parse the words of a command line.
-
-    The keys of the first result are the field names of the options. The second result is the verbosity: -1
-    for `--quiet`, 1 for `--verbose`, else 0.
+    """Parse the arguments of a command line. The first result is a dict that maps the field names of the
+    options to values. The second result is the verbosity: -1 for `--quiet`, 1 for `--verbose`, else 0.
     """
     has_recipe_keys = "overrides" in options.model_fields
     parser = make_parser(name, help, example, options)
@@ -90,8 +88,8 @@ class CommandParser(argparse.ArgumentParser):
     """A subclass of `argparse.ArgumentParser` that reports an error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one sentence and end the process. This method replaces the method of argparse, because the
-        method of argparse prints all options before the error.
+        """Print an error in one sentence, and end the process. The method of argparse would print all options
+        before the error.
         """
         self.exit(2, f"{self.prog}: {message.removesuffix('.')}; see {self.prog} --help\n")
 
@@ -131,7 +129,8 @@ class CommandParser(argparse.ArgumentParser):
             "--devices",
         ):
             return (
-                f"{message}; CUDA_VISIBLE_DEVICES chooses the GPUs, and accelerate launch uses several GPUs"
+                f"{message}; use CUDA_VISIBLE_DEVICES to choose GPUs, and accelerate launch to use several "
+                "GPUs"
             )
         return message
 
@@ -139,7 +138,7 @@ class CommandParser(argparse.ArgumentParser):
 def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None:
     """Add one argument to the parser for each field of the class `options`.
 
-    If an option is missing on the command line, the parsed result has no attribute for this option.
+    If the user does not give an option, the parsed result has no attribute for this option.
     """
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for name, field in options.command_line().items():
@@ -163,7 +162,7 @@ def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None
 
 
 def group_of(name: str) -> str:
-    """Return the title under which the help lists an option."""
+    """Return the title of the group in which the help lists an option."""
     if name in _SAMPLING:
         return "sampling"
     if name in _SEARCH:
@@ -206,7 +205,8 @@ def _help_of(field: FieldInfo) -> str:
 def _reader_of(kind: Any) -> Callable[[str], Any]:
     """Return a function that converts a word of the command line to a value of the type `kind`.
 
-    If a number is expected, a word that is not a number stays text, and `Settings` reports the error.
+    If a number is expected but the word is not a number, the function returns the word unchanged, and
+    `Settings` reports the error later.
     """
 
     def read(text: str) -> Any:

@@ -1,4 +1,6 @@
-"""`vaswani average`: writes the mean of the weights of several checkpoints."""
+"""Defines `vaswani average`, the command that writes a checkpoint with the mean of the weights of several
+checkpoints.
+"""
 
 from pathlib import Path
 from typing import Self
@@ -12,7 +14,7 @@ class AverageOptions(CodeOptions):
     """The options of `vaswani average`."""
 
     checkpoints: list[str] = on_command_line(positional=True)
-    """two or more checkpoints of one model; with --last or --best, the folder of one run"""
+    """two or more checkpoints of one model; if --last or --best is given, the folder of one run"""
     output: str
     """a new or empty folder"""
     last: int | None = Field(None, ge=1)
@@ -21,10 +23,11 @@ class AverageOptions(CodeOptions):
     """average the checkpoints of the run with the best validation scores; the value is the number of
     checkpoints"""
     metric: str | None = None
-    """the validation score by which --best chooses checkpoints, such as bleu; by default the validation
-    loss"""
+    """the validation score that --best uses to choose checkpoints, such as bleu; by default the validation
+    loss
+    """
     raw: bool = False
-    """for a run with `ema_decay`: average the trained weights instead of their moving averages"""
+    """average the trained weights instead of their moving averages, for a run with `ema_decay`"""
 
     @model_validator(mode="after")
     def _check_choice(self) -> Self:

@@ -1,4 +1,6 @@
-"""`vaswani completion`: prints a script that completes commands and options in bash, zsh or fish."""
+"""Defines `vaswani completion`, the command that prints a script that completes commands and options in bash,
+zsh or fish.
+"""
 
 from typing import ClassVar, Literal
 
@@ -21,7 +23,7 @@ CASES
 }
 complete -o default -F _vaswani vaswani
 """
-# zsh runs completion functions of bash after `bashcompinit`.
+# Call `bashcompinit`, so that zsh can run completion functions of bash.
 _ZSH = "autoload -Uz compinit bashcompinit\ncompinit\nbashcompinit\n"
 
 

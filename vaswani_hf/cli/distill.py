@@ -76,9 +76,9 @@ def run(options: DistillOptions) -> None:
     _check_inputs(options, recipe.data)
     tag = _tag_for_teachers(options, languages)
     chosen = TranslationOptions.of(**options.translation_settings())
-    # Lock the output file before reading it, because another process may be writing to the file.
+    # Lock the output file before reading it, because another process may be writing to it.
     with output_file(
-        options.output, "free space and run the command again with `--resume`", resume=options.resume
+        options.output, "free disk space and run the command again with `--resume`", resume=options.resume
     ) as file:
         done, size, record = _finished_part(options.output)
         earlier = None
@@ -92,8 +92,8 @@ def run(options: DistillOptions) -> None:
             "train", task.load_split, _without_unused_corpora(data), "train", recipe.seed
         )
         if data.held_out_sizes:
-            # Leave out the validation and test pairs, because the student must not be trained on the
-            # sentences on which the student is scored.
+            # Leave out the validation and test pairs, because the student must not be trained on sentences
+            # that are used to score the student.
             pairs = hold_out(pairs, data.held_out_sizes)["train"]
         file.keep(size)
         header = {} if size else {"distillation": _record(options, chosen, data.dataset_revision)}
@@ -155,15 +155,14 @@ def _check_inputs(options: DistillOptions, data: Any) -> None:
 
 
 def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> str:
-    """Return the text that the teachers need before each source sentence: a direction tag and a space, or an
-    empty text.
+    """Return the text that must be put before each source sentence for the teachers: a direction tag and a
+    space, or an empty text.
     """
     tags = {_tag_for_teacher(teacher, options.engine, languages) for teacher in options.teacher}
     if len(tags) > 1:
         raise ValueError(
-            "`--teacher` must name models that were all trained on both directions or all on one direction, "
-            f"but of {', '.join(options.teacher)} some models were trained on both directions and some models on "
-            "one direction; leave some models out."
+            "The models of `--teacher` must either all be trained in both directions or all in one direction, "
+            f"but {', '.join(options.teacher)} are of both kinds; leave some models out."
         )
     return tags.pop()
 
@@ -198,7 +197,7 @@ def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> s
     if recorded == languages[::-1]:
         if record.data.both_directions:
             return f"{direction_tag(recorded[0])} "
-        remedy = "exchange the two languages and the two sides of the files in the recipe"
+        remedy = "exchange the source and the target (languages and files) in the recipe"
     raise ValueError(
         f"`--teacher` '{teacher}' translates from {recorded[0]!r} to {recorded[1]!r}, but the recipe is for "
         f"{languages[0]!r} to {languages[1]!r}; give another teacher, or {remedy}."
@@ -241,8 +240,8 @@ def _without_unused_corpora(data: Any) -> Any:
     if not data.train_weights:
         return data
     if data.held_out_sizes:
-        # Do not drop the corpora of weight 0, because the choice of the held-out pairs depends on all
-        # corpora.
+        # Do not leave out the corpora of weight 0 here, because the choice of the held-out pairs depends on
+        # all corpora.
         keys = " and ".join(f"`data.{split}_size`" for split in data.held_out_sizes)
         raise ValueError(
             f"`vaswani distill` does not accept `data.train_weights` together with {keys}; leave "
@@ -274,8 +273,8 @@ def _record(
 def _translated(
     options: DistillOptions, chosen: TranslationOptions, pairs: Any, tag: str, done: int
 ) -> Iterator[tuple[int, dict[str, str], Any]]:
-    """Yield the number, the two sides, and the teachers' translation of each training pair after the first
-    `done` pairs.
+    """Yield for each training pair after the first `done` pairs its number, its source, its target, and the
+    translation of the teachers.
     """
     waiting: deque[tuple[int, dict[str, str]]] = deque()
 

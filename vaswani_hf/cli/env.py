@@ -1,4 +1,4 @@
-"""`vaswani env`: prints versions and hardware as text that a user can paste into a bug report."""
+"""Defines `vaswani env`, the command that prints versions and hardware as a text for bug reports."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ _LIBRARIES = """
     torch transformers tokenizers accelerate datasets huggingface_hub safetensors pydantic sacrebleu numpy peft
     ctranslate2 onnxruntime torchao
 """.split()
-_VARIABLES = ("HF_", "TRANSFORMERS_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "VASWANI_")
+_VARIABLES = ("HF_", "TRANSFORMERS_", "CUDA_VISIBLE_DEVICES", "OMP_", "GOMP_", "VASWANI_")
 _SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 
 

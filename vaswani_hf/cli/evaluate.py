@@ -25,7 +25,7 @@ from .options import (
 )
 from .output import check_output, output_file, standard_output
 
-_REMEDY = "free disk space, and run the command again with another file name"
+_REMEDY = "free disk space and run the command again with another name"
 # The options that can be given with `--text_file`, and the options that can be given with `--trees`.
 _WITH_TEXT = ("text_file", "code", "model", "revision", "as_json", "device", "dtype", "tokens_per_batch")
 _WITH_TREES = (

@@ -1,4 +1,4 @@
-"""`vaswani init`: writes a recipe that fits a corpus."""
+"""Defines `vaswani init`, the command that writes a recipe for a corpus."""
 
 import os
 import re
@@ -29,7 +29,9 @@ class InitOptions(Options):
     """the language of the target sentences, such as de; by default the ending of the name of the target
     file"""
     seconds: float = Field(5.0, gt=0)
-    """the number of seconds for which training steps are measured on this machine"""
+    """the number of seconds for which training steps are measured on this machine, to estimate the training
+    time
+    """
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:

@@ -1,5 +1,5 @@
-"""Functions of `translate`, `parse`, `score` and `distill`. The functions translate lines, report bad lines
-and progress, and write JSON.
+"""Functions that `translate`, `parse`, `score` and `distill` share. The functions translate lines, report
+invalid lines and progress, and write JSON.
 """
 
 import functools
@@ -20,7 +20,7 @@ from .options import WorkerOptions
 if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
-# The maximum number of skipped lines that are reported one by one. Further skipped lines are only counted.
+# At most this number of skipped lines are reported one by one. All further skipped lines are only counted.
 MOST_WARNINGS = 20
 
 
@@ -60,9 +60,9 @@ def translate_remaining(
     window = options.window
     if work.workers > 1 and options.seed is None:
         window = -(-window // work.workers)
-    # With a seed, the window size must not depend on the number of processes, because the sampled tokens
-    # depend on the window size. A resumed run begins at the start of a window, because the rounding errors of
-    # a batch depend on all sentences of the batch.
+    # If a seed is given, the window size must not depend on the number of processes, because the sampled
+    # tokens depend on the window size. A resumed run begins at the start of a window, because the rounding
+    # errors of a batch depend on all sentences of the batch.
     begin = done - done % window
     translator = None
     if work.workers == 1 or work.dtype == "auto":
@@ -74,8 +74,8 @@ def translate_remaining(
     remaining: Iterator[Any] = islice(requests, begin, None)
     starts_processes = False
     if work.workers > 1:
-        # Start several processes only if the input is longer than one window. Therefore read `window + 1`
-        # requests.
+        # Read `window + 1` requests to find out whether the input is longer than one window. Worker processes
+        # are started only for such an input.
         first = list(islice(remaining, window + 1))
         remaining = chain(first, remaining)
         starts_processes = len(first) > window
@@ -98,8 +98,8 @@ def translate_remaining(
 def report_bad_lines(
     translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
 ) -> Iterator[Any]:
-    """Yield the translations, and report skipped lines on stderr. The first translation is the translation of
-    line `done + 1` of `place`.
+    """Yield the translations, and report skipped lines on stderr. `place` is the name of the input. The first
+    translation belongs to line `done + 1` of the input.
     """
     number = done
     num_skipped = 0
@@ -179,7 +179,8 @@ def count_lines(path: str, skips: bool = False) -> int:
 
     Read the whole file, so that a damaged file is detected before the work starts.
 
-    If `skips` is True, the command skips bad lines; therefore a line that is not UTF-8 raises no error here.
+    If `skips` is True, a line that is not UTF-8 raises no error here, because the command skips invalid
+    lines.
     """
     return sum(1 for _ in (read_raw_lines(path) if skips else read_lines(path)))
 

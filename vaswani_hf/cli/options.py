@@ -34,8 +34,8 @@ SEARCH = (*SCORING, "num_beams", "max_new_tokens", "max_length_a", "max_length_b
 
 
 class UsageError(ValueError):
-    """Raised if a file that the user names, such as a recipe, has an impossible value. The command then has
-    exit code 2.
+    """Raised if a file that the user names, such as a recipe, has an invalid value. The command then ends
+    with exit code 2.
     """
 
 
@@ -69,7 +69,7 @@ def on_command_line(default: Any = ..., **settings: Any) -> Any:
     """Declare a field of `Options`, with settings of its option on the command line.
 
     `positional=True` makes the field a positional argument. `metavar` is the placeholder for the value in the
-    help. `hidden=True` means that the field is not an option on the command line. `action` is an
+    help. If `hidden` is True, the field is not an option on the command line. `action` is an
     `argparse.Action` that argparse calls when the option occurs on the command line. `option` is the name of
     the option if it differs from the field name, for example `json` for the field `as_json`, because a field
     `json` would hide a method of pydantic.
@@ -134,7 +134,7 @@ def translation_options(*names: str) -> Any:
         field = _TRANSLATION_FIELDS[name]
         declared = field.metadata
         value_type: Any = Literal[declared["choices"]] if declared["choices"] else type_of(field)
-        # The default of a search setting is None, so that the setting of the checkpoint applies.
+        # The default of each search option is None, so that the setting in the checkpoint is used.
         default = None if name in _SEARCH_NAMES else field.default
         limits = {"ge": declared["least"], "gt": declared["above"], "le": declared["most"]}
         fields[name] = (value_type | None, Field(default, description=declared["help"], **limits))
@@ -172,8 +172,9 @@ class DeviceOptions(Options):
     """the device, such as cpu, cuda or cuda:1; by default the GPU if the machine has a GPU, else the CPU"""
     dtype: Literal["float32", "bfloat16", "float16", "auto"] | None = None
     """the dtype of the computation; by default the dtype of the checkpoint; auto chooses bfloat16 if the
-    processor or GPU multiplies bfloat16 in hardware and bfloat16 gives the same translations of the first
-    texts as float32, else float32"""
+    processor or GPU has bfloat16 instructions and the first texts have the same translations as in float32;
+    otherwise auto chooses float32
+    """
 
 
 class ComputingOptions(DeviceOptions):
@@ -192,7 +193,7 @@ class WorkerOptions(ComputingOptions):
     """The options of a command that can translate in several processes."""
 
     workers: int = Field(1, ge=1)
-    """the number of processes that translate; more than one only on the CPU"""
+    """the number of processes that translate; several processes are possible only on the CPU"""
 
     @model_validator(mode="after")
     def _check_workers(self) -> Self:

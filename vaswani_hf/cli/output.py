@@ -31,7 +31,7 @@ class LineOutput:
         self._kept: int | None = None
 
     def keep(self, size: int) -> None:
-        """Let the next `write` truncate the file to its first `size` bytes before the write."""
+        """Before the next `write`, truncate the file to its first `size` bytes."""
         self._kept = size if size < os.path.getsize(self._name) else None
 
     def write(self, line: bytes) -> None:
@@ -82,7 +82,7 @@ def check_output(
         path: The path of the output. None means standard output.
         inputs: The files that the command reads. The keys are the names of options. None means standard
             input.
-        resume: True if the command continues an existing file, False if the command writes a new file. None
+        resume: True if the command continues an existing file, False if the command writes a new file, None
             if the command has no option `--resume`.
         option: The name of the option that names the output. Error messages contain this name.
     """
@@ -143,7 +143,7 @@ def output_file(
         try:
             if is_new or os.path.isfile(path):
                 stack.enter_context(locked_output(path, f"`{option}` {path}"))
-            # Another process may have created the file after the options were checked.
+            # Raise an error if another process has created the file after the options were checked.
             _check_new(path, resume, option)
             is_new = not os.path.lexists(path)
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -158,6 +158,7 @@ def output_file(
                 yield LineOutput(file, path, remedy)  # type: ignore[arg-type]
             except BaseException:
                 if is_new and os.fstat(descriptor).st_size == 0:
-                    # Delete the empty file, because the next run would refuse an output that already exists.
+                    # Delete the empty file, because the same command would refuse an output file that already
+                    # exists.
                     os.unlink(path)
                 raise

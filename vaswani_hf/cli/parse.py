@@ -1,4 +1,6 @@
-"""`vaswani parse`: parses sentences, and writes the trees as lines of brackets or as JSON lines."""
+"""Defines `vaswani parse`, the command that parses sentences, and writes the trees as lines of brackets or as
+JSON lines.
+"""
 
 from typing import Any
 

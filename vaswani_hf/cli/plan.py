@@ -1,4 +1,4 @@
-"""`vaswani plan`: estimates the cost of a recipe."""
+"""Defines `vaswani plan`, the command that estimates the cost of a training run."""
 
 import json
 from typing import Self
@@ -16,10 +16,12 @@ class PlanOptions(RecipeOptions):
     """estimate the hours on one GPU of this model: H200, H100, A100, L40S, L4, A10, RTX4090, V100 or T4; or on
     eight GPUs of the paper: K80, K40, M40 or P100"""
     tokens_per_second: float | None = None
-    """estimate the hours at this measured speed in target tokens per second; the training log shows the speed
+    """estimate the hours from this measured speed, in target tokens per second; the training log shows the
+    speed
     """
     measure: bool = False
-    """measure training steps on this machine for ten seconds, and estimate the hours at this speed"""
+    """measure training steps on this machine for ten seconds, and estimate the hours from the measured speed
+    """
     price_per_hour: float | None = Field(None, gt=0)
     """the price of one hour of the hardware, in any currency; the plan prints the price of the run"""
     mean_length: int | None = Field(None, ge=1)

@@ -1,4 +1,4 @@
-"""`vaswani push`: uploads a checkpoint or an export to the Hub."""
+"""Defines `vaswani push`, the command that uploads a checkpoint or an export to the Hub."""
 
 from pathlib import Path
 from typing import Self
@@ -24,10 +24,10 @@ class PushOptions(CodeOptions):
     tag: str | None = None
     """a new tag for the commit, such as v1.0"""
     license: str | None = None
-    """the licence of the model for the model card, as an identifier of the Hub such as cc-by-4.0"""
+    """the licence of the model, which the model card states, as an identifier of the Hub such as cc-by-4.0"""
     base_model: str | None = None
-    """the repository of the model whose weights were the initial weights of the training, for the model
-    card; for an export, the repository of the model that was exported"""
+    """the repository of the model that the training started from, or of the model that was exported; the model
+    card names this repository"""
     space: str | None = None
     """also create or update a Space, as user/name, with a page on which people try the model"""
 

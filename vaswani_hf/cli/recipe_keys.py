@@ -31,7 +31,7 @@ class PrintKeys(argparse.Action):
         try:
             print(text, flush=True)
         except BrokenPipeError:
-            # Report no error, because the program that reads standard output, such as `head`, has ended.
+            # Ignore the error, because the program that reads standard output, such as `head`, has ended.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         parser.exit()
 

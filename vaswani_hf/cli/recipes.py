@@ -1,4 +1,4 @@
-"""`vaswani recipes`: lists the recipes that are part of the package."""
+"""Defines `vaswani recipes`, the command that lists the recipes of the package."""
 
 import json
 import textwrap

@@ -1,4 +1,4 @@
-"""`vaswani score`: computes the log-probabilities of given translations."""
+"""Defines `vaswani score`, the command that computes the log-probabilities of given translations."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self

@@ -48,7 +48,7 @@ def _stream_one(
     translator: Any, chosen: TranslationOptions, request: Request | InvalidInput, number: int
 ) -> str:
     """Translate one request, and print the words of the translation during the search. Return an empty text,
-    because the translation has been printed already.
+    because the translation has already been printed.
     """
     streamer = _TerminalStreamer(translator.target_tokenizer, skip_special_tokens=True)
     layouts = translator.layouts([unwrap(request)], [number], chosen)

@@ -17,9 +17,10 @@ class RecipeOptions(Options):
     recipe: str = on_command_line(positional=True)
     """a YAML file, or the name of a recipe that `vaswani recipes` lists, such as numbers"""
     help_keys: bool = on_command_line(False, action=PrintKeys)
-    """print all keys of a recipe with type, default, unit, range and meaning, and end"""
+    """print all keys of a recipe with type, default, unit, range and meaning, and exit"""
     help_key: str | None = on_command_line(None, action=PrintKeys, metavar="KEY")
-    """print one key of a recipe, such as training.warmup_steps or warmup_steps, and end"""
+    """print the description of one key of a recipe, such as training.warmup_steps or warmup_steps, and exit
+    """
     overrides: list[str] = on_command_line([], hidden=True)
     """options of the form `--key value`, where `key` is a key of the recipe"""
 
@@ -37,7 +38,9 @@ class RecipeOptions(Options):
 
 
 def read_recipe(options: RecipeOptions, *, needs_data: bool = True) -> Any:
-    """Load the recipe. Raise a `UsageError` if the recipe has an unknown key or an impossible value."""
+    """Load the recipe. Load the recipe. Raise a `UsageError` if the recipe has an unknown key or an invalid
+    value.
+    """
     from ..recipe.loading import load_recipe
 
     try:
@@ -47,7 +50,7 @@ def read_recipe(options: RecipeOptions, *, needs_data: bool = True) -> Any:
 
 
 def run(options: RecipeOptions) -> None:
-    """Load the recipe and train."""
+    """Run the command: load the recipe, and train the model."""
     from ..training.processes import PipeSafeStream, Processes, hide_progress_bars_without_terminal
     from ..training.run import train
     from ..user_code import run_user_code

@@ -1,4 +1,6 @@
-"""`vaswani translate`: translates standard input, a file or `--text`, and writes text or JSON lines."""
+"""Defines `vaswani translate`, the command that translates standard input, a file or `--text`, and writes
+text or JSON lines.
+"""
 
 import os
 import sys
@@ -37,7 +39,8 @@ from .output import LineOutput, check_output, output_file, standard_input, stand
 if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
-# The libraries that read the formats of documents. The standard library reads HTML.
+# Maps document formats to the libraries that read them. HTML needs no library, because the standard library
+# reads HTML.
 _LIBRARIES = {"markdown": "markdown_it", "srt": "srt", "po": "polib"}
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 _TranslationFields: Any = translation_options()
@@ -95,11 +98,12 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     """The options of `vaswani translate`."""
 
     input_format: Literal["text", "json", "html", "markdown", "srt", "po"] = "text"
-    """the format of the input; with json, each line is an object such as {"text": …, "target_prefix": …,
-    "must_contain": [phrase, …]}; html, markdown, srt (subtitles) and po (gettext) are documents whose markup stays
-    as it is"""
+    """the format of the input; with json, each line is an object such as
+    {"text": …, "target_prefix": …, "must_contain": [phrase, …]}; with html, markdown, srt (subtitles) and po
+    (gettext), the input is a document whose markup is kept
+    """
     stream: bool = False
-    """print each word of a translation as soon as greedy search has found the word"""
+    """translate with greedy search, and print each word as soon as the search has found the word"""
 
     @model_validator(mode="after")
     def _check_formats(self) -> Self:
@@ -185,7 +189,7 @@ def run(options: TranslateOptions) -> None:
 
 
 def _translate_document(options: TranslateOptions, translator: Any, chosen: TranslationOptions) -> None:
-    """Translate the input as one document."""
+    """Translate the whole input as one document with markup."""
     from ..markup import translate_markup
 
     chosen = replace(chosen, split_sentences=False)
@@ -211,7 +215,7 @@ def _translate_document(options: TranslateOptions, translator: Any, chosen: Tran
     if options.output is None:
         standard_output().write(output)
         return
-    with output_file(options.output, "free space and run the command again", resume=None) as file:
+    with output_file(options.output, "free disk space and run the command again", resume=None) as file:
         file.write(output)
 
 
@@ -229,7 +233,7 @@ def settings_of(options: Any, **more: Any) -> TranslationOptions:
     """Create the translation options. If the user types the texts and does not give `--window`, each text is
     translated as soon as it is typed.
 
-    Input from a file is read in windows of many lines. Large windows are faster, because the lines of a
+    Otherwise, many lines (a window) are read at a time. Large windows are faster, because the lines of a
     window are sorted into batches of similar length.
     """
     settings = options.translation_settings() | {"return_scores": options.writes_json} | more
@@ -248,7 +252,7 @@ def translate_texts(
     request.
     """
     if is_typed_by_user(options.text, options.input):
-        # Start no worker processes, because worker processes would wait for the lines that the user types.
+        # Do not start worker processes, because they would wait for the lines that the user types.
         options = options.replace(workers=1)
     skips = chosen.on_error == "skip"
     requests = CountedRequests(_requests(options, read))
@@ -317,8 +321,8 @@ def _json_request(line: bytes, number: int, place: str) -> Request:
 
 def _as_line(translation: "str | Translation", options: TextOptions) -> bytes:
     line = translation if isinstance(translation, str) else translation.text
-    # Replace line breaks, because the text of a JSON line may have line breaks but the output must have one
-    # line for each input line.
+    # Replace line breaks by spaces, because the output must have one line for each input line, but the text
+    # in a JSON line may contain line breaks.
     line = line if options.text is not None else line.replace("\n", " ")
     return line.encode("utf-8", errors="replace") + b"\n"
 
@@ -330,7 +334,7 @@ def _output(options: TextOptions, skips: bool) -> Iterator[tuple[LineOutput, int
         yield standard_output(), 0
         return
     with output_file(
-        options.output, "free space and run the command again with `--resume`", resume=options.resume
+        options.output, "free disk space and run the command again with `--resume`", resume=options.resume
     ) as file:
         done, size = _complete_lines(options.output)
         if options.input is not None and done > count_lines(options.input, skips):
@@ -359,7 +363,9 @@ def _complete_lines(path: str) -> tuple[int, int]:
 
 
 def _check_form(path: str, as_json: bool) -> None:
-    """Raise an error if plain text would be continued with JSON lines, or JSON lines with plain text."""
+    """Raise an error if a file with plain text would be continued with JSON lines, or a file with JSON lines
+    with plain text.
+    """
     with open(path, "rb") as file:
         line = file.readline()
     try:

@@ -19,6 +19,7 @@ import json
 import random
 import shutil
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -28,11 +29,12 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..checkpoint.files import CARD_FILE, CONFIG_FILE, write_whole
 from ..checkpoint.tokenizers import read_json, read_json_object
+from ..model.translator_vaswani import languages_of, tags_of
 from ..translation.ctranslate2_files import MODEL_FILE
 from .ctranslate2_format import CTRANSLATE2
 from .ctranslate2_limits import EXPRESSIBLE
 from .formats import Expressible, Format, NotExpressibleError, Tokenizers
-from .sentencepiece_models import TAG, sentencepiece_model, without_foreign_mark
+from .sentencepiece_models import sentencepiece_model, without_foreign_mark
 
 _VERSION = "1.0"
 # The tests load an exported package with this version of Argos Translate.
@@ -55,11 +57,11 @@ def export_argos(
     """
     assert tokenizers is not None
     source, target = tokenizers
-    tags = sorted(token for token in source.get_vocab() if TAG.fullmatch(token))
+    tags = [*tags_of(source), *languages_of(source)]
     if tags:
         raise NotExpressibleError(
-            f"The tokenizer has tags of target languages, such as {tags[0]}, which Argos Translate cannot put before a "
-            "text; use another format."
+            f"The tokenizer has several target languages, such as {tags[0]}, but a package of Argos Translate has one "
+            "target language; use another format."
         )
     folder.mkdir()
     (folder / _PIECES).write_bytes(sentencepiece_model(source, target))
@@ -148,6 +150,7 @@ class ArgosEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ("argostranslate",)
     beam_search: ClassVar[bool] = False
+    search: ClassVar[Mapping[str, Any]] = {}
     installation: ClassVar[str | None] = "pip install argostranslate"
 
     def __init__(self, folder: Path) -> None:

@@ -2,9 +2,10 @@
 the library of its format, and measures how much the outputs differ from the outputs of the checkpoint.
 """
 
+import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ import torch
 from ..checkpoint.files import CHECKPOINT_FILES
 from ..checkpoint.loading import checkpoint_folder
 from ..model.configuration_vaswani import eos_token_ids
+from ..model.generation_vaswani import setting_of
 from ..model.inputs_vaswani import TranslationOptions, make_requests
 from ..model.translator_vaswani import DEFAULT_SEARCH, TOKENIZING
 from ..processor import processor_name
@@ -24,8 +26,8 @@ from ..publish.certificate import hashes_of_weights
 from ..tasks.translation import Translation, TranslationEvaluation
 from ..translation.translator import Translator
 from ..version import __version__, install_command
-from .export import FORMATS, card_data, export_model, load_checkpoint
-from .formats import TOLERANCE, Engine, Format, NotExpressibleError, alternatives
+from .export import FORMATS, card_data, describe_model, load_checkpoint, write_model
+from .formats import SCORE_PER_TOKEN, TOLERANCE, Engine, Format, NotExpressibleError, alternatives
 from .translator_engine import TranslatorEngine
 
 # An engine with float32 weights may change at most this share of the translations. The share is not 0,
@@ -48,17 +50,17 @@ class Row:
         engine (str): The name of the format.
         weights (str): The dtype of the weights: "float32", or a quantization such as "int8".
         status (str): "measured", "not installed", "not expressible" or "failed".
-        message (str): If the engine was not measured, the reason. If the results exceed a limit, the results
-            and the limit. Otherwise empty.
-        num_beams (int): The number of beams in beam search.
-        largest_difference (float, optional): The largest difference (nats) between the log-probabilities that
-            the engine and the checkpoint give to a token. The tokens are the tokens of the checkpoint's
-            translations. None in a row of the checkpoint itself.
-        changed (int): The number of sentences that the engine translates differently from the checkpoint.
-        sentences (int): The number of sentences that the engine has translated.
+        message (str): The reason why the engine was not measured, or the limit that the engine exceeds.
+        num_beams (int): The number of beams of the search.
+        length_penalty (str): The length penalty of the search, such as "gnmt 0.6". Empty for greedy search.
+        largest_difference (float, optional): The largest difference of two log-probabilities (nats) of tokens
+            in the translations of the checkpoint. None for the checkpoint itself.
+        changed (int): The number of translations that differ from the translations of the checkpoint.
+        sentences (int): The number of translated sentences.
         bleu (float): The BLEU score of the translations.
         sentences_per_second (float): The number of sentences that the engine translates in one second.
         megabytes (float): The size of the exported folder in MB (10^6 bytes).
+        seconds (float): The time of the whole row: the export, the translation and the log-probabilities.
     """
 
     engine: str
@@ -66,12 +68,14 @@ class Row:
     status: str
     message: str = ""
     num_beams: int = 0
+    length_penalty: str = ""
     largest_difference: float | None = None
     changed: int = 0
     sentences: int = 0
     bleu: float = 0.0
     sentences_per_second: float = 0.0
     megabytes: float = 0.0
+    seconds: float = 0.0
 
 
 class CertificateError(ValueError):
@@ -89,9 +93,7 @@ class _Checkpoint(TranslatorEngine):
 
 @dataclass
 class _Expected:
-    """The outputs of the checkpoint that engines are compared with: translations, and the log-probabilities
-    of their tokens. The outputs belong to one number of beams.
-    """
+    """The translations of the checkpoint with one search, and the log-probabilities of the tokens."""
 
     row: Row
     translations: list[str]
@@ -133,7 +135,7 @@ def certify(
 
     Returns:
         dict: `rows` has the fields of a `Row` for the checkpoint and for each engine. `test_set`, `sentences`,
-            `length_penalty`, `hardware`, `versions`, `date` and `weights` (the hash of each weight file)
+            `hardware`, `versions`, `date` and `weights` (the hash of each weight file)
             describe the measurement.
 
     Raises:
@@ -152,7 +154,7 @@ def certify(
     jobs = [(entry, quantization) for entry in entries for quantization in entry.certified]
     rows = []
     start = time.perf_counter()
-    certification.expected(has_beams=True)
+    certification.expected(has_beams=True, changes={})
     for number, (entry, quantization) in enumerate(jobs, 1):
         row = certification.measure(entry, quantization)
         rows.append(row)
@@ -162,7 +164,6 @@ def certify(
         "rows": [asdict(row) for row in [*certification.own_rows(), *rows]],
         "test_set": test_set,
         "sentences": len(sources),
-        "length_penalty": TranslatorEngine.search["length_penalty"],
         "hardware": f"{processor_name()}, {torch.get_num_threads()} threads",
         "versions": {"vaswani_hf": __version__, "torch": torch.__version__},
         "date": datetime.now(UTC).date().isoformat(),
@@ -198,7 +199,7 @@ class _Certification:
         self.engine = _Checkpoint(folder)
         of_checkpoint = self.engine.translator.backend.generation_config.num_beams
         self.num_beams = num_beams or of_checkpoint or DEFAULT_SEARCH["num_beams"]
-        self._expected: dict[int, _Expected] = {}
+        self._expected: dict[str, _Expected] = {}
 
     def own_rows(self) -> list[Row]:
         """Return the rows with the results of the checkpoint in this package, one row for each number of
@@ -206,19 +207,30 @@ class _Certification:
         """
         return [expected.row for expected in self._expected.values()]
 
-    def expected(self, has_beams: bool) -> _Expected:
-        """Return the outputs of the checkpoint, with beam search if `has_beams` is True, otherwise with
-        greedy search.
+    def expected(self, has_beams: bool, changes: Mapping[str, Any]) -> _Expected:
+        """Return the outputs of the checkpoint with beam search or with greedy search. `changes` are the settings of
+        the beam search that differ from the settings of the checkpoint.
         """
-        num_beams = self.num_beams if has_beams else 1
-        if num_beams not in self._expected:
-            self._expected[num_beams] = self._run_checkpoint(num_beams)
-        return self._expected[num_beams]
+        search = self._search(changes) if has_beams else {"num_beams": 1}
+        key = json.dumps(search)
+        if key not in self._expected:
+            self._expected[key] = self._run_checkpoint(search)
+        return self._expected[key]
 
-    def _run_checkpoint(self, num_beams: int) -> _Expected:
+    def _search(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a beam search."""
+        config = self.engine.translator.backend.generation_config
+        search = {"num_beams": self.num_beams}
+        for name, default in SCORE_PER_TOKEN.items():
+            value = setting_of(name, changes, config)
+            search[name] = default if value is None else value
+        return search
+
+    def _run_checkpoint(self, search: dict[str, Any]) -> _Expected:
+        begin = time.perf_counter()
         translator = self.engine.translator
-        options = TranslationOptions.of(num_beams=num_beams, **self.engine.search)
-        list(translator.translate(self.sources[:_WARM_UP], num_beams=num_beams, **self.engine.search))
+        options = TranslationOptions.of(**search)
+        list(translator.translate(self.sources[:_WARM_UP], **search))
         start = time.perf_counter()
         found = list(translator.translations(make_requests(self.sources, None, None), options))
         seconds = time.perf_counter() - start
@@ -236,9 +248,13 @@ class _Certification:
                 source_ids.append(ids)
                 target_ids.append(token_ids)
         files = {path for pattern in CHECKPOINT_FILES for path in self.folder.glob(pattern)}
-        row = Row("vaswani_hf", "float32", "measured", num_beams=num_beams, megabytes=_megabytes(files))
+        row = Row("vaswani_hf", "float32", "measured", megabytes=_megabytes(files))
+        row.num_beams = search["num_beams"]
+        if row.num_beams > 1:
+            row.length_penalty = f"{search['length_penalty_type']} {search['length_penalty']:g}"
         self._score(row, translations, seconds)
         log_probs = self.engine.log_probs(source_ids, target_ids)
+        row.seconds = time.perf_counter() - begin
         return _Expected(row, translations, source_ids, target_ids, log_probs)
 
     def measure(self, entry: Format, quantization: str | None) -> Row:
@@ -252,19 +268,21 @@ class _Certification:
             row.status = "not installed"
             row.message = reason
             return row
-        model, tokenizers = load_checkpoint(self.folder, needs_tokenizers=True)
-        # Convert the model to float32, because an export keeps the dtype of the checkpoint and the limits are
-        # for float32.
-        model = model.float()
+        checkpoint = load_checkpoint(self.folder, needs_tokenizers=True)
+        start = time.perf_counter()
+        # Formats store the dtype of the checkpoint, but the limits are for float32.
+        checkpoint.model.float()
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "exported"
             try:
-                entry.expressible.refuse_others(model.config)
+                entry.expressible.refuse_others(checkpoint.model.config)
+                expected = self.expected(entry.engine.beam_search, entry.engine.search)
+                start = time.perf_counter()
                 data = card_data(entry, self.folder)
-                export_model(
-                    entry, model, tokenizers, folder, quantization, self.folder, self.folder.name, data
-                )
-                self._compare(row, entry.engine(folder), folder)
+                write_model(entry, checkpoint, folder, quantization)
+                if data is not None:
+                    describe_model(entry, folder, self.folder.name, data)
+                self._compare(row, expected, entry.engine(folder), folder)
             except NotExpressibleError as error:
                 row.status = "not expressible"
                 row.message = str(error)
@@ -272,11 +290,12 @@ class _Certification:
                 # Record the error and continue, because an error of one engine must not prevent the
                 # measurement of the other engines.
                 row.message = " ".join(str(error).split())
+        row.seconds = time.perf_counter() - start
         return row
 
-    def _compare(self, row: Row, engine: Engine, folder: Path) -> None:
-        expected = self.expected(engine.beam_search)
+    def _compare(self, row: Row, expected: _Expected, engine: Engine, folder: Path) -> None:
         row.num_beams = expected.row.num_beams
+        row.length_penalty = expected.row.length_penalty
         row.megabytes = _megabytes(path for path in folder.rglob("*") if path.is_file())
         engine.translate(self.sources[:_WARM_UP], row.num_beams)
         start = time.perf_counter()
@@ -351,5 +370,8 @@ def _in_words(row: Row) -> str:
     name = f"{row.engine} ({row.weights})"
     if row.status != "measured":
         return f"{name}: {row.message}"
-    text = f"{name}: largest difference {row.largest_difference:.1e}, {row.changed:,} translations changed"
+    text = (
+        f"{name}: largest difference {row.largest_difference:.1e}, {row.changed:,} translations changed, "
+        f"{row.seconds:.0f} seconds"
+    )
     return f"{text}; {row.message}" if row.message else text

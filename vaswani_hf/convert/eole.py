@@ -1,10 +1,7 @@
 """Imports models of Eole: a folder with config.json, vocab.json and `model.*.safetensors`.
 
-The models differ from the paper in two points: pre-norm with a LayerNorm at the end of each stack; an output
-projection with a bias. Embeddings are multiplied by sqrt(d_model) only in models with sinusoidal positions.
-The position type "SinusoidalInterleaved" has the paper's sinusoids. The position type "SinusoidalConcat" has
-tensor2tensor's sinusoids, with all sines in the first half of the features. Source texts do not end with
-`</s>`.
+Eole continues OpenNMT-py: opennmt.py describes the differences of both libraries from the paper. The checkpoint of
+Eole has no table of sinusoids. Embeddings are multiplied by sqrt(d_model) only with sinusoids.
 
 config.json has only the values that differ from Eole's defaults. In config.json, a value in the section
 "encoder" or "decoder" takes precedence over the value in the section "model".

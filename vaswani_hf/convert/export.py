@@ -4,6 +4,7 @@ format, add one file to this folder and one entry to the table `FORMATS`.
 
 import os
 import re
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,15 @@ from ..settings.data import last_part
 from ..version import install_command
 from .argos import ARGOS
 from .ctranslate2_format import CTRANSLATE2
-from .formats import Format, NotExpressibleError, alternatives
+from .formats import Format, NotExpressibleError, Tokenizers, alternatives
+from .html_page import HTML
 from .marian import MARIAN
 from .marian_npz_export import MARIAN_NPZ
 from .onnx import ONNX
 from .transformers_js import TRANSFORMERS_JS
 
 FORMATS: dict[str, Format] = {
-    entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS)
+    entry.name: entry for entry in (MARIAN, MARIAN_NPZ, CTRANSLATE2, ONNX, TRANSFORMERS_JS, ARGOS, HTML)
 }
 
 
@@ -58,8 +60,9 @@ def export(
         output (str or PathLike): The path of the folder to write. If the folder already exists, it must be
             empty. The folder is only created if the written model and the checkpoint have the same outputs.
         format (str): The name of a format, such as "marian".
-        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is the
-            dtype of the checkpoint. Some formats do not support quantization.
+        quantization (str, optional): The dtype of the stored weights, such as "int8". The default is "int8"
+            for the format "html", and the dtype of the checkpoint for other formats. Some formats do not
+            support quantization.
         source_language (str, optional): The code of the source language, such as "en". Allowed only for
             formats that store the languages. By default, the language is read from the recipe of the
             checkpoint, or from the file that the import of the checkpoint has written.
@@ -78,35 +81,50 @@ def export(
     _check_languages(entry, source_language, target_language)
     with new_folder(Path(output)) as folder:
         data = card_data(entry, model_name_or_path, source_language, target_language)
-        model, tokenizers = load_checkpoint(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
-        entry.expressible.refuse_others(model.config)
-        name = Path(os.path.abspath(output)).name
-        checkpoint = checkpoint_folder(model_name_or_path)
-        return export_model(entry, model, tokenizers, folder, quantization, checkpoint, name, data)
+        checkpoint = load_checkpoint(model_name_or_path, needs_tokenizers=entry.needs_tokenizers)
+        entry.expressible.refuse_others(checkpoint.model.config)
+        compared = write_model(entry, checkpoint, folder, quantization)
+        if data is not None:
+            describe_model(entry, folder, Path(os.path.abspath(output)).name, data)
+        return compared
 
 
-def export_model(
-    entry: Format,
-    model: Any,
-    tokenizers: Any,
-    folder: Path,
-    quantization: str | None,
-    checkpoint: Path,
-    name: str,
-    data: ModelCardData | None,
-) -> str:
-    """Write a loaded model in another format into `folder`. Return one line of text with the largest
-    difference between the written model and the checkpoint.
+@dataclass
+class LoadedCheckpoint:
+    """A checkpoint in memory.
 
-    `checkpoint` is the folder that the model was loaded from. `name` is the name of the model in the model
-    card, and `data` is the result of the function `card_data`.
+    Attributes:
+        folder (Path): The folder of the checkpoint.
+        model (VaswaniForSeq2SeqLM): The model in eval mode.
+        tokenizers (tuple, optional): The source and the target tokenizer. None if the folder has no tokenizers and
+            the format needs no tokenizers.
     """
-    compared = entry.export(model, tokenizers, folder, quantization)
+
+    folder: Path
+    model: Any
+    tokenizers: Tokenizers | None
+
+
+def write_model(entry: Format, checkpoint: LoadedCheckpoint, folder: Path, quantization: str | None) -> str:
+    """Write a checkpoint in another format into `folder`. Return one line with the difference."""
+    try:
+        compared = entry.export(checkpoint.model, checkpoint.tokenizers, folder, quantization)
+    except OSError as error:
+        # Some libraries write files without the name of the file in the error, for example on a full disk.
+        if error.errno is not None and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(folder)) from error
+        raise
     if entry.keeps_recipe:
-        _write_recipe(checkpoint, folder)
-    if entry.describe is not None and data is not None:
-        entry.describe(folder, name, data)
+        _write_recipe(checkpoint.folder, folder)
     return compared
+
+
+def describe_model(entry: Format, folder: Path, name: str, data: ModelCardData) -> None:
+    """Write the files that describe an exported model, if the format has such files. `name` is the name of the
+    model, and `data` is the result of `card_data`.
+    """
+    if entry.describe is not None:
+        entry.describe(folder, name, data)
 
 
 def _entry(name: str, quantization: str | None) -> Format:
@@ -124,7 +142,7 @@ def _entry(name: str, quantization: str | None) -> Format:
     if quantization is not None and quantization not in entry.quantizations:
         raise ValueError(
             f"`quantization` must be {alternatives(entry.quantizations)}, but is {quantization!r}; leave "
-            "`quantization` out to keep the checkpoint's dtype."
+            "`quantization` out for the default of the format."
         )
     if any(find_spec(library) is None for library in entry.libraries):
         raise ValueError(
@@ -187,15 +205,13 @@ def _write_recipe(checkpoint: Path, folder: Path) -> None:
         write_whole(folder / RECIPE_FILE, published_recipe(recipe).to_yaml())
 
 
-def load_checkpoint(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> tuple[Any, Any]:
-    """Load the model in eval mode, and load the tokenizers. If the format needs no tokenizers and the folder
-    has none, return None in place of the tokenizers.
-    """
+def load_checkpoint(model_name_or_path: str | os.PathLike, needs_tokenizers: bool) -> LoadedCheckpoint:
+    """Load the model and the tokenizers of a checkpoint."""
     folder = checkpoint_folder(model_name_or_path)
     model = load_model(folder, model_name_or_path)
     is_bare = not (folder / TOKENIZER_FILES[0]).exists()
     if is_bare and not needs_tokenizers:
-        return model, None
+        return LoadedCheckpoint(folder, model, None)
     tokenizers = load_tokenizers(folder, model_name_or_path)
     check_tokenizers(model, *tokenizers, str(model_name_or_path))
-    return model, tokenizers
+    return LoadedCheckpoint(folder, model, tokenizers)

@@ -46,6 +46,15 @@ def alternatives(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
+# The settings of a beam search that divides the score by the length, as the searches of transformers and of Marian do.
+SCORE_PER_TOKEN: Mapping[str, Any] = {
+    "length_penalty": 1.0,
+    "length_penalty_type": "power",
+    "coverage_penalty": 0.0,
+    "early_stopping": False,
+}
+
+
 def only(name: str, value: Any, reason: str) -> Limit:
     """Return a `Limit` (a check of one config field) that accepts only one value of the field."""
     return lambda config: None if getattr(config, name) == value else reason
@@ -139,12 +148,15 @@ class Engine(Protocol):
     Attributes:
         libraries (tuple): The names of the modules that the runtime needs.
         beam_search (bool): False if the runtime has only greedy search.
+        search (dict): The settings of the beam search that differ from the settings of the checkpoint, because the
+            runtime does not have the settings of the checkpoint. The keys are fields of `SearchSettings`.
         installation (str, optional): The command that installs the runtime. None if the package extra with the
             name of the format installs the runtime.
     """
 
     libraries: ClassVar[tuple[str, ...]]
     beam_search: ClassVar[bool]
+    search: ClassVar[Mapping[str, Any]]
     installation: ClassVar[str | None]
 
     def __init__(self, folder: Path) -> None: ...
@@ -158,7 +170,7 @@ class Engine(Protocol):
         ...
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts. The search divides the score of each candidate by the length of the candidate."""
+        """Translate texts with the settings of the checkpoint and of `search`."""
         ...
 
 

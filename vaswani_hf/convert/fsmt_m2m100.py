@@ -15,14 +15,17 @@ from typing import Any
 import torch
 from transformers import FSMTForConditionalGeneration, M2M100ForConditionalGeneration, PreTrainedModel
 
-from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE
+from ..checkpoint.files import CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILES, WEIGHTS_FILE
 from ..checkpoint.loading import load_faults, load_with_report
 from ..checkpoint.tokenizers import read_json_object
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.loss_vaswani import EXCLUDED_LOGIT
+from .formats import Tokenizers
 from .import_formats import Imported, ImportFormat, ReadOptions, Recognise, refuse
+from .language_tokenizers import SENTENCEPIECE_FILE, VOCABULARY_FILE, language_tokenizer
 from .marian import NAMES as MARIAN_NAMES
 from .weights import WeightNames, to_interleaved
+from .word_tokenizers import merging_tokenizer
 
 _SAME_FIELDS = """
     d_model encoder_layers decoder_layers encoder_attention_heads decoder_attention_heads encoder_ffn_dim
@@ -30,6 +33,9 @@ _SAME_FIELDS = """
     bos_token_id pad_token_id eos_token_id decoder_start_token_id max_position_embeddings
 """.split()
 
+_VOCABULARY_FILES = ("vocab-src.json", "vocab-tgt.json")
+_MERGES_FILE = "merges.txt"
+_TOKENIZER_FILES = (*_VOCABULARY_FILES, _MERGES_FILE)
 _SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 _OUTPUT = "model.decoder.output_projection.weight"
 # The layers of FSMT and M2M100 have the same names, because transformers converted both from fairseq.
@@ -72,10 +78,13 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
         own["model.shared.weight"] = source
     sizes = {"vocab_size": model.config.src_vocab_size, "decoder_vocab_size": model.config.tgt_vocab_size}
     languages = dict(zip(("source_language", "target_language"), model.config.langs, strict=True))
+    tokenizers, notes = _fsmt_tokenizers(path)
     return _imported(
         model,
         own,
         languages,
+        tokenizers,
+        notes,
         norm_position="post",
         share_encoder_decoder_embeddings=is_joint,
         tie_word_embeddings=torch.equal(state[_OUTPUT], target),
@@ -83,10 +92,33 @@ def read_fsmt(path: Path, options: ReadOptions) -> Imported:
     )
 
 
+def _fsmt_tokenizers(path: Path) -> tuple[Tokenizers | None, list[str]]:
+    """Return the source and the target tokenizer, or None, and notes for the user.
+
+    The original runs the Moses tokenizer before and after its merges, and fast tokenizers cannot express Moses.
+    """
+    missing = [name for name in _TOKENIZER_FILES if not (path / name).is_file()]
+    if missing:
+        return None, [f"The original lacks {', '.join(missing)}, so no tokenizers were written."]
+    lines = (path / _MERGES_FILE).read_text(encoding="utf-8").splitlines()
+    merges = [(left, right) for left, right, *_ in map(str.split, lines)]
+    source, target = (
+        merging_tokenizer(read_json_object(path, name, path), merges) for name in _VOCABULARY_FILES
+    )
+    if source is None or target is None:
+        reason = f"the vocabularies lack tokens of {_MERGES_FILE}"
+        return None, [f"No tokenizers were written, because {reason}."]
+    return (source, target), [
+        "The tokenizers segment words, but do not run Moses: tokenize texts with `moses_pipeline` and `moses_tokenize` of "
+        "FSMTTokenizer, and detokenize translations with `moses_detokenize`."
+    ]
+
+
 def read_m2m100(path: Path, options: ReadOptions) -> Imported:
     """Read an M2M100 or NLLB checkpoint, such as `facebook/m2m100_418M`."""
     model, _ = _load(M2M100ForConditionalGeneration, path)
     state = model.state_dict()
+    tokenizer, notes = language_tokenizer(path)
     is_tied = model.config.tie_word_embeddings
     if not is_tied:
         # Without tied weights, M2M100 has three separate embeddings and does not use the shared embedding.
@@ -95,6 +127,8 @@ def read_m2m100(path: Path, options: ReadOptions) -> Imported:
         model,
         M2M100_NAMES.to_ours(state, "M2M100"),
         {},
+        None if tokenizer is None else (tokenizer, tokenizer),
+        notes,
         norm_position="pre",
         share_encoder_decoder_embeddings=is_tied,
         tie_word_embeddings=is_tied,
@@ -118,7 +152,12 @@ def _load(model_class: type[PreTrainedModel], path: Path) -> tuple[Any, set[str]
 
 
 def _imported(
-    model: Any, state: Mapping[str, torch.Tensor], facts: dict[str, Any], **architecture: Any
+    model: Any,
+    state: Mapping[str, torch.Tensor],
+    facts: dict[str, Any],
+    tokenizers: Tokenizers | None,
+    notes: list[str],
+    **architecture: Any,
 ) -> Imported:
     """Create the imported model. In `state`, the weights have the names that this package uses, but the
     features have the order of FSMT and M2M100.
@@ -149,11 +188,9 @@ def _imported(
         config=config,
         state_dict=to_interleaved(state, config.d_model),
         generation_config=model.generation_config,
+        tokenizers=tokenizers,
         facts=facts,
-        notes=[
-            "No tokenizers were written, because no fast tokenizer produces the same tokens as the "
-            "tokenizer of the imported model."
-        ],
+        notes=notes,
         log_probs=log_probs,
     )
 
@@ -165,13 +202,12 @@ FSMT = ImportFormat(
     title="FSMT of transformers",
     recognise=_recognise("fsmt"),
     read=read_fsmt,
-    files=_FILES,
+    files=(*_FILES, *_TOKENIZER_FILES),
     peer="FSMT of transformers",
-    keeps="Keeps the weights, the two vocabulary sizes, the positions, the languages, and the default options of the search.",
+    keeps="The weights, the vocabularies, the merges, the positions, the languages, and the defaults of the search.",
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written, because the tokenizer of FSMT calls "
-        "scripts of Moses. If the training is continued, `encoder_layerdrop` and `decoder_layerdrop` have "
-        "no effect."
+        "`<pad>` gets the probability 0. The tokenizers do not run Moses. No tokenizers are written if a vocabulary lacks "
+        "a token of a merge. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
     ),
 )
 M2M100 = ImportFormat(
@@ -179,12 +215,13 @@ M2M100 = ImportFormat(
     title="M2M100 of transformers",
     recognise=_recognise("m2m_100"),
     read=read_m2m100,
-    files=(*_FILES, *_SHARDS),
+    files=(*_FILES, *_SHARDS, *TOKENIZER_FILES, SENTENCEPIECE_FILE, VOCABULARY_FILE),
     peer="M2M100 of transformers",
-    keeps="Keeps the weights, the positions, and the default options of the search. NLLB models can be imported too.",
+    keeps=(
+        "The weights, the tokenizers, the tokens of the languages, the positions, and the defaults of the search. NLLB "
+        "models have the same format."
+    ),
     loses=(
-        "`<pad>` gets the probability 0. No tokenizers are written, because the tokenizers of M2M100 add a "
-        "tag of the source language to each text. If the training is continued, `encoder_layerdrop` and "
-        "`decoder_layerdrop` have no effect."
+        "`<pad>` gets the probability 0. No tokenizers are written for NLLB with `legacy_behaviour`. Training has no `encoder_layerdrop` and no `decoder_layerdrop`."
     ),
 )

@@ -370,18 +370,17 @@ JOEYNMT = ImportFormat(
     title=_TITLE,
     recognise=recognise_joeynmt,
     read=read_joeynmt,
-    files=(_CONFIG_FILE, _WEIGHT_FILES, "*.txt", "*.model"),
+    files=(_CONFIG_FILE, _WEIGHT_FILES, "*.txt", "*.model", "*codes*"),
     peer=_TITLE,
     keeps=(
-        "Keeps the weights and the vocabularies. Keeps the number of beams, the length penalty and the "
-        "length limit in the section `testing` of config.yaml. The imported tokenizers support the levels "
-        "`word` and `char`, SentencePiece models in the folder, and the options `lowercase` and "
-        "`normalize`. In all other cases, the imported tokenizers split source texts at spaces, and join "
-        "target tokens that end with the separator of subword-nmt to the next token."
+        "The weights, the vocabularies, and the number of beams, the length penalty and the length limit of the section "
+        "`testing`. The tokenizers segment texts with the levels `word` and `char`, and with SentencePiece models or "
+        "merges of subword-nmt that are in the folder, including `lowercase` and `normalize`. Otherwise the tokenizers "
+        "split texts at spaces and join tokens that end with the separator of subword-nmt."
     ),
     loses=(
-        "`<pad>` gets the probability 0. Recurrent models, prompts (`sep_token`) and stacks with different "
-        "activations are refused. The imported tokenizers cannot run Moses and subword-nmt. The factor "
-        "`alpha` of residual connections is multiplied into the weights."
+        "`<pad>` gets the probability 0. Recurrent models, prompts (`sep_token`) and stacks with different activations "
+        "are refused. The tokenizers do not run Moses, and use merges of subword-nmt only if the vocabulary has all parts. The factor `alpha` of residual connections "
+        "becomes a part of the weights."
     ),
 )

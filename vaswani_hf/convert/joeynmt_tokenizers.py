@@ -1,9 +1,9 @@
 """Creates fast tokenizers from the settings and the vocabularies of JoeyNMT.
 
-JoeyNMT's tokenizers for words and characters (levels `word` and `char`) and its SentencePiece tokenizers are
-converted to fast tokenizers with the same token ids. All other tokenizers are replaced by a tokenizer that
-splits texts at spaces. subword-nmt splits each merged part that the vocabulary lacks into smaller parts
-again, and fast tokenizers do not. SentencePiece does the same with BPE models.
+The levels `word` and `char`, SentencePiece models and merges of subword-nmt become fast tokenizers with equal token
+ids. A tokenizer that cannot be expressed becomes a tokenizer that splits texts at spaces. subword-nmt splits each
+merged part that the vocabulary lacks into smaller parts again, and fast tokenizers do not. Therefore the vocabulary
+must have all merged parts. SentencePiece does the same with BPE models.
 """
 
 import re
@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from .formats import Tokenizers
-from .sentencepiece_models import fast_tokenizer, read_sentencepiece
-from .word_tokenizers import imported_tokenizer, word_tokenizer
+from .sentencepiece_models import fast_tokenizer, lacks_pieces, read_sentencepiece
+from .word_tokenizers import END_OF_WORD, imported_tokenizer, merging_tokenizer, word_tokenizer
 
 _SPACE = "▁"
 # Python lowercases a Greek sigma at the end of a word to "ς". The normalizer of the library `tokenizers` does
@@ -70,6 +70,8 @@ def _tokenizer(
     reason = None
     if options.get("pretokenizer", "none") != "none":
         reason = f"the original tokenizes with {options['pretokenizer']}"
+    elif level == "bpe" and kind == "subword-nmt":
+        tokenizer, reason = _subword_nmt(folder, options, ids, special)
     elif level == "bpe" and kind != "sentencepiece":
         reason = f"the original segments with {kind}"
     elif level == "bpe":
@@ -91,9 +93,34 @@ def _sentencepiece(
     if not (folder / name).is_file():
         return None, f"the folder lacks the SentencePiece model {name}"
     model = read_sentencepiece(folder / name)
-    if model.is_bpe and any(len(piece) > 1 and piece not in ids for piece in model.pieces):
-        return None, f"the vocabulary lacks some pieces of the BPE model {name}"
+    if model.is_bpe and lacks_pieces(ids, model):
+        return None, f"the vocabulary lacks pieces of the BPE model {name}"
     return fast_tokenizer(model, ids, **special), None
+
+
+def _subword_nmt(
+    folder: Path, options: Mapping[str, Any], ids: Mapping[str, int], special: Mapping[str, Any]
+) -> tuple[Any, str | None]:
+    name = Path(options["codes"]).name
+    if not (folder / name).is_file():
+        return None, f"the folder of the original lacks the merges {name}"
+    version, *lines = (folder / name).read_text(encoding="utf-8").splitlines()
+    if version.strip() != "#version: 0.2":
+        return None, f"the merges {name} do not have the format 0.2 of subword-nmt"
+    merges = [(left, right) for left, right in map(str.split, lines)]
+    separator = options.get("separator", "@@")
+    parts = {}
+    for token, number in ids.items():
+        if token in special.values():
+            parts[token] = number
+        elif token.endswith(separator):
+            parts[token.removesuffix(separator)] = number
+        else:
+            parts[token + END_OF_WORD] = number
+    tokenizer = merging_tokenizer(parts, merges, **special)
+    if tokenizer is None:
+        return None, f"the vocabulary lacks parts of the merges {name}"
+    return tokenizer, None
 
 
 def _words(ids: Mapping[str, int], special: Mapping[str, Any]) -> PreTrainedTokenizerFast:

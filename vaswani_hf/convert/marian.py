@@ -29,7 +29,17 @@ from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id
 from ..model.inputs_vaswani import ADDED_SETTINGS
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM, sinusoids
 from ..model.translator_vaswani import BaseTranslator
-from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, only, report, sample_batch
+from .formats import (
+    SCORE_PER_TOKEN,
+    Expressible,
+    Format,
+    Limit,
+    Tokenizers,
+    needs_start_token,
+    only,
+    report,
+    sample_batch,
+)
 from .import_formats import Imported, ImportFormat, ReadOptions, refuse
 from .sentencepiece_models import fast_tokenizer, read_sentencepiece
 from .simplify import SCALED_DOT_LIMITS, num_positions, with_scaled_dot
@@ -381,9 +391,8 @@ def _imported_generation_config(config: GenerationConfig, pad: int) -> Generatio
 class MarianEngine(TranslatorEngine):
     """Runs an exported MarianMT model with the search of transformers."""
 
-    # The search of transformers supports only the length penalty "power", and does not support a coverage
-    # penalty.
-    search = {"length_penalty": 1.0, "early_stopping": False}
+    # The search of transformers has only one type of length penalty, and no coverage penalty.
+    search = SCORE_PER_TOKEN
 
     def load(self, folder: Path) -> BaseTranslator:
         """Load the MarianMT model and the tokenizers."""
@@ -392,6 +401,11 @@ class MarianEngine(TranslatorEngine):
             # Exclude `<pad>` from the log-probabilities too, because the search never chooses `<pad>`.
             model.final_logits_bias[0, model.config.pad_token_id] = EXCLUDED_LOGIT
         return BaseTranslator(model, *load_tokenizers(folder))
+
+    def translate(self, texts: list[str], num_beams: int) -> list[str]:
+        """See `Engine.translate`."""
+        settings = {name: SCORE_PER_TOKEN[name] for name in ("length_penalty", "early_stopping")}
+        return list(self.translator.translate(texts, num_beams=num_beams, **settings))
 
 
 MARIAN = Format(

@@ -24,6 +24,7 @@ In shapes, D is the model width and L the number of positions in the table.
 
 import json
 import math
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,7 +39,16 @@ from ..checkpoint.tokenizers import load_tokenizers, save_tokenizers
 from ..model.configuration_vaswani import VaswaniConfig, decoder_start_token_id, eos_token_ids
 from ..model.modeling_vaswani import EXCLUDED_LOGIT, VaswaniForSeq2SeqLM
 from ..model.translator_vaswani import DEFAULT_MAX_LENGTH
-from .formats import Expressible, Format, Limit, Tokenizers, needs_start_token, report, sample_batch
+from .formats import (
+    SCORE_PER_TOKEN,
+    Expressible,
+    Format,
+    Limit,
+    Tokenizers,
+    needs_start_token,
+    report,
+    sample_batch,
+)
 from .import_formats import ReadOptions
 from .marian import shared_by_heads
 from .marian_npz import (
@@ -54,7 +64,6 @@ from .marian_npz import (
 )
 from .marian_process import lines_of, marian_difference, marian_log_probs, run_marian
 from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
-from .translator_engine import TranslatorEngine
 from .weights import to_halves
 
 logger = logging.get_logger(__name__)
@@ -409,6 +418,7 @@ class MarianNpzEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ("pymarian",)
     beam_search: ClassVar[bool] = True
+    search: ClassVar[Mapping[str, Any]] = SCORE_PER_TOKEN
     installation: ClassVar[str | None] = "pip install pymarian"
 
     def __init__(self, folder: Path):
@@ -436,12 +446,14 @@ class MarianNpzEngine:
         return marian_difference(self.folder / _MODEL_FILE, model, self._sizes, source_end)
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
-        """Translate texts with `num_beams` beams. Replace the length penalty in decoder.yml by the length
-        penalty that is used for all engines.
+        """Translate texts with `num_beams` beams, and with the length penalty of `search` instead of the length
+        penalty in decoder.yml.
         """
         rows = self.source_tokenizer(texts, truncation=True, max_length=self._longest).input_ids
         words = ["--config", str(self.folder / _DECODER_FILE), "--beam-size", str(num_beams)]
-        words += ["--normalize", str(TranslatorEngine.search["length_penalty"])]
+        words += ["--normalize", str(self.search["length_penalty"])]
+        # Marian sorts the sentences of a maxi-batch by length, and divides them into mini-batches.
+        words += ["--mini-batch", "64", "--maxi-batch", "100", "--maxi-batch-sort", "src"]
         output = run_marian("decode", words, lines_of(rows, self._source_names))
         ids = {name: number for number, name in enumerate(self._target_names)}
         return [

@@ -20,7 +20,6 @@ import contextlib
 import copy
 import io
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -35,7 +34,7 @@ from ..model.attention_vaswani import CACHE_NAME, decoding_cache
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
-from .onnx_engine import OnnxEngine
+from .onnx_engine import OnnxEngine, OnnxModel
 
 # The exporter traces the model with 2 sentences of 5 tokens from the sample batch. The comparison uses the
 # whole sample batch, so that the graphs are also tested with other sizes.
@@ -85,37 +84,18 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the right,
     int64.
     """
-    # Turn off telemetry, because ONNX Runtime can send usage reports.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime
-
-    sessions = {
-        name: onnxruntime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
-        for name in ("encoder", "prefill", "decode")
-    }
-
-    def run(name: str, values: dict[str, Any]) -> dict[str, Any]:
-        names = [output.name for output in sessions[name].get_outputs()]
-        inputs = {value.name: values[value.name] for value in sessions[name].get_inputs()}
-        return dict(zip(names, sessions[name].run(names, inputs), strict=True))
-
-    values = {name: tensor.numpy() for name, tensor in batch.items()}
+    model = OnnxModel(folder)
     source = {
-        "attention_mask": values["attention_mask"],
-        "encoder_outputs.last_hidden_state": run("encoder", values)["last_hidden_state"],
+        "attention_mask": batch["attention_mask"],
+        "encoder_outputs": model.get_encoder()(batch["input_ids"], batch["attention_mask"]),
     }
-    target = values["decoder_input_ids"]
-    outputs = run("prefill", {**source, "decoder_input_ids": target[:, :_PREFILLED]})
-    logits = [outputs["logits"]]
-    for i in range(_PREFILLED, target.shape[1]):
-        past = {
-            f"input.{name.removeprefix('output.')}": value
-            for name, value in outputs.items()
-            if CACHE_NAME in name
-        }
-        outputs = run("decode", {**source, **past, "decoder_input_ids": target[:, i : i + 1]})
-        logits.append(outputs["logits"])
-    return torch.cat([torch.from_numpy(part) for part in logits], dim=1)
+    target = batch["decoder_input_ids"]
+    cache = decoding_cache(model.config, is_whole=True)
+    logits = []
+    for start, end in [(0, _PREFILLED), *((i, i + 1) for i in range(_PREFILLED, target.shape[1]))]:
+        outputs = model(**source, decoder_input_ids=target[:, start:end], past_key_values=cache)
+        logits.append(outputs.logits)
+    return torch.cat(logits, dim=1)
 
 
 def _parts(model: VaswaniForSeq2SeqLM) -> dict[str, tuple[Any, dict[str, Any]]]:

@@ -133,16 +133,17 @@ def fast_tokenizer(
     unknown: str = "<unk>",
     pad: str,
     start: str,
+    others: Collection[str] = (),
     model_max_length: int | None = None,
 ) -> PreTrainedTokenizerFast:
     """Create a fast tokenizer that splits text into the same pieces as a SentencePiece model. `ids` maps each
     piece to its id.
 
-    `start` is the token that the decoder starts from. The `bos_token` of the tokenizer is `start`, but the
-    tokenizer does not add `start` to texts. The tokenizer never uses a piece of several characters that is
-    missing in `ids`.
+    `start` is the token that the decoder starts from. The tokenizer has `start` as its `bos_token`, and does
+    not add `start` to texts. `others` are further special tokens. The tokenizer never uses a piece of several characters that is missing in the
+    vocabulary.
     """
-    special = {end, unknown, pad, start}
+    special = {end, unknown, pad, start, *others}
     tags = [token for token in ids if TAG.fullmatch(token)]
     known = set("".join(model.pieces)) | {_SPACE, " "}
     lowest = min(model.pieces.values())
@@ -181,6 +182,13 @@ def fast_tokenizer(
         unknown=unknown,
         model_max_length=model_max_length,
     )
+
+
+def lacks_pieces(ids: Collection[str], model: SentencePieces) -> bool:
+    """Return True if a vocabulary lacks a piece of several characters, because a tokenizer of `fast_tokenizer` never
+    uses such a piece, but SentencePiece does.
+    """
+    return any(len(piece) > 1 and piece not in ids for piece in model.pieces)
 
 
 def _model(model: SentencePieces, tokens: list[tuple[str, float]], unknown: str) -> models.Model:

@@ -15,11 +15,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..checkpoint.files import CONFIG_FILE
 from ..checkpoint.tokenizers import read_json_object
+from ..model.translator_vaswani import batches_by_length
+from .onnx_engine import OnnxGraph
 
 # The name of the folder with the graphs, and the names of the graph files without the suffix of the dtype.
 GRAPHS, ENCODER, DECODER = "onnx", "encoder_model", "decoder_model_merged"
 # Maps the name of each dtype in transformers.js to the suffix of the file name.
 DTYPES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized"}
+# The number of source tokens of a batch, or characters of a batch in Node.js.
+_TOKENS_PER_BATCH = 16384
 _SCRIPT = Path(__file__).with_name("transformers_js_translate.cjs")
 
 
@@ -28,25 +32,19 @@ class TransformersJsEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
     beam_search: ClassVar[bool] = False
+    search: ClassVar[Mapping[str, Any]] = {}
     installation: ClassVar[str | None] = "npm install @huggingface/transformers"
 
-    def __init__(self, folder: Path, dtype: str = "fp32", batch_size: int = 16) -> None:
-        # Turn off telemetry, because ONNX Runtime can send usage reports.
-        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-        import onnxruntime
-
+    def __init__(self, folder: Path, dtype: str = "fp32", batch_size: int = 32) -> None:
         self._folder = Path(os.path.abspath(folder))
         self._dtype = dtype
         self._batch_size = batch_size
         config = read_json_object(self._folder, CONFIG_FILE, folder)
         self._start: int = config["decoder_start_token_id"]
         self._pad: int = config["pad_token_id"] or 0
-        self._sessions = {
-            name: onnxruntime.InferenceSession(
-                self._folder / GRAPHS / f"{name}{DTYPES[dtype]}.onnx", providers=["CPUExecutionProvider"]
-            )
-            for name in (ENCODER, DECODER)
-        }
+        self._encoder, self._decoder = (
+            OnnxGraph(self._folder / GRAPHS / f"{name}{DTYPES[dtype]}.onnx") for name in (ENCODER, DECODER)
+        )
 
     @classmethod
     def is_available(cls) -> bool:
@@ -62,67 +60,62 @@ class TransformersJsEngine:
 
         `batch` has `input_ids` and `attention_mask` [B, S] and `decoder_input_ids` [B, T], padded on the right.
         """
-        values = {name: tensor.numpy() for name, tensor in batch.items()}
-        inputs: dict[str, Any] = {
-            "encoder_attention_mask": values["attention_mask"],
-            "encoder_hidden_states": self._run(ENCODER, values)["last_hidden_state"],
-            **self._empty_cache(len(values["input_ids"])),
+        inputs = {
+            "encoder_attention_mask": batch["attention_mask"],
+            "encoder_hidden_states": self._encoder(**batch)["last_hidden_state"],
+            **self._empty_cache(len(batch["input_ids"])),
         }
-        target = values["decoder_input_ids"]
+        target = batch["decoder_input_ids"]
         num_first = target.shape[1] - num_steps
         logits = []
         for start, end in [(0, num_first), *((i, i + 1) for i in range(num_first, target.shape[1]))]:
-            inputs |= {
-                "input_ids": target[:, start:end],
-                "use_cache_branch": torch.tensor([start > 0]).numpy(),
-            }
-            outputs = self._run(DECODER, inputs)
-            logits.append(torch.from_numpy(outputs.pop("logits")))
+            inputs |= {"input_ids": target[:, start:end], "use_cache_branch": torch.tensor([start > 0])}
+            outputs = self._decoder(**inputs)
+            logits.append(outputs.pop("logits"))
             inputs |= {name.replace("present", "past_key_values"): value for name, value in outputs.items()}
         return torch.cat(logits, dim=1)
 
-    def _empty_cache(self, batch_size: int) -> dict[str, Any]:
-        """Return keys and values of length 0, as transformers.js creates them for the first call."""
+    def _empty_cache(self, batch_size: int) -> dict[str, torch.Tensor]:
+        """Keys and values of length 0, as transformers.js creates them."""
         cache = {}
-        for value in self._sessions[DECODER].get_inputs():
+        for value in self._decoder.session.get_inputs():
             if value.name.startswith("past_key_values"):
                 _, heads, _, width = value.shape
-                cache[value.name] = torch.zeros(batch_size, heads, 0, width).numpy()
+                cache[value.name] = torch.zeros(batch_size, heads, 0, width)
         return cache
-
-    def _run(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        session = self._sessions[name]
-        names = [output.name for output in session.get_outputs()]
-        inputs = {value.name: values[value.name] for value in session.get_inputs()}
-        return dict(zip(names, session.run(names, inputs), strict=True))
 
     def log_probs(self, source_ids: list[list[int]], target_ids: list[list[int]]) -> list[list[float]]:
         """See `Engine.log_probs`."""
-        rows: list[list[float]] = []
-        for first in range(0, len(source_ids), self._batch_size):
-            sources = [torch.tensor(ids) for ids in source_ids[first : first + self._batch_size]]
-            targets = [torch.tensor(ids) for ids in target_ids[first : first + self._batch_size]]
+        rows: list[list[float]] = [[] for _ in source_ids]
+        for numbers in batches_by_length(source_ids, _TOKENS_PER_BATCH, self._batch_size):
+            sources = [torch.tensor(source_ids[i]) for i in numbers]
+            targets = [torch.tensor(target_ids[i]) for i in numbers]
             inputs = [torch.cat((torch.tensor([self._start]), ids[:-1])) for ids in targets]
             batch = {
                 "input_ids": pad_sequence(sources, batch_first=True, padding_value=self._pad),
                 "attention_mask": pad_sequence([torch.ones_like(ids) for ids in sources], batch_first=True),
                 "decoder_input_ids": pad_sequence(inputs, batch_first=True, padding_value=self._pad),
             }
-            for row, ids in zip(self.logits(batch).log_softmax(dim=-1), targets, strict=True):
-                rows.append(row[torch.arange(len(ids)), ids].tolist())
+            log_probs = self.logits(batch).log_softmax(dim=-1)
+            for i, row, ids in zip(numbers, log_probs, targets, strict=True):
+                rows[i] = row[torch.arange(len(ids)), ids].tolist()
         return rows
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """Translate texts in Node.js with greedy search. transformers.js has no beam search, so `num_beams` has no
         effect.
         """
+        batches = list(batches_by_length(texts, _TOKENS_PER_BATCH, self._batch_size))
         job = {
             "folder": str(self._folder),
             "dtype": self._dtype,
-            "batch_size": self._batch_size,
-            "texts": texts,
+            "batches": [[texts[i] for i in numbers] for numbers in batches],
         }
         result = subprocess.run(["node", _SCRIPT], input=json.dumps(job), capture_output=True, text=True)
         if result.returncode != 0:
             raise ValueError(f"transformers.js cannot run '{self._folder}': {result.stderr.strip()[-500:]}")
-        return json.loads(result.stdout)
+        translations = [""] * len(texts)
+        for numbers, found in zip(batches, json.loads(result.stdout), strict=True):
+            for i, translation in zip(numbers, found, strict=True):
+                translations[i] = translation
+        return translations

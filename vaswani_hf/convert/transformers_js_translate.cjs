@@ -1,5 +1,5 @@
-// Translates texts with transformers.js. Reads a JSON object from the standard input, and writes a JSON list of
-// translations to the standard output. With the argument --check, only looks for transformers.js.
+// Translates texts with transformers.js. Reads a JSON object from the standard input, and writes a JSON list of the
+// translations of each batch to the standard output. With the argument --check, only looks for transformers.js.
 
 const path = require("node:path");
 const { createRequire } = require("node:module");
@@ -15,9 +15,9 @@ async function main() {
   env.localModelPath = path.dirname(job.folder);
   const translator = await pipeline("translation", path.basename(job.folder), { dtype: job.dtype });
   const translations = [];
-  for (let i = 0; i < job.texts.length; i += job.batch_size) {
-    const rows = await translator(job.texts.slice(i, i + job.batch_size));
-    translations.push(...rows.map((row) => row.translation_text));
+  for (const texts of job.batches) {
+    const rows = await translator(texts);
+    translations.push(rows.map((row) => row.translation_text));
   }
   process.stdout.write(JSON.stringify(translations));
 }

@@ -4,6 +4,7 @@ Such an engine needs only a translator backend. The translator splits and tokeni
 translations.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,22 +15,12 @@ _TOKENS_PER_BATCH = 4096
 
 
 class TranslatorEngine:
-    """An `Engine` (runs an exported model) that uses a translator of this package. A subclass defines the
-    method `load`.
-
-    Attributes:
-        search (dict): The options of the search that all engines use, apart from `num_beams`.
-    """
+    """An `Engine` that runs a translator. A derived class defines `load`."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
     beam_search: ClassVar[bool] = True
     installation: ClassVar[str | None] = None
-    search: ClassVar[dict[str, Any]] = {
-        "length_penalty": 1.0,
-        "length_penalty_type": "power",
-        "coverage_penalty": 0.0,
-        "early_stopping": False,
-    }
+    search: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, folder: Path):
         self.translator = self.load(folder)
@@ -52,4 +43,4 @@ class TranslatorEngine:
 
     def translate(self, texts: list[str], num_beams: int) -> list[str]:
         """See `Engine.translate`."""
-        return list(self.translator.translate(texts, num_beams=num_beams, **self.search))
+        return list(self.translator.translate(texts, num_beams=num_beams))

@@ -4,12 +4,15 @@ Some libraries expect texts that other programs have already tokenized and segme
 file split such texts at spaces, and join the parts of words in translations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ..checkpoint.tokenizers import IMPORTED_MARK
+
+# The end of a token at the end of a word, in the merges of subword-nmt and fastBPE.
+END_OF_WORD = "</w>"
 
 
 def word_tokenizer(
@@ -39,6 +42,30 @@ def word_tokenizer(
     return imported_tokenizer(
         backend, ids, pad=pad, start=start, end=end, unknown=unknown, model_max_length=model_max_length
     )
+
+
+def merging_tokenizer(
+    ids: Mapping[str, int],
+    merges: Sequence[tuple[str, str]],
+    *,
+    pad: str = "<pad>",
+    start: str = "<s>",
+    end: str = "</s>",
+    unknown: str = "<unk>",
+) -> PreTrainedTokenizerFast | None:
+    """Create a tokenizer that splits texts at spaces, and segments words by merges, as subword-nmt and fastBPE do.
+
+    Tokens at the end of a word end with `END_OF_WORD`. Return None if the vocabulary lacks a part or the result of a
+    merge, because the library `tokenizers` cannot join two tokens to a token without an id.
+    """
+    needed = {token for left, right in merges for token in (left, right, left + right)}
+    if not needed <= ids.keys():
+        return None
+    model = models.BPE(dict(ids), list(merges), unk_token=unknown, end_of_word_suffix=END_OF_WORD)
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    backend.decoder = decoders.BPEDecoder(END_OF_WORD)
+    return imported_tokenizer(backend, ids, pad=pad, start=start, end=end, unknown=unknown)
 
 
 def imported_tokenizer(

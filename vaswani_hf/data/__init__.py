@@ -1,1 +1,1 @@
-"""Turns files of sentence pairs into batches of token ids."""
+"""Converts files of sentence pairs to batches of token ids."""

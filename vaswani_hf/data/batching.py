@@ -1,4 +1,5 @@
-"""Cuts a corpus into token-budget batches: padded tensors with sentence pairs of similar lengths.
+"""Divides a corpus into batches with a token budget. A batch contains sentence pairs of similar lengths as
+padded tensors.
 
 Section 5.1: "Sentence pairs were batched together by approximate sequence length. Each training batch
 contained a set of sentence pairs containing approximately 25000 source tokens and 25000 target tokens."
@@ -38,7 +39,7 @@ from .text_encoder import serialize_tokenizer, text_encoder
 
 
 class _Packing(NamedTuple):
-    """The order of the pairs by length, and the positions at which the ordered pairs are cut into batches."""
+    """The pairs of a corpus in order of length, and the positions at which this list is divided into batches."""
 
     # The numbers of the pairs [N], sorted so that neighbouring pairs have similar lengths.
     order: np.ndarray
@@ -54,10 +55,10 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
     token budget.
 
     A budget limits the size of a padded batch in tokens: the number of pairs of the batch times the length of
-    the longest sentence of the batch. The sampler makes as few batches as the budgets allow, and fills the
-    batches about equally. The number of batches depends only on the sentence lengths; therefore each epoch
-    has the same number of batches. In each epoch, the sampler permutes pairs that have equal lengths, and
-    then permutes the batches. Without a seed, as in a validation, the sampler permutes neither pairs nor
+    the longest sentence of the batch. The sampler makes as few batches as the budgets allow, and the batches
+    have almost the same size. The number of batches depends only on the sentence lengths; therefore each
+    epoch has the same number of batches. In each epoch, the sampler permutes pairs that have equal lengths,
+    and then permutes the batches. Without a seed, as in a validation, the sampler permutes neither pairs nor
     batches.
     """
 
@@ -115,8 +116,8 @@ def _permuted_within(
 def cut_into_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> list[np.ndarray]:
-    """Cut a window (some consecutive pairs of a stream) into batches, short pairs first. Each batch is an
-    array [B] of pair numbers.
+    """Divide a window (consecutive pairs of a stream) into batches, short pairs first. Each batch is an array
+    [B] of pair numbers.
     """
     packing = _pack(source_lengths, target_lengths, source_tokens, target_tokens)
     return np.split(packing.order, packing.batch_bounds[1:-1])
@@ -125,8 +126,8 @@ def cut_into_batches(
 def _pack(
     source_lengths: np.ndarray, target_lengths: np.ndarray, source_tokens: int, target_tokens: int
 ) -> _Packing:
-    """Sort the pairs by length, and cut the pairs into as few batches as possible. All batches are about
-    equally full.
+    """Sort the pairs by length, and divide the pairs into as few batches as possible. All batches have almost
+    the same size.
     """
     for side, lengths, budget in (
         ("source", source_lengths, source_tokens),
@@ -154,8 +155,8 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
     # NumPy sorts 16-bit integers several times as fast as 64-bit integers.
     kind: Any = np.int16 if max(source_lengths.max(), target_lengths.max()) < 2**15 else np.int64
     source_keys, target_keys = source_lengths.astype(kind), target_lengths.astype(kind)
-    # Sort by target length first. Let the source lengths rise for even target lengths and fall for odd target
-    # lengths, so that neighbouring pairs have similar source lengths.
+    # Sort by target length first. Then sort by source length, in ascending order for even target lengths and
+    # in descending order for odd target lengths, so that neighbouring pairs have similar source lengths.
     serpentine = np.where(target_keys % 2 == 0, source_keys, -source_keys)
     return np.lexsort((serpentine, target_keys))
 
@@ -163,11 +164,10 @@ def order_by_length(source_lengths: np.ndarray, target_lengths: np.ndarray) -> n
 def _evenly_full_bounds(
     buckets: list[tuple[int, int, int]], source_tokens: int, target_tokens: int
 ) -> np.ndarray:
-    """Return the bounds of the batches. There are as few batches as both budgets allow, and the batches are
-    about equally full.
-
-    If each batch used the whole budget, the last batch could have only a few pairs. In an optimizer step,
-    these few pairs would then have the same weight as all pairs of a full batch.
+    """Return the bounds of the batches. There are as few batches as both budgets allow, and the batches have
+    almost the same size. If all batches but the last used the whole budget, the last batch could have only a
+    few pairs. These few pairs would then have the same weight in an optimizer step as all pairs of a full
+    batch.
     """
     whole = max(source_tokens, target_tokens)
     longest_source = max(source_length for _, source_length, _ in buckets)
@@ -181,13 +181,13 @@ def _evenly_full_bounds(
 
     def bounds(total: int, count: int) -> np.ndarray:
         # Return the bounds of `count` batches whose token budgets add up to `total`. If `total` is not
-        # divisible by `count`, the last batches get a share that is larger by one. Do not give all batches
-        # equal shares, because reducing the common share by one may remove a pair from every batch.
+        # divisible by `count`, the budgets of the last batches are larger by one. The budgets are not all
+        # equal, because reducing a common budget by one could remove a pair from every batch.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 
     fewest = len(bounds(whole, 1)) - 1
-    # Use bisection, because the number of batches never rises if `total` rises.
+    # Use bisection, because the number of batches never increases if `total` increases.
     totals = range(fewest, fewest * whole)
     smallest = bisect.bisect_left(totals, True, key=lambda total: len(bounds(total, fewest)) - 1 <= fewest)
     return bounds(fewest + smallest, fewest)
@@ -219,8 +219,8 @@ def _batch_bounds(
                 rows += count
                 position += count
                 break
-            # If a bucket fills several batches with equal budgets, compute the bounds of these batches at
-            # once.
+            # If the pairs of a bucket fill several batches with equal budgets, compute the bounds of these
+            # batches together.
             full = 1 if rows else max(1, (count - 1) // capacity)
             if number < num_smaller:
                 full = min(full, num_smaller - number)
@@ -256,7 +256,9 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
         num_processes: int = 1,
         process_index: int = 0,
     ):
-        """`position` is the number of finished batches of all epochs and processes."""
+        """`position` is the number of batches that are already finished, counted over all epochs and
+        processes.
+        """
         self._sampler = sampler
         self._position = position
         self._num_processes = num_processes
@@ -283,7 +285,7 @@ class EndlessSampler(torch.utils.data.Sampler[list[tuple[int, int]]]):
 
 
 class PairRows(torch.utils.data.Dataset):
-    """A dataset of encoded pairs for a `DataLoader`. One call reads all pairs of a batch.
+    """A dataset of encoded pairs for a `DataLoader`. One call of `__getitems__` reads all pairs of a batch.
 
     `input_ids` and `labels` are [L] int32 views of the memory-mapped file, so that the corpus does not need
     to fit into memory. Each worker process of the `DataLoader` memory-maps the file.
@@ -301,7 +303,7 @@ class PairRows(torch.utils.data.Dataset):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         if self._columns is None:
-            # Leave out the columns with lengths and corpus numbers, because a batch does not need these
+            # Do not read the columns with lengths and corpus numbers, because a batch does not need these
             # columns.
             unused = {"source_length", "target_length", CORPUS_COLUMN}
             names = [name for name in self._pairs.column_names if name not in unused]
@@ -358,10 +360,11 @@ class TokenizerEncoder:
 class PairCollator:
     """Pads the pairs of a batch into tensors.
 
-    With encoders, the collator encodes the text of each pair again in each epoch, for BPE-dropout or for
+    If the collator has encoders, it encodes the text of each pair again in each epoch, for BPE-dropout or for
     augmentation. The random generator is seeded with `seed` and with the epoch, the index and the copy of the
     pair. Therefore the encoding of the pair does not depend on an interruption or on the number of data
-    workers. The new encoding may have more tokens, but the budgets count the tokens of the unchanged pair.
+    workers. The new encoding may have more tokens than the encoding in the corpus. The token budgets count
+    only the tokens in the corpus.
     """
 
     def __init__(
@@ -425,11 +428,10 @@ def _pad(sequences: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tenso
 def cut_into_parts(
     batch: dict[str, Tensor], positions: int, *, are_texts: bool = False
 ) -> list[dict[str, Tensor]]:
-    """Cut a batch into parts with about equally many pairs and without unneeded padding.
-
-    On each side, a part has at most `positions` tokens with padding, unless the part is a single pair that is
-    longer. `are_texts` means that inputs and labels are the same text. If a batch is small enough, the only
-    part is the whole batch.
+    """Divide a batch into parts with almost the same number of pairs, and remove unnecessary padding. A part
+    has at most `positions` source tokens and at most `positions` target tokens, including padding. The only
+    exception is a single pair that is longer. `are_texts` is True if inputs and labels are the same text. If
+    the batch is small enough, the whole batch is the only part.
     """
     length = max(batch["input_ids"].size(1), batch["labels"].size(1))
     num_parts = math.ceil(len(batch["labels"]) / max(1, positions // length))

@@ -13,9 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from ..model.translator_vaswani import tags_of
 
-# Limits of the cache of possible merges: the largest number of partly merged words in the cache, and the
-# largest number of pieces that such a word may have. The full cache needs about 30 MB of memory for European
-# text.
+# The cache of possible merges contains at most `_MAX_CACHED_WORDS` partly merged words, and only words with
+# at most `_MAX_CACHED_PIECES` pieces. For European text, the full cache needs about 30 MB of memory.
 _MAX_CACHED_WORDS = 100_000
 _MAX_CACHED_PIECES = 32
 
@@ -52,8 +51,8 @@ class BpeDropout:
         pattern = "|".join(f"{space}({re.escape(tag)}){space}" for tag in self._tags)
         self._tag_pattern = re.compile(pattern or "(?!)")
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        # Some merges join the bytes of one character. Never leave out a merge that joins the bytes of one
-        # character, because a model that is trained on parts of characters may write parts of characters.
+        # Never leave out a merge that joins the bytes of one character. A model that is trained on parts of
+        # characters could write parts of characters.
         self._merges_of_bytes = set(itertools.takewhile(_are_in_one_character, self._ranks))
         self._merges_of: dict[tuple[str, ...], list[int]] = {}
 
@@ -103,6 +102,6 @@ class BpeDropout:
 
 
 def _are_in_one_character(pair: tuple[str, str]) -> bool:
-    # A part of a character also decodes to a text of length 1, because the decoder writes one replacement
-    # character for incomplete bytes.
+    # This is also true for a part of a character, because the decoder writes one replacement character for
+    # incomplete bytes.
     return len(decoders.ByteLevel().decode(["".join(pair)])) == 1

@@ -1,7 +1,7 @@
 """Reads columns of an encoded corpus from memory-mapped Arrow files.
 
-Use this module instead of `datasets` because of its speed: after `select`, `datasets` reads rows one by one
-and converts each token into a Python integer.
+This module is faster than `datasets`. After `select`, `datasets` reads rows one by one and converts each
+token to a Python integer.
 
 In shapes, N is the number of pairs of the corpus and B the number of pairs of a batch.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow
 from datasets import Dataset
 
-# The column with the number of the training corpus of each pair, if the corpora have weights.
+# If the training corpora have weights, this column contains the number of the corpus for each pair.
 CORPUS_COLUMN = "corpus"
 
 
@@ -40,7 +40,7 @@ def pair_corpora(pairs: Dataset) -> np.ndarray:
 
 
 class Column:
-    """A column of an Arrow table. A list of token ids is a view of the file, not a copy."""
+    """Reads a column of an Arrow table. Lists of token ids are returned as views of the file, not as copies."""
 
     def __init__(self, chunks: pyarrow.ChunkedArray):
         self._chunks = chunks.chunks

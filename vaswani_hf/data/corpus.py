@@ -1,9 +1,9 @@
-"""The corpus of a run: text -> sentence pairs -> token ids.
+"""Loads the corpus of a run: text -> sentence pairs -> token ids.
 
 1. `load_pairs` reads files, a dataset of the Hub or a stream into a dataset with the columns `source` and
    `target`.
-2. `prepare_pairs` drops unsuitable pairs and encodes the remaining pairs into token ids. The cache of
-   `datasets` keeps the result.
+2. `prepare_pairs` removes unsuitable pairs, and encodes the remaining pairs into token ids. The result is
+stored in the cache of `datasets`.
 3. `Corpus` holds the encoded splits. batching.py cuts the splits into batches.
 
 A task creates its `Corpus` in `load_corpus` (see tasks/translation.py). To understand how the corpus is made,
@@ -132,8 +132,8 @@ def dataset_of_generator(read: Callable, arguments: dict[str, Any]) -> Dataset:
     try:
         return Dataset.from_generator(read, gen_kwargs=arguments, features=Features(TEXT_FEATURES))
     except DatasetGenerationError as error:
-        # Raise the cause of the error, because the message of the cause names the file and the line, but the
-        # message of the error does not.
+        # Raise the cause of the error instead of the error, because only the message of the cause names the
+        # file and the line.
         raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 
@@ -168,8 +168,8 @@ def _select_languages(batch: dict[str, list], languages: tuple[str, str]) -> dic
 def load_dataset_split(
     data: CorpusData, split: str, source_column: str, target_column: str
 ) -> Dataset | IterableDataset | None:
-    """Load two columns of a split of `data.dataset` as pairs; None if `data` names no dataset or no such
-    split.
+    """Load two columns of a split of `data.dataset` as pairs. Return None if `data` names no dataset or no
+    such split.
     """
     name = getattr(data, f"{split}_split")
     if data.dataset is None or name is None:
@@ -193,7 +193,9 @@ def load_dataset_split(
 
 
 def join_corpora(sources: Sequence[PairSource]) -> Dataset:
-    """Join the pairs of several training corpora. The column `corpus` has the corpus number of each pair."""
+    """Concatenate the pairs of several training corpora. The column `corpus` contains the corpus number of
+    each pair.
+    """
     corpora = []
     for number, source in enumerate(sources):
         pairs: Any = load_pairs(source)
@@ -209,8 +211,8 @@ def load_splits(
 ) -> dict[str, Any]:
     """Load the texts of the training, validation and test split. The text of a missing split is None.
 
-    With `data.validation_size` and `data.test_size`, the function takes the validation and test split out of
-    the training split. The function calls `check_split` for each split that is not a stream.
+    If `data.validation_size` or `data.test_size` is set, the validation split or the test split is taken out
+    of the training split. The function calls `check_split` for each split that is not a stream.
     """
     texts = {split: call_naming_split(split, load_split, data, split, seed) for split in SPLITS}
     if data.held_out_sizes:
@@ -222,8 +224,8 @@ def load_splits(
 
 
 def call_naming_split(split: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that reads or encodes a split. If reading or encoding fails, the error message names
-    the split.
+    """Call a function that reads or encodes a split. If the function fails, add the name of the split to the
+    error message.
     """
     try:
         return function(*args, **kwargs)
@@ -251,10 +253,9 @@ def split_name(data: DataSettings, split: str) -> str:
 
 
 def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) -> None:
-    """Refuse a split without text. Also refuse a training or validation split in which each pair is empty or
-    has too many characters.
-
-    `fault` is the message for a split in which each pair has an empty side.
+    """Raise an error if a split has no text, or if all pairs of a training or validation split are empty or
+    have too many characters. `fault` is the error message for a split in which each pair has an empty source
+    or target.
     """
     name = split_name(data, split)
     max_length = data.max_length
@@ -263,7 +264,7 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
     if first is None:
         raise ValueError(f"{name} {fault}")
     if split == "test":
-        # Do not check the lengths, because the test split is scored without a length limit.
+        # Do not check the lengths of a test split, because the test split is scored without a length limit.
         return
     for pair in itertools.chain([first], with_text):
         if not has_too_many_characters(pair["source"], pair["target"], max_length):
@@ -279,7 +280,8 @@ def refuse_unusable(pairs: Dataset, data: DataSettings, split: str, fault: str) 
 
 
 def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
-    """Return True if a side of a pair has more than `CHARACTERS_PER_TOKEN * max_length` characters.
+    """Return True if the source or the target of a pair has more than `CHARACTERS_PER_TOKEN * max_length`
+    characters.
 
     The tokenizer and the model are not trained on a pair with too many characters.
     """
@@ -288,7 +290,7 @@ def has_too_many_characters(source: str, target: str, max_length: int) -> bool:
 
 @dataclass
 class CorpusReport:
-    """The number of pairs that were kept, and for each reason the number of pairs that were dropped."""
+    """Counts the pairs that were kept, and for each reason the pairs that were removed."""
 
     kept: int = 0
     empty: int = 0
@@ -298,12 +300,12 @@ class CorpusReport:
 
     @property
     def read(self) -> int:
-        """The number of pairs before cleaning."""
+        """The number of pairs before unsuitable pairs were removed."""
         return self.kept + self.empty + self.too_long + self.ratio + self.too_many_characters
 
     def add(self, outcomes: np.ndarray) -> None:
-        """Add N pairs to the counts. The outcome of a pair is the position of a field of this class, such as
-        0 for `kept`.
+        """Count N pairs. `outcomes` contains for each pair the position of a field of this class, such as 0
+        for `kept`.
         """
         counts = np.bincount(outcomes, minlength=len(fields(self)))
         for counter, count in zip(fields(self), counts.tolist(), strict=True):
@@ -336,11 +338,12 @@ def prepare_pairs(
     num_proc: int | None = None,
     keep_text: bool = False,
 ) -> tuple[Dataset | IterableDataset, CorpusReport]:
-    """Clean and encode pairs. Return the kept pairs as token ids, and the counts of kept and dropped pairs.
+    """Remove unsuitable pairs, and encode the others. Return the kept pairs as token ids, and the numbers of
+    kept and removed pairs.
 
     If `target_tokenizer` is None, each text is also its own target. A dataset is encoded once, into the cache
-    of `datasets`. A stream is encoded while it is read. The counts of a stream rise while the stream is read,
-    but only in the process that reads the stream.
+    of `datasets`. A stream is encoded while it is read. The numbers of a stream increase while the stream is
+    read, but only in the process that reads the stream.
     """
     are_texts = target_tokenizer is None
     encoder = PairEncoder(
@@ -375,7 +378,7 @@ def prepare_pairs(
         one = "`texts` must hold a text" if are_texts else "`pairs` must hold a pair"
         raise ValueError(f"{one} that survives cleaning, but has none: {report.in_words(are_texts)}.")
     prepared = marked.remove_columns("outcome")
-    # Call `select` only if a pair was dropped, because `select` takes time for each row.
+    # Call `select` only if a pair was removed, because `select` takes time for each row.
     return prepared if report.kept == report.read else prepared.select(np.flatnonzero(outcomes == 0)), report
 
 
@@ -411,8 +414,8 @@ class PairEncoder:
             ]
         )
         for row in np.flatnonzero(too_many_characters):
-            # Do not encode a pair with too many characters, because the encoding would take long and the pair
-            # is dropped.
+            # Do not encode a pair with too many characters, because the encoding would take a long time and
+            # the pair is removed anyway.
             sources[row] = targets[row] = ""
         source_ids = text_encoder(self.source_tokenizer)(sources)
         target_ids = text_encoder(self.target_tokenizer)(targets) if self.target_tokenizer else source_ids
@@ -420,8 +423,8 @@ class PairEncoder:
         target_lengths = target_ids.value_lengths().to_numpy()  # [N]
         longer = np.maximum(source_lengths, target_lengths)
         unequal = longer > (self.max_length_ratio or np.inf) * np.minimum(source_lengths, target_lengths)
-        # The outcome of a pair is a number: the position of a field of `CorpusReport`. If a pair is dropped
-        # for several reasons, only the first reason is counted.
+        # The outcome of a pair is the position of a field of `CorpusReport`. If a pair is removed for several
+        # reasons, only the first reason is counted.
         position = {field.name: number for number, field in enumerate(fields(CorpusReport))}
         reasons = {
             "empty": empty,
@@ -468,8 +471,8 @@ class PairEncoder:
 
 @dataclass(kw_only=True)
 class Corpus:
-    """The texts, the tokenizers and the encoded pairs of a run. The constructor cleans and encodes the
-    training and the validation split.
+    """The texts, the tokenizers and the encoded pairs of a run. The constructor removes unsuitable pairs from
+    the training and the validation split, and encodes the others.
     """
 
     # The splits "train", "validation" and "test" with the columns `source` and `target`; None if the split is
@@ -490,8 +493,8 @@ class Corpus:
     seed: int
     # The tokenizer that encodes the texts of a language model; None for sentence pairs.
     text_tokenizer: PreTrainedTokenizerFast | None = None
-    # Drop a training pair if one side has more than `max_length_ratio` times as many tokens as the other
-    # side.
+    # Remove a training pair if its source has more than `max_length_ratio` times as many tokens as its
+    # target, or the reverse.
     max_length_ratio: float | None = None
     # If true, keep the text of the training pairs. BPE-dropout and augmentation need the text, because each
     # epoch encodes the text again.
@@ -504,8 +507,8 @@ class Corpus:
     # The encoded pairs of the training and the validation split.
     train: Dataset | IterableDataset = field(init=False)
     validation: Dataset | None = field(init=False, default=None)
-    # For each encoded split, the numbers of kept and dropped pairs. The numbers of a stream rise while the
-    # stream is read.
+    # For each encoded split, the numbers of kept and removed pairs. The numbers of a stream increase while
+    # the stream is read.
     reports: dict[str, CorpusReport] = field(init=False, default_factory=dict)
     # If the corpora have weights, `weighted` chooses the training pairs of each epoch.
     weighted: WeightedPairs | None = field(init=False, default=None)

@@ -48,8 +48,8 @@ def corpus_digest(pairs: Dataset | IterableDataset) -> dict[str, Any]:
             mapped_files.release()
         digest.update(ids.digest() + lengths.digest())
     if CORPUS_COLUMN in pairs.column_names:
-        # Include the corpus numbers, because the weight of a corpus decides how often an epoch contains each
-        # pair.
+        # Include the corpus numbers in the hash, because the weight of a corpus determines how often an epoch
+        # contains each pair.
         digest.update(np.ascontiguousarray(pair_corpora(pairs), "<i4"))
     return {"count": len(pairs), "sha256": digest.hexdigest()}
 
@@ -60,20 +60,22 @@ def cached_digest(pairs: Dataset) -> dict[str, Any]:
     if cache is None:
         return corpus_digest(pairs)
     path = cache / f"digest-{cache_key(pairs, hashlib.sha256(kept_rows(pairs)).hexdigest())}.json"
-    # If the file of the digest is missing or damaged, ignore the error and compute the digest below.
+    # Ignore the error if the file with the digest is missing or damaged. The digest is computed below.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         digest = json.loads(path.read_text(encoding="utf-8"))
         if {"count": len(pairs), "sha256": str(digest["sha256"])} == digest:
             return digest
     digest = corpus_digest(pairs)
-    # If the cache is full or read-only, ignore the error. The next run computes the digest again.
+    # Ignore the error if the cache is full or read-only. The next run computes the digest again.
     with contextlib.suppress(OSError):
         write_whole(path, json.dumps(digest))
     return digest
 
 
 def cache_folder(pairs: Dataset | IterableDataset) -> Path | None:
-    """Return the folder in which `datasets` keeps a dataset; None for a stream or for pairs in memory."""
+    """Return the folder in which `datasets` stores a dataset. Return None for a stream or for pairs in
+    memory.
+    """
     files = getattr(pairs, "cache_files", [])
     return Path(files[0]["filename"]).parent if files else None
 

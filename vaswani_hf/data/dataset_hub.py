@@ -17,7 +17,7 @@ from ..settings.data import CorpusData, is_on_hub
 
 _Data = TypeVar("_Data", bound=CorpusData)
 
-# Switch off the download counter of `datasets`, because it sends the names of datasets, even of private
+# Turn off the download counter of `datasets`, because it sends the names of datasets, even of private
 # datasets, to a fixed address.
 if "HF_UPDATE_DOWNLOAD_COUNTS" not in os.environ:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False

@@ -12,12 +12,13 @@ _BATCH_SIZE = 10_000
 
 
 def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
-    """Take pairs out of the training data. Return the splits in `sizes` and the remaining split "train".
+    """Take pairs out of the training data. Return a dict with the splits that `sizes` names, and with the
+    remaining pairs as the split "train".
 
     The choice depends only on the texts and on `sizes`: the pairs with the smallest hashes are taken.
     Therefore the splits depend neither on the seed nor on the order of the pairs, and a resumed run has the
-    same splits. The held-out pairs are distinct and have text on both sides. The split "train" contains no
-    copy of a held-out pair.
+    same splits. The held-out pairs are distinct, and their sources and targets are not empty. The split
+    "train" contains no copy of a held-out pair.
     """
     hashes, have_text = _hash_pairs(pairs)
     rows = np.flatnonzero(have_text)
@@ -44,10 +45,8 @@ def hold_out(pairs: Dataset, sizes: dict[str, int]) -> dict[str, Dataset]:
 
 
 def _hash_pairs(pairs: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return a hash of the two texts of each pair, [N] uint64, and for each pair True if both sides have
-    text, [N] bool.
-
-    Spaces at the ends of a text are ignored.
+    """Return two arrays: a hash of the two texts of each pair, [N] uint64, and True for each pair without an
+    empty text, [N] bool. Spaces at the ends of a text are ignored.
     """
     hashes = np.zeros(len(pairs), np.uint64)
     have_text = np.zeros(len(pairs), bool)

@@ -1,6 +1,7 @@
 """Reads the lines of an uncompressed or gzip text file, and parses JSON texts.
 
-A line ends only at a line feed, not at other line separators of Unicode, so that parallel files stay aligned.
+Only a line feed ends a line. Other line separators of Unicode do not end a line, so that parallel files stay
+aligned.
 """
 
 import codecs
@@ -53,7 +54,7 @@ def decode_line(line: bytes, number: int, place: str) -> str:
 
 
 def refuse_blank(lines: Collection[str], name: str, place: str) -> None:
-    """Raise an error if no line has text. The error message says that `name` in the file `place` is empty."""
+    """Raise an error if all lines are empty. The error message says that `name` in the file `place` is empty."""
     if not any(line.strip() for line in lines):
         raise ValueError(
             f"{name} must hold text, but {place} {'has only empty lines' if lines else 'is empty'}."
@@ -77,7 +78,8 @@ def parse_json(text: str, kind: type, place: str) -> Any:
                 f"{place} must be a JSON {name}, but is damaged or cut off at {where} ({error.msg})."
             ) from None
     except ValueError:
-        # Python refuses to convert a number with too many digits, because the conversion would take long.
+        # The error means that a number has too many digits. Python refuses to convert such a number, because
+        # the conversion would take a long time.
         digits = sys.get_int_max_str_digits()
         raise ValueError(
             f"{place} must have no number of more than {digits:,} digits, but has one."
@@ -88,7 +90,7 @@ def parse_json(text: str, kind: type, place: str) -> Any:
 
 
 def refuse_lone_surrogates(text: str, place: str) -> None:
-    """Refuse a text with half of a surrogate pair. Errors name `place`."""
+    """Raise an error if a text contains half of a surrogate pair. Errors name `place`."""
     if half := _LONE_SURROGATE.search(text):
         raise ValueError(
             f"{place} must hold text, but holds {half[0]!r}, half a character, which UTF-8 cannot write."

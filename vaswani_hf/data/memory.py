@@ -11,7 +11,7 @@ from typing import Any
 # The number of bytes of memory-mapped files that may stay in physical memory.
 _MAX_MAPPED_BYTES = 2**28
 _MADV_DONTNEED = 4
-# Three options of `mallopt` and their values in bytes: M_MMAP_THRESHOLD with its largest value,
+# Maps three options of `mallopt` to their values in bytes: M_MMAP_THRESHOLD with its largest value,
 # M_TRIM_THRESHOLD and M_TOP_PAD.
 _MALLOC_OPTIONS = {-3: 2**25, -1: 2**31 - 1, -2: 2**26}
 
@@ -31,10 +31,9 @@ def return_free_memory() -> None:
 
 
 def keep_free_memory() -> None:
-    """Let the C library keep freed memory, because each training step allocates memory of the same sizes.
-
-    With the kept memory, a training step of a small model is 4 % faster, because the operating system does
-    not have to provide 20,000 new pages.
+    """Let the C library keep freed memory, because each training step allocates memory blocks of the same
+    sizes. A training step of a small model is then 4 % faster, because the operating system does not have to
+    provide 20,000 new pages.
     """
     set_option = _c_function("mallopt")
     if set_option is not None:
@@ -50,8 +49,8 @@ class MappedFiles:
         self._advise = _c_function("madvise")
 
     def release(self) -> None:
-        """Drop the loaded pages if the pages need more than `_MAX_MAPPED_BYTES` of memory. The next access to
-        a dropped page reads the file.
+        """Remove the loaded pages from memory if the pages need more than `_MAX_MAPPED_BYTES`. The next
+        access to a removed page reads the file again.
         """
         limit = self._shared_bytes_after_release + _MAX_MAPPED_BYTES
         if self._advise is None or _shared_bytes() < limit:
@@ -60,8 +59,8 @@ class MappedFiles:
             if line.endswith(".arrow") and line.split()[1].startswith("r--"):
                 start, end = (int(address, 16) for address in line.split()[0].split("-"))
                 self._advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
-        # Store the size that remains after dropping pages, because the code of shared libraries also counts
-        # as shared memory and cannot be dropped.
+        # Store the size that remains after the removal of pages. The code of shared libraries also counts as
+        # shared memory, and cannot be removed.
         self._shared_bytes_after_release = _shared_bytes()
 
 

@@ -1,6 +1,6 @@
 """Reads sentence pairs from files: aligned text, text of one language, JSON, CSV and Parquet.
 
-`read_pairs` yields the pairs of files one by one. corpus.py turns the pairs into datasets.
+`read_pairs` yields the pairs of files one by one. corpus.py converts the pairs to datasets.
 """
 
 import csv
@@ -19,8 +19,8 @@ from .lines import parse_json, read_lines, refuse_lone_surrogates
 Files: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 SIDES = ("source", "target")
 
-# Raise Python's limit for the size of a CSV field, because a field above the limit would stop the run.
-# corpus.py drops and counts pairs that are too long.
+# Increase Python's limit for the size of a CSV field, because a field above the limit would stop the run.
+# corpus.py removes and counts pairs that are too long.
 csv.field_size_limit(2**31 - 1)
 
 
@@ -49,8 +49,8 @@ def existing_files(given: Files, name: str) -> list[str]:
 
 
 def distillation_records(files: list[str]) -> list[dict[str, Any]]:
-    """Return for each file the facts that `vaswani distill` has written into the first line; {} for other
-    files.
+    """Return for each file the information about teachers and search that `vaswani distill` has written into
+    the first line. Return {} for other files.
     """
     records = []
     try:
@@ -120,7 +120,7 @@ def _read_json(path: str) -> Iterator[dict]:
     is_first = True
     for number, line in enumerate(lines, 1):
         if is_first and line.lstrip().startswith("["):
-            # Keep the blank lines before the array, so that line numbers in errors are right.
+            # Keep the blank lines before the array, so that line numbers in error messages are correct.
             yield from parse_json("\n" * (number - 1) + "\n".join([line, *lines]), list, path)
         elif line.strip():
             is_first = False
@@ -135,8 +135,8 @@ def _read_csv(path: str) -> Iterator[dict]:
         if rows.fieldnames is not None:
             last_line = rows.line_num
         for row in rows:
-            # Refuse a row with surplus or missing fields. `DictReader` gives surplus fields the key None and
-            # missing fields the value None.
+            # Raise an error for a row with surplus or missing fields. In `DictReader`, surplus fields have
+            # the key None and missing fields have the value None.
             if None in row or None in row.values():
                 raise csv.Error("another number of fields than in the first line")
             yield row

@@ -1,9 +1,9 @@
-"""Cuts a stream into token-budget batches. A stream is a dataset of unknown size that is read during the
-training.
+"""Divides a stream into batches with a token budget. A stream is a dataset of unknown size that is read
+during the training.
 
-`EndlessStream` reads the stream in windows of consecutive pairs, and cuts each window into batches as
-batching.py cuts a corpus. A resumed run continues with exactly the next batch, because the checkpoint
-contains the position of the current window.
+`EndlessStream` reads consecutive pairs of the stream (a window) at a time, and divides each window into
+batches in the same way as batching.py divides a corpus. A resumed run continues with exactly the next batch,
+because the checkpoint contains the position of the current window.
 """
 
 from collections.abc import Iterator
@@ -15,21 +15,21 @@ from datasets import IterableDataset
 
 from .batching import cut_into_batches
 
-# The number of shards that are read in turn. Mix several shards, because a shard may contain only one
-# language, domain or corpus.
+# Pairs are read alternately from this number of shards, because a single shard may contain only one language,
+# domain or corpus.
 _NUM_OPEN_SHARDS = 8
 
 
 class EndlessStream(torch.utils.data.IterableDataset):
     """Yields the batches of one process from a stream of encoded pairs, for an unlimited number of epochs.
 
-    The pairs of a window are permuted, sorted by length and cut into batches, and the batches are permuted.
-    If the remaining pairs at the end of an epoch fill less than one batch, the pairs are added to the last
-    full window. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
+    The pairs of a window are permuted, sorted by length and divided into batches, and the batches are
+    permuted. If the remaining pairs at the end of an epoch fill less than one batch, the pairs are added to
+    the last full window. Every process reads the whole stream. Use `DataLoader(stream, batch_size=None,
     collate_fn=collator)` without workers, because `state_dict` must run in the process that reads the stream.
     """
 
-    # The number of batches per epoch of a stream is unknown.
+    # None, because the number of batches in an epoch of a stream is unknown.
     batches_per_epoch = None
 
     def __init__(
@@ -73,8 +73,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         return {**self._window, "position": done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration continue from a `state_dict`. The iteration first reads about one window
-        again.
+        """Continue the next iteration from the state that `state_dict` has returned. The iteration first
+        reads about one window again.
         """
         self._position = state["position"]
         self._window = {name: state[name] for name in self._window}
@@ -94,8 +94,8 @@ class EndlessStream(torch.utils.data.IterableDataset):
         first_window = self._window["window"]
         start = self._window["pairs"]
         while True:
-            # Report an empty stream only for a whole epoch, because the first epoch of a resumed run may have
-            # no pairs left.
+            # Raise the error for an empty stream only after a whole epoch, because the first epoch of a
+            # resumed run may have no pairs left.
             has_pairs = first_window > 0
             for window, (place, pairs) in enumerate(self._windows(epoch, start), first_window):
                 has_pairs = True
@@ -155,7 +155,7 @@ class EndlessStream(torch.utils.data.IterableDataset):
 
 
 class ShuffledShards:
-    """Reads the pairs of a stream epoch by epoch, from several shards in turn. Reading can start at any
+    """Reads the pairs of a stream epoch by epoch, alternately from several shards. Reading can start at any
     position.
 
     Each epoch reads the shards in a different order. The shuffle buffer of `datasets` is not used, because
@@ -207,8 +207,8 @@ class ShuffledShards:
 
     def _begin(self, shard: int, epoch: int, state: dict[str, Any] | None) -> tuple:
         count = self._pairs.num_shards
-        # Each shard has a separate position. A stream with a single shard keeps its old position, so set this
-        # stream back to its beginning.
+        # Each shard has a separate position. Reset a stream with a single shard to its beginning, because
+        # such a stream keeps its old position.
         pairs = self._pairs.shard(count, shard) if count > 1 else self._pairs
         pairs.set_epoch(epoch)
         if state is not None or count == 1:

@@ -46,8 +46,8 @@ class TextEncoder:
     """Encodes texts into the same ids as a tokenizer, with `<s>` or `</s>`. Each distinct word is encoded
     once.
 
-    A tokenizer spends most of its time on words that have occurred before in the texts. Looking up the ids of
-    words in a cache takes a third of the tokenizer's time (scripts/benchmarks/encoding.md).
+    A tokenizer spends most of its time on words that have already occurred in the texts. Looking up the ids
+    of words in a cache takes a third of the tokenizer's time (scripts/benchmarks/encoding.md).
     """
 
     def __init__(self, tokenizer: SerializedTokenizer):
@@ -74,8 +74,8 @@ class TextEncoder:
         others = []
         for row, text in enumerate(texts):
             words = text.split(" ")
-            # A single space between two words is part of the second word. Texts with other white space are
-            # encoded as a whole.
+            # A single space between two words is part of the second word. If a text contains other white
+            # space, encode the whole text with the tokenizer.
             if not (self._encodes_words_alone and words == text.split()):
                 words = []
                 others.append(row)
@@ -91,8 +91,8 @@ class TextEncoder:
         )
 
     def _remember(self, words: set[str]) -> dict[str, bytes]:
-        # If the dictionary is full, use a new dictionary and do not change the full dictionary, because
-        # another thread may be reading the full dictionary.
+        # If the dictionary is full, replace it by a new dictionary instead of clearing it, because another
+        # thread may be reading the full dictionary.
         ids_of = self._ids_of if len(self._ids_of) < _MAX_WORDS else {}
         new = [word for word in words if word not in ids_of]
         ids_of.update(zip(new, self._encode(new, special=False), strict=True))
@@ -109,8 +109,8 @@ def _as_bytes(ids: list[int]) -> bytes:
 
 
 def begins_with_a_space(normalizer: dict[str, Any] | None) -> bool:
-    """Return True if a normalizer, given as JSON, adds a space before the text and treats words
-    independently.
+    """Return True if a normalizer, given as JSON, adds a space before the text and normalizes each word
+    independently of other words.
     """
     steps = (normalizer or {}).get("normalizers", [])
     return (

@@ -57,7 +57,8 @@ MASK = "<mask>"
 _TAG_OPTIONS: dict[str, bool] = {"lstrip": True, "rstrip": True, "normalized": False}
 _NORMALIZERS = {"NFC": normalizers.NFC, "NFKC": normalizers.NFKC}
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-# Limit the number of pairs, because more pairs take minutes and give nearly the same vocabulary.
+# Limit the number of pairs, because training on more pairs takes minutes and results in almost the same
+# vocabulary.
 TRAINING_PAIRS = 1_000_000
 _BATCH_SIZE = 1000
 # The pattern with which `pre_tokenizers.ByteLevel` splits a text into words (byte_level.rs of `tokenizers`).
@@ -66,7 +67,7 @@ _WORDS = Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 @dataclass(frozen=True)
 class TextForm:
-    """The space and the special tokens that a tokenizer adds to a text."""
+    """Describes which special tokens and which space a tokenizer adds to a text."""
 
     # Add a space before the text, and remove the space in decoding, so that a word has the same tokens at the
     # beginning of a sentence and after a space.
@@ -93,8 +94,8 @@ def write_tokenizers(
 
     `train_on` trains the two tokenizers from `section`, `pairs` and `model_max_length`. If an earlier run has
     trained tokenizers with the same settings on the same files, the tokenizers are copied from the cache.
-    `kind` has all other values on which the tokenizers depend, such as the name of the task. The name of the
-    tokenizers in the cache is a hash of the corpus files, the settings and `kind`.
+    `kind` contains all other values that influence the tokenizers, such as the name of the task. The name of
+    the tokenizers in the cache is a hash of the corpus files, the settings and `kind`.
     """
 
     def train(place: Path) -> None:
@@ -213,15 +214,16 @@ def train_tokenizer(
     tags: tuple[str, ...] = (),
     form: TextForm = SENTENCE,
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer on `texts`. Equal texts always give equal tokenizers.
+    """Train a byte-level BPE tokenizer on `texts`. The same texts always result in the same tokenizer.
 
     Without `lowercase` and `normalization`, decoding with `skip_special_tokens=True` restores each text
     exactly, except for tags.
 
     `vocab_size` includes the special tokens, the bytes and the `tags` (see checkpoint/tokenizers.py), but not
-    `<mask>`. A corpus with few distinct words gives a smaller vocabulary. Each character of the texts that
-    consists of several bytes in UTF-8 gets a vocabulary entry. If the vocabulary is too small for all such
-    characters, only the most frequent characters get entries, and the function logs a warning.
+    `<mask>`. If the corpus has few distinct words, the vocabulary is smaller than `vocab_size`. Each
+    character of the texts that consists of several bytes in UTF-8 gets a vocabulary entry. If the vocabulary
+    is too small for all such characters, only the most frequent characters get entries, and the function logs
+    a warning.
     """
     smallest = SMALLEST_VOCABULARY + len(tags)
     if vocab_size < smallest:
@@ -247,7 +249,7 @@ def train_tokenizer(
 
 
 def _add_marks(backend: Tokenizer, form: TextForm) -> None:
-    """Give a trained tokenizer the `<mask>`, the decoder and the special tokens that `form` describes."""
+    """Add `<mask>`, the decoder and the special tokens to a trained tokenizer, according to `form`."""
     if form.has_mask and MASK not in backend.get_vocab():
         backend.add_special_tokens([_mask_of(backend)])
     # In decoding, remove each token that is a tag. If several tokens together spell a tag, keep these tokens,
@@ -283,7 +285,7 @@ def with_form(tokenizer: PreTrainedTokenizerFast, form: TextForm) -> PreTrainedT
     """
     if tokenizer.init_kwargs.get(IMPORTED_MARK, False):
         if form != SENTENCE:
-            raise ValueError("has the tokenizers of another library")
+            raise ValueError("has tokenizers of another library")
         return tokenizer
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()

@@ -280,8 +280,8 @@ def _num_digits_below_1000() -> dict[str, int]:
 
 
 def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
-    """Draw random numbers of one split. A pair has the English words as `source` and the German word as
-    `target`.
+    """Draw random numbers that belong to one split, as sentence pairs. The `source` of a pair is the number
+    in English words, and the `target` is the number as a German word.
 
     Each draw first chooses a shape and then a number of this shape. The shape of a number consists of two
     counts of digits: 0 to 3 digits for its thousands, and 0 to 3 digits for its remainder below 1000. All
@@ -324,8 +324,8 @@ def _draw(choices: Sequence[Item], generator: random.Random) -> Item:
 
 
 def _draw_numbers(generator: random.Random, *, is_endless: bool) -> Iterator[int]:
-    """Draw numbers of all splits. If `is_endless` is true, the numbers of a shape repeat after all numbers of
-    this shape have been drawn.
+    """Yield random numbers of all splits. If `is_endless` is true, the numbers of a shape are repeated after
+    all numbers of this shape have been drawn.
     """
     shapes = [
         _numbers_of_shape(thousands, rests, generator, is_endless)
@@ -394,7 +394,7 @@ def _draw_tree(generator: random.Random) -> Tree | None:
     symbols: list[str] = []
     words: list[str] = []
     tags: list[str] = []
-    # A stack of the symbols that are not expanded yet. The last symbol of the stack is expanded next.
+    # `stack` contains the symbols that are not expanded yet. The last symbol of `stack` is expanded next.
     pending = [_draw(_STARTS, generator)]
     while pending:
         # Draw a value even if the symbol has no `~`, because published scores depend on the sequence of
@@ -420,8 +420,8 @@ def _draw_tree(generator: random.Random) -> Tree | None:
 
 @functools.cache
 def _read_rules() -> dict[str, list[list[str]]]:
-    """Return the right sides of the rules for each left side. A right side with the weight `w` occurs `w`
-    times.
+    """Return a dict that maps the left side of grammar rules to a list of right sides. A right side with the
+    weight `w` occurs `w` times in the list.
     """
     rules: dict[str, list[list[str]]] = {}
     for line in filter(None, _RULES.splitlines()):
@@ -436,7 +436,7 @@ def _read_rules() -> dict[str, list[list[str]]]:
 
 @functools.cache
 def _read_lexicon() -> dict[str, list[tuple[str, str]]]:
-    """Return the words of each symbol, each with its part of speech."""
+    """Return a dict that maps each lexicon symbol to its words, each with its part of speech."""
     lexicon: dict[str, list[tuple[str, str]]] = {}
     for line in filter(None, _LEXICON.splitlines()):
         symbol, tag, *words = line.split()

@@ -149,9 +149,9 @@ def tree_from_text(text: str) -> Tree:
 def read_trees(lines: Iterable[str], place: str) -> Iterator[Tree]:
     """Yield the trees of a treebank, without traces, function tags and wrappers.
 
-    A tree is on one line, or on several lines that are indented after the first line, as in Penn files. A
-    tree that contains only traces becomes a tree without words. Error messages name the file (`place`) and
-    the line.
+    A tree is either on one line, or on several lines. In a tree on several lines, all lines after the first
+    are indented, as in the files of the Penn Treebank. A tree that contains only traces becomes a tree
+    without words. Error messages name the file (`place`) and the line.
     """
     # A block begins at a line that begins with a bracket, and ends before the next line that begins with a
     # bracket.
@@ -208,8 +208,8 @@ def _trees_of_block(block: str, place: str, first_line: int, end: str) -> Iterat
 
 
 def _fault_of(token: re.Match[str], *, is_inside: bool) -> str | None:
-    """Return an error message if a token may not stand at its place, else None. `is_inside` is True if the
-    place is inside a tree, and False if the place is between trees.
+    """Return an error message if a token is not allowed at its position, else None. `is_inside` is True if
+    the position is inside a tree, and False if the position is between trees.
     """
     if token["empty"]:
         label = "".join(token["empty"].split())

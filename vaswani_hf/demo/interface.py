@@ -100,15 +100,19 @@ def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
             swap_button = gr.Button("⇄ Swap the languages", visible=len(labels) == 2, scale=1)
         with gr.Row():
             with gr.Column():
-                text = gr.Textbox(label="Text", lines=3, elem_id="text", max_length=LONGEST_TEXT, autofocus=True)
+                text = gr.Textbox(
+                    label="Text", lines=3, elem_id="text", max_length=LONGEST_TEXT, autofocus=True
+                )
                 with gr.Row():
                     num_beams = gr.Slider(1, 12, value=directions[0].num_beams, step=1, label="Beams")
                     number = gr.Slider(1, 5, value=1, step=1, label="Translations")
                 button = gr.Button("Translate", variant="primary")
             with gr.Column():
-                translation = gr.Textbox(label="Translation", lines=3, elem_id="translation", interactive=False, buttons=["copy"])
-                confidences = gr.HTML(label="Confidence of each word", container=True)
-        alignment = gr.HTML(label="Word alignment", container=True)
+                translation = gr.Textbox(
+                    label="Translation", lines=3, elem_id="translation", interactive=False, buttons=["copy"]
+                )
+                confidences = gr.HTML(label="Confidence of each word", container=True, show_label=True)
+        alignment = gr.HTML(label="Word alignment", container=True, show_label=True)
         best = gr.HTML()
         with gr.Column(visible=any(one.explain for one in directions)):
             explain_button = gr.Button("Show the attention")

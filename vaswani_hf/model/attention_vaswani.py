@@ -3,8 +3,8 @@
 The encoder, the decoder, the search and the word alignments compute attention only with `VaswaniAttention`. A
 subclass of `VaswaniAttention` may override `scores` to change the score function, and define `local_mask` to
 change the mask. Training, cached decoding, the search, the coverage penalty and the word alignments use the
-score function and the mask of the subclass. Fast paths that do not support an overridden score function or
-mask are disabled.
+score function and the mask of the subclass. If a fast path does not support the overridden score function or
+mask, the normal path is used.
 
 The config field `attention_window` restricts self-attention to r neighbouring tokens (Section 4). The config
 fields `attention_score` and `cross_attention_score` select the function that computes a score from the query
@@ -68,7 +68,7 @@ from .extension_vaswani import ATTENTIONS
 LocalMask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-# The minimum number of queries in a block of attention with a window. With fewer queries per block, copying
+# The minimum number of queries in a block of attention with a window. If blocks have fewer queries, copying
 # the keys takes longer than computing the attention.
 SMALLEST_BLOCK = 64
 
@@ -87,8 +87,8 @@ _FAST_PATH_METHODS: set[Any] = {nn.Linear.forward, nn.LayerNorm.forward}
 
 
 def fast_path(*methods: str) -> Callable[[type], type]:
-    """Return a class decorator. A fast path may replace `methods` of the class unless a subclass overrides
-    these methods.
+    """Return a class decorator that declares which methods of a class a fast path may replace. If a subclass
+    overrides one of these methods, no fast path is used.
     """
 
     def register(kind: type) -> type:
@@ -99,7 +99,9 @@ def fast_path(*methods: str) -> Callable[[type], type]:
 
 
 def permits_fast_path(module: nn.Module, *methods: str) -> bool:
-    """Return True if a fast path may replace `methods`: no method is overridden, hooked or compiled."""
+    """Return True if a fast path may replace `methods` of a module: no subclass overrides the methods, the
+    module has no hooks, and the module is not compiled.
+    """
     for name in methods:
         if name in vars(module) or getattr(type(module), name) not in _FAST_PATH_METHODS:
             return False
@@ -128,7 +130,9 @@ def in_window(window: int, own: LocalMask | None, query: torch.Tensor, key: torc
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask to add to attention scores: 0 where `visible` is True, else the lowest finite number."""
+    """Convert a boolean mask to a mask that is added to attention scores: 0 where `visible` is True, else the
+    lowest finite number.
+    """
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
@@ -193,12 +197,13 @@ def window_mask(
     cache: Cache | None,
     is_recorded: bool,
 ) -> Any:
-    """Return the mask for attention with a window. The mask is an object `Blocks`, a bool tensor [B or 1, 1,
-    T, S], or a tensor [B, S] for flash kernels.
+    """Return the mask for attention with a window. The type of the mask depends on the kernel: a `Blocks`
+    object, a bool tensor [B or 1, 1, T, S], or a tensor [B, S] for flash kernels.
 
     The queries and the keys that are not in the cache are computed from `states` [B, T, D]. `attention_mask`
-    [B, S] is nonzero for real tokens. Padding does not count as a neighbouring token. Flash kernels need no
-    mask if there is no padding. If `is_recorded` is True, return a mask for eager attention.
+    [B, S] is nonzero for real tokens. The window contains only real tokens, and padding is not counted. Flash
+    kernels need no mask if there is no padding. If `is_recorded` is True (attention weights are recorded),
+    return a mask for eager attention.
     """
     length = states.shape[1]
     past = 0
@@ -238,8 +243,8 @@ def _num_near(attention: Any) -> int:
 
 
 def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | None) -> Blocks:
-    """Divide states [B, T, D] into blocks. `real` [B, T] is True for tokens and False for padding. There must
-    be no padding between tokens.
+    """Divide states [B, T, D] into blocks of queries. `real` [B, T] is True for tokens and False for padding.
+    There must be no padding between tokens.
     """
     batch = states.shape[0]
     length = states.shape[1]
@@ -250,7 +255,7 @@ def _window_blocks(attention: Any, states: torch.Tensor, real: torch.Tensor | No
     num_blocks = -(-length // width)
     if real is None:
         real = torch.ones(batch, length, dtype=torch.bool, device=states.device)
-    # Number the keys of a block, so that the first query of the block has the number 0.
+    # Compute the position of each key relative to the first query of the block.
     places = torch.arange(num_keys, device=states.device) - num_before  # [C]
     query_places = places[num_before : num_before + width, None]  # [W, 1]
     near = _visible_pairs(attention, query_places, places[None])  # [W, C]
@@ -283,18 +288,18 @@ def has_gaps(real: torch.Tensor | None) -> bool:
 def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whole: bool = False) -> Cache:
     """Return an empty cache for the decoder. Layers with a window of r tokens cache only the last r tokens.
 
-    If `is_whole` is True, all layers cache all tokens. All layers also cache all tokens if `prompt_mask` [B,
-    P] has padding after a real token, because the last r entries of a cache could then be padding. If the
-    model uses flex attention, all layers cache all tokens, because flex attention needs the same number of
-    keys in all layers.
+    If `is_whole` is True, all layers cache all tokens. If `prompt_mask` [B, P] has padding after a real
+    token, all layers also cache all tokens. Otherwise, the last r entries of a cache could be padding instead
+    of tokens. If the model uses flex attention, all layers cache all tokens, because flex attention needs the
+    same number of keys in all layers.
     """
     own = DynamicCache()
     windows = config.windows_of(is_causal=True)
     if any(windows) and not is_whole and config._attn_implementation != "flex_attention":
         real = torch.ones(1, 1) if prompt_mask is None else prompt_mask.bool()
         if bool((real[:, 1:] >= real[:, :-1]).all()):
-            # For a window of 0 tokens use the simpler `DynamicLayer`, because a `DynamicSlidingWindowLayer`
-            # with a size of one token would also cache all tokens.
+            # For a window of 0 tokens, use a `DynamicLayer`, because it is simpler, and because a
+            # `DynamicSlidingWindowLayer` with a size of one token would cache all tokens too.
             own.layers = [
                 DynamicSlidingWindowLayer(window + 1) if window else DynamicLayer() for window in windows
             ]
@@ -302,7 +307,8 @@ def decoding_cache(config: Any, prompt_mask: torch.Tensor | None = None, is_whol
 
 
 class AttentionRecorder:
-    """Records the cross-attention weights of chosen decoder layers, because fused kernels return no weights.
+    """Records the cross-attention weights of selected decoder layers. A recorded layer uses eager attention,
+    because fused kernels return no weights.
 
     Pass a recorder to the model as `attention_recorder=`. `weights` maps the index of each layer (counted
     from 0) to the weights [B, T, S] float32 of the layer, averaged over the heads. Each row of weights adds
@@ -314,7 +320,7 @@ class AttentionRecorder:
         self.weights: dict[int, torch.Tensor] = {}
 
     def record(self, layer_idx: int, weights: torch.Tensor) -> None:
-        """Store the weights [B, H, T, S] of a layer."""
+        """Store the attention weights [B, H, T, S] of a layer, averaged over the heads."""
         self.weights[layer_idx] = weights.float().mean(dim=1)
 
 
@@ -344,9 +350,9 @@ def positions_of(
     position 0.
 
     `attention_mask` is [B, S], includes the cached tokens and is nonzero for real tokens. If `is_causal` is
-    True, the mask may also be a causal mask [B, 1, T, S], as for a static cache. If `attention_mask` is None,
-    or if it is [B, 1, T, S] and `is_causal` is False, padding counts like a real token, and the first
-    position is `past_length`.
+    True, `attention_mask` may also be a causal mask [B, 1, T, S], as for a static cache. If `attention_mask`
+    is None, or if it is [B, 1, T, S] and `is_causal` is False, padding counts like a real token, and the
+    first position is `past_length`.
     """
     length = states.shape[1]
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
@@ -391,8 +397,8 @@ def attention_masks(
         return [_mask_without_reading(attention_mask, attentions[0].is_causal)] * len(attentions)
     is_cross = encoder_hidden_states is not None
     shares_sources = is_cross and encoder_hidden_states.shape[0] != inputs_embeds.shape[0]
-    # A static cache needs masks with the length of the cache. For a static cache `generate` creates a mask
-    # with four dimensions.
+    # A mask with four dimensions means that `generate` uses a static cache. Masks for a static cache must
+    # have the length of the cache.
     is_static = getattr(attention_mask, "ndim", 2) == 4 or (
         not is_cross and getattr(own_cache, "is_compileable", False)
     )
@@ -491,7 +497,8 @@ def tree_masks(
         kind = getattr(allowed, "args", allowed)
         if kind not in made and allowed is not None and key_positions is not None:
             near = allowed(query_positions[:, :, None], key_positions[:, None])  # [N, T, M]
-            # Use `masked_fill` instead of adding masks, because twice the lowest finite number is -inf.
+            # Use `masked_fill` instead of adding two masks, because the sum of two lowest finite numbers
+            # would be -inf.
             made[kind] = mask.masked_fill(~near, torch.finfo(mask.dtype).min)[:, None]
         masks.append(made[kind])
     return masks
@@ -692,8 +699,8 @@ class VaswaniAttention(nn.Module):
         attention_mask: Any,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Call an attention function of transformers. Return the values [B, T, H, d_v], and the attention
-        weights or None.
+        """Compute attention with an attention function of transformers. Return the weighted values [B, T, H,
+        d_v], and the attention weights or None.
         """
         kernel: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         settings: dict[str, Any] = {
@@ -702,22 +709,23 @@ class VaswaniAttention(nn.Module):
             **kwargs,
         }
         if "flash" in (implementation or ""):
-            # Pad keys or values, because flash kernels need keys and values of equal width.
+            # Pad the keys or the values with zeros, because flash kernels need keys and values of equal
+            # width.
             if self.d_v < self.d_k:
                 value = nn.functional.pad(value, (0, self.d_k - self.d_v))
             elif self.d_k < self.d_v:
                 query = nn.functional.pad(query, (0, self.d_v - self.d_k))
                 key = nn.functional.pad(key, (0, self.d_v - self.d_k))
             if self.window is not None:
-                # Add 1, because transformers counts the query's own token as a token of the window.
+                # Add 1, because in transformers the window includes the token of the query.
                 settings["sliding_window"] = self.window + 1
         is_in_slow_dtype = query.dtype == torch.bfloat16 and query.device.type == "cpu"
         if isinstance(attention_mask, Blocks):
             output = attention_mask.attended(kernel, self, query, key, value, **settings)
             weights = None
         elif implementation == "sdpa" and self.training and is_in_slow_dtype:
-            # Compute in float32, because on a CPU the backward pass of the SDPA kernel takes 126 ms in
-            # bfloat16, but only 9 ms in float32.
+            # Compute in float32, because the backward pass of PyTorch's CPU kernel takes 126 ms in bfloat16
+            # and only 9 ms in float32.
             if getattr(attention_mask, "dtype", None) == torch.bfloat16:
                 attention_mask = attention_mask.float()
             with torch.autocast("cpu", enabled=False):
@@ -732,8 +740,8 @@ class VaswaniAttention(nn.Module):
     def attend_fused(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any
     ) -> torch.Tensor:
-        """Compute the values of `attend` with PyTorch's fused kernel. The method requires that
-        `supports_fused_kernel` is True and that the mask is additive.
+        """Compute the same weighted values as `attend`, with PyTorch's fused kernel. `supports_fused_kernel`
+        must be True, and the mask must be additive.
         """
         return nn.functional.scaled_dot_product_attention(
             query, key, value, mask, scale=self.scaling
@@ -769,8 +777,8 @@ class VaswaniAttention(nn.Module):
 
 
 def _split_beams(weights: torch.Tensor, num_rows: int, length: int) -> torch.Tensor:
-    """Return attention weights with one row [B, H, T, S] for each of the B beams. Split the rows if each row
-    contains all beams of a sentence.
+    """Return attention weights with one row [B, H, T, S] for each of the B beams. Split each row into one row
+    per beam if a row contains all beams of a sentence.
     """
     if weights.shape[0] == num_rows:
         return weights
@@ -786,8 +794,8 @@ class LearnedScores(VaswaniAttention):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, numbers)))
 
     def score_parameters(self) -> dict[str, tuple[int, float]]:
-        """Return two numbers for each parameter: the number of values of one head, and the reciprocal of the
-        variance of the initial values.
+        """Return a pair of numbers for each parameter: the number of values for one head, and the reciprocal
+        of the variance of the initial values.
         """
         raise NotImplementedError
 

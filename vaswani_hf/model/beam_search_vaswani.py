@@ -7,10 +7,9 @@ parts:
    on the fast path).
 2. The candidate selection chooses the best continuations of the beams: at least twice as many continuations
    as beams.
-3. Candidates that end with `</s>` or reach their length limit become finished translations, if they are among
-the K best candidates. Of the candidates that have not ended, the best candidates become the beams of the next
-   step.
-4. If the stopping rule ends the search for a sentence, the sentence is closed: the sentence leaves the batch.
+3. If one of the K best candidates ends with `</s>` or reaches its length limit, it becomes a finished
+translation. The best candidates that have not ended become the beams of the next step.
+4. If the stopping rule ends the search for a sentence, the sentence is closed (removed from the batch).
 
 The search selects and ends beams by the rules of beam search in transformers. This package adds the length
 penalty that the paper uses (Wu et al. 2016, arXiv 1609.08144, Section 7), the coverage penalty of Wu et al.,
@@ -21,9 +20,10 @@ rule.
 
 This file is saved with every checkpoint because `generate` searches with the code of this file.
 
-In shapes, B is the number of sentences at the start, N the number of sentences that are still searched, K the
-number of beams, C of candidates, R of results per sentence and T of tokens so far including the prompt. P is
-the prompt length, S the source length and V the size of the target vocabulary.
+In shapes, B is the number of sentences at the start, N the number of open sentences (not closed yet), K the
+number of beams, C the number of candidates, R the number of results per sentence, and T the number of tokens
+so far, including the prompt. P is the prompt length, S the source length and V the size of the target
+vocabulary.
 """
 
 import math
@@ -45,8 +45,8 @@ from transformers.generation import (
 from .attention_vaswani import needs_sync
 from .decoding_vaswani import RowDecoder, TreeAttentionDecoder, TreeKVCache, gather_beams
 
-# The score of a missing candidate or translation, as in transformers. The scores of real candidates are far
-# above NEG_INF / 2. Therefore a comparison with NEG_INF / 2 finds missing candidates.
+# The score of a missing candidate or translation, as in transformers. Code compares scores with NEG_INF / 2
+# to find missing candidates, because the scores of real candidates are far above NEG_INF / 2.
 NEG_INF = -1e9
 
 # The stopping criteria of transformers that the search replaces by its own checks.
@@ -55,9 +55,10 @@ OWN_CRITERIA = (EosTokenCriteria, MaxLengthCriteria)
 
 @dataclass
 class Candidates:
-    """Contains the continuations of the beams that a candidate selection has chosen. The best continuation is
-    first unless `do_sample` is set. `scores` [N, C] float32 are summed log-probabilities, `parents` [N, C]
-    int64 are the indices of the extended beams, and `tokens` [N, C] int64 are the new tokens.
+    """The candidates of a step: the continuations of beams that the candidate selection has chosen. The best
+    continuation is first unless `do_sample` is set. `scores` [N, C] float32 are summed log-probabilities,
+    `parents` [N, C] int64 are the indices of the extended beams, and `tokens` [N, C] int64 are the new
+    tokens.
     """
 
     scores: torch.Tensor
@@ -66,11 +67,10 @@ class Candidates:
 
 
 class Decoder(Protocol):
-    """Defines the interface between the search and a model. Computes the logits of the next token of each
-    beam.
-    """
+    """The interface that the search uses to run a model. Computes the logits of the next token of each beam."""
 
-    # The tree of cached tokens; None for decoders without a tree.
+    # The key-value cache in which all beams of a sentence share one tree of tokens. None for decoders without
+    # such a cache.
     tree: TreeKVCache | None
     # The attention [N, K, S] that each source token has received from all target tokens; None if the search
     # has no coverage penalty.
@@ -139,7 +139,8 @@ class SearchStrategies:
         ensemble (Sequence): Further models. The probabilities of all models are averaged.
         must_contain (Sequence, optional): For each sentence the phrases (lists of token ids) that its
             translation must contain. `must_contain` cannot be combined with `candidates` or `stopping_rule`.
-        warns_of_unmet (bool): True to warn about phrases of `must_contain` that a translation lacks.
+        warns_of_unmet (bool): If True, the search warns about phrases of `must_contain` that are missing in a
+            translation.
         candidates (CandidateSelection, optional): Chooses the candidates of each step; by default
             `best_candidates`, or `drawn_candidates` if `do_sample` is set.
         scorer (Scorer, optional): Computes the scores of translations; by default `PenaltyScorer`.
@@ -156,7 +157,7 @@ class SearchStrategies:
 
     @property
     def replaced(self) -> list[str]:
-        """The names of the parts of the search that this object replaces."""
+        """The names of the parts of the search for which this object has a replacement."""
         return [name for name in ("candidates", "scorer", "stopping_rule") if getattr(self, name) is not None]
 
 
@@ -174,17 +175,17 @@ class SearchTask:
     # maximum number of new tokens of each sentence.
     prompt: torch.Tensor
     limits: torch.Tensor
-    # The attention mask [B, S] of the source, for the coverage penalty.
+    # The attention mask [B, S] of the source. Only the coverage penalty uses this mask.
     source_mask: torch.Tensor | None
     processors: LogitsProcessorList
     # The stopping criteria except `</s>` and length limits, because the search itself checks `</s>` and
     # limits.
     criteria: list[Any]
     strategies: SearchStrategies
-    # True if no sentence may be removed before the end, and each step must record the outputs that `generate`
-    # of transformers returns.
+    # If True, no sentence is removed before the end of the search, and each step records the outputs that
+    # `generate` of transformers returns.
     transformers_compatible: bool
-    # The search calls `goes_on(is_over)` before each step. `is_over` is True if this search is over.
+    # The search calls `goes_on(is_over)` before each step, where `is_over` is True if this search is over.
     # `goes_on` returns True if another step is necessary.
     goes_on: Callable[[bool], bool]
 
@@ -216,8 +217,8 @@ class SearchTask:
             self._decoder(model, inputs, config)
             for model, inputs in zip(self.models, self.inputs, strict=True)
         ]
-        # The search may read values from the device one step late, unless an extra step would have side
-        # effects (recorded outputs, random numbers or calls of custom parts).
+        # Read values from the device one step late, unless the additional step would have side effects:
+        # recorded outputs, random numbers, or calls of custom parts.
         has_custom_parts = bool(self.processors or self.criteria or self.strategies.replaced)
         has_effects = self.transformers_compatible or config.do_sample or has_custom_parts
         search = BeamSearch(
@@ -238,7 +239,7 @@ class SearchTask:
             transformers_compatible=self.transformers_compatible,
         )
         input_ids = self.prompt[sentences].repeat_interleave(config.num_beams, dim=0)  # [N * K, P]
-        # Use inference mode, unless custom parts of the search could need autograd.
+        # Use inference mode only if the search has no custom parts, because custom parts could need autograd.
         is_direct = not (self.processors or self.strategies.replaced) and all(
             decoder.is_direct for decoder in decoders
         )
@@ -268,15 +269,16 @@ class BeamSearch:
         scorer: Computes the scores of finished translations.
         stopping_rule: Decides when the search of a sentence ends.
         sentences: [N] int64, the indices of the sentences to search.
-        source_mask: The attention mask [B, S] of the source, for the coverage penalty.
-        processors: Functions that change log-probabilities.
-        criteria: Functions that decide whether a candidate ends, in addition to `</s>` and the limits.
-        rows_per_sentence: The number of rows per sentence that processors and criteria receive in one call;
-            by default all rows.
+        source_mask: The attention mask [B, S] of the source. Only the coverage penalty uses this mask.
+        processors: The logits processors, which change log-probabilities.
+        criteria: The stopping criteria, which can end a candidate in addition to `</s>` and the length
+            limits.
+        rows_per_sentence: The number of rows per sentence that logits processors and stopping criteria
+            receive in one call; by default all rows.
         excluded: The id of the padding token, because no translation contains padding; None if padding is
             permitted.
-        reader: Delays reading from the device by one step; None on a CPU, or if an extra step would have side
-            effects.
+        reader: Reads values from the device one step late. None on a CPU, or if an additional step would have
+            side effects.
         transformers_compatible: If True, keep all sentences to the end, and record the outputs that
             `generate` of transformers returns.
     """
@@ -315,8 +317,8 @@ class BeamSearch:
         self.reader = reader
         self.transformers_compatible = transformers_compatible
         self.may_remove_sentences = not (transformers_compatible or has_custom_rules(processors, criteria))
-        # On a CPU the search can cheaply check whether a candidate has ended. Therefore, without sampling,
-        # the search does not update finished translations until a candidate has ended.
+        # On a CPU without sampling, do not update finished translations until a candidate has ended, because
+        # the check whether a candidate has ended is cheap on a CPU.
         self.checks_ends_first = not (config.do_sample or needs_sync(limits))
 
         self.eos = config._eos_token_tensor
@@ -328,13 +330,13 @@ class BeamSearch:
         self.num_beams = config.num_beams
         self.num_candidates = max(2, 1 + num_ends) * config.num_beams
 
-        # The beams. At the start all beams of a sentence are equal, so give the score NEG_INF to all beams
-        # except the first beam.
+        # The beams. Give the score NEG_INF to all beams except the first beam, because all beams of a
+        # sentence are equal at the start.
         num_searched = len(sentences)
         self.prompt_length = prompt.shape[1]
         self.num_new = 0
         # A path contains the tokens of a beam: [B, K, T, 1]. If `transformers_compatible` is True, a path [B,
-        # K, T, 2] contains two numbers for each token: the token id, and the row that the beam had when the
+        # K, T, 2] contains two numbers for each token: the token id, and the row index of the beam when the
         # token was added.
         paths = prompt.view(len(prompt), 1, -1, 1).expand(-1, self.num_beams, -1, -1)
         if transformers_compatible:
@@ -342,7 +344,8 @@ class BeamSearch:
         self.paths = paths[sentences]  # [N, K, T, 1 or 2]
         self.scores = torch.full((num_searched, self.num_beams), NEG_INF, device=prompt.device)
         self.scores[:, 0] = 0
-        # The index of the previous beam that each beam extends, [N, K] int64. The first step sets `parents`.
+        # The index of the previous beam that each beam extends, [N, K] int64. The value is set in the first
+        # step.
         self.parents: torch.Tensor
 
         self.is_over = False
@@ -368,7 +371,7 @@ class BeamSearch:
         return self.paths[..., 0]
 
     def run(self, logits: Sequence[torch.Tensor], goes_on: Callable[[bool], bool]) -> None:
-        """Take steps until `goes_on` returns False.
+        """Run steps of the search until `goes_on` returns False.
 
         `logits` contains for each decoder the logits [B, 1 or K, V] of the first new token.
         `goes_on(is_over)` returns True if this search, or the search of another process that shares the
@@ -385,7 +388,7 @@ class BeamSearch:
                 self._use_step_numbers(last)
 
     def _take_step(self, logits: Sequence[torch.Tensor]) -> None:
-        """Take one step after the decoders have computed their logits (parts 2 to 4 of a step in the
+        """Complete one step after the decoders have computed their logits (parts 2 to 4 of a step in the
         docstring of this file).
         """
         was_open = self.is_open
@@ -423,10 +426,11 @@ class BeamSearch:
     def _read_step_numbers(
         self, checked: torch.Tensor, was_open: torch.Tensor, any_ended: torch.Tensor, num_open: torch.Tensor
     ) -> tuple[bool, int]:
-        """Read whether a candidate has ended, and the number of open sentences. Synchronises with the device.
+        """Read two values from the device: whether a candidate has ended, and the number of open sentences.
+        The call synchronises with the device.
 
-        All other methods that belong to a step do not wait for the device. With a `reader`, both results of
-        `_read_step_numbers` are from the previous step.
+        No other method of a step waits for the device. If the search has a `reader`, both values belong to
+        the previous step.
         """
         trees = [
             decoder.tree
@@ -457,11 +461,10 @@ class BeamSearch:
         return bool(any_ended), int(num_open)
 
     def _log_probs(self, logits: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the log-probabilities [N, K or 1, V] after the logits processors, and the log-probabilities
-        [N, K or 1] of a single class of the vocabulary before the logits processors.
-
-        The caller searches the second tensor for NaN. A single class is enough, because all log-probabilities of a row are NaN if one logit is NaN or
-        +inf, or if all logits of the row are -inf.
+        """Return two tensors: the log-probabilities [N, K or 1, V] after the logits processors, and the
+        log-probabilities [N, K or 1] of a single token of the vocabulary before the logits processors. The
+        caller searches the second tensor for NaN. A single token is enough, because all log-probabilities of
+        a row are NaN if one logit is NaN or +inf, or if all logits of the row are -inf.
         """
         log_probs = torch.log_softmax(logits[0], dim=-1)
         if len(logits) > 1:
@@ -470,8 +473,8 @@ class BeamSearch:
             others = [torch.log_softmax(other, dim=-1) for other in logits[1:]]
             of_models = torch.stack(torch.broadcast_tensors(log_probs, *others))
             log_probs = of_models.logsumexp(dim=0) - math.log(len(logits))
-        # Check any class except the excluded class, because the log-probability of the excluded class is
-        # overwritten below.
+        # Check the log-probability of an arbitrary token, but not of the excluded token, because its
+        # log-probability is overwritten below.
         checked = log_probs[:, :, 1 if self.excluded == 0 else 0]
         if self.processors:
             log_probs = self._process(log_probs.expand(-1, self.num_beams, -1))
@@ -484,14 +487,16 @@ class BeamSearch:
         return log_probs, checked
 
     def _to_rows(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the values [N, K, ...] of the N open sentences as rows [B * K, ...] of all B sentences. The
-        rows of finished sentences are zeros, so that the row index of a beam never changes.
+        """Convert the values [N, K, ...] of the N open sentences to rows [B * K, ...] of all B sentences. The
+        rows of closed sentences are zeros, so that the row index of a beam never changes.
         """
         full = values.new_zeros(len(self.limits), *values.shape[1:])
         return full.index_copy_(0, self.sentences, values).flatten(0, 1)
 
     def _from_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the rows [B * K, ...] as values [N, K, ...]: the inverse of `_to_rows`."""
+        """Convert the rows [B * K, ...] of all sentences to the values [N, K, ...] of the open sentences (the
+        inverse of `_to_rows`).
+        """
         return rows.unflatten(0, (len(self.limits), -1))[self.sentences]
 
     def _process(self, log_probs: torch.Tensor) -> torch.Tensor:
@@ -557,8 +562,8 @@ class BeamSearch:
                 1, candidates.parents[:, : self.num_beams]
             )  # [N, K]
         scores = self.scorer(scores, self.num_new, coverage)
-        # Give 2 * NEG_INF to candidates that do not become finished translations, because this score must be
-        # lower than NEG_INF, the score of a missing translation.
+        # Give candidates that do not become finished translations the score 2 * NEG_INF. This score must be
+        # lower than the score of a missing translation, NEG_INF.
         entering_scores = scores.masked_fill(~entering, 2 * NEG_INF)
         merged = torch.cat((self.finished_scores[self.sentences], entering_scores), dim=1)
         self.finished_scores[self.sentences], kept = merged.topk(self.num_beams)
@@ -577,14 +582,14 @@ class BeamSearch:
         self.finished_paths[self.sentences] = gather_beams(both, kept)
 
     def pad_paths(self, paths: torch.Tensor, num_tokens: int) -> torch.Tensor:
-        """Pad paths to `num_tokens` tokens."""
+        """Pad paths (the tokens of beams or translations) to `num_tokens` tokens."""
         missing = num_tokens - paths.shape[2]
         if missing == 0:
             return paths
         return torch.cat((paths, self.after_end.expand(*paths.shape[:2], missing, -1)), dim=2)
 
     def _close_sentences(self, candidates: Candidates, ended: torch.Tensor) -> torch.Tensor:
-        """Close sentences whose results are final. Returns the number of open sentences."""
+        """Close the sentences whose results are final. Return the number of open sentences."""
         finished = self.finished_scores[self.sentences]
         best = (candidates.scores + ended * NEG_INF).amax(dim=1)
         self.is_improvable = self.is_improvable & self.stopping_rule.may_improve(self, finished, best)
@@ -592,7 +597,7 @@ class BeamSearch:
         goes_on = ~ended.all(dim=1)
         self.is_open = self.is_improvable & ~is_full
         if self.transformers_compatible:
-            # Continue or end the search for all sentences of the batch at once, as transformers does.
+            # Continue or end the search for all sentences of the batch together, as transformers does.
             return self.is_improvable.any() & ~is_full.all() & goes_on.any()
         self.is_improvable = self.is_improvable & goes_on
         self.is_open = self.is_open & goes_on
@@ -601,8 +606,8 @@ class BeamSearch:
     def _remove_closed_sentences(self, num_staying: int) -> None:
         """Remove closed sentences, and keep `num_staying` sentences.
 
-        With a `reader`, `num_staying` was counted at the previous step, so some of the kept sentences may be
-        closed.
+        If the search has a `reader`, `num_staying` was counted in the previous step, so some kept sentences
+        may already be closed.
         """
         staying = self.is_open.byte().argsort(descending=True, stable=True)[:num_staying]
         for decoder in self.decoders:
@@ -636,7 +641,7 @@ class BeamSearch:
 
 
 def has_custom_rules(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
-    """Return True if processors or criteria run code of the user that may need the rows of closed
+    """Return True if a logits processor or a stopping criterion of the user may need the rows of closed
     sentences.
     """
     kinds = {type(rule) for rule in (*processors, *criteria)}
@@ -656,7 +661,7 @@ def padding_token(config: GenerationConfig) -> int:
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """The values of one step that the search copies together from the device to the CPU."""
+    """The values of one step that the search copies from the device to the CPU in one transfer."""
 
     # [3 + number of trees] float32: the sum of `log_probs`, whether a candidate has ended, the number of open
     # sentences, and for each key-value tree the number of tokens in the beams of a sentence, as the maximum
@@ -674,8 +679,8 @@ class StepNumbers:
 class DeferredReader:
     """Reads the values of a step from the GPU while the GPU computes the next step.
 
-    With a `DeferredReader` the search takes one step more than necessary, and discards the results of the
-    last step.
+    Because of the delay, the search takes one step more than necessary. The results of the additional step
+    are discarded.
     """
 
     def __init__(self) -> None:
@@ -708,12 +713,13 @@ def length_penalty(length: Any, config: GenerationConfig) -> Any:
 
 
 def coverage_score(coverage: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-    """Return the sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Equation 14). The sum
-    is not multiplied by the weight of the coverage penalty.
+    """Return the coverage penalty without its weight: the sum of log(min(coverage, 1)) over the source tokens
+    (Wu et al. 2016, Equation 14).
 
     `coverage` [..., S] is the attention that each source token receives, summed over all target tokens.
     """
-    # Clamp at the smallest positive number, because log(0) is -inf for a source token without attention.
+    # Clamp the coverage at the smallest positive number, because log(0) would be -inf for a source token
+    # without attention.
     logs = coverage.clamp(min=torch.finfo(coverage.dtype).tiny, max=1).log()
     return (logs if source_mask is None else logs * source_mask.bool()).sum(dim=-1)
 
@@ -734,15 +740,15 @@ class PenaltyScorer(Scorer):
 class EarlyStopping(StoppingRule):
     """The default stopping rule, which implements the setting `early_stopping`.
 
-    The search of a sentence can improve while an unfinished translation could become one of the `num_counted`
-    best results. A sentence is full if `num_beams` translations are finished and `early_stopping` is True.
+    The search of a sentence continues while an unfinished translation could still become one of the
+    `num_counted` best results. A sentence is full if `num_beams` translations are finished and
+    `early_stopping` is True.
     """
 
     def __init__(self, config: GenerationConfig, num_sentences: int, num_counted: int, device: torch.device):
         self.num_counted = num_counted
         self.num_full = config.num_beams
-        # [B] bool: True if `may_improve` considers all possible lengths of a longer translation of the
-        # sentence.
+        # [B] bool: True if `may_improve` considers all possible lengths of an unfinished translation.
         self.considers_all_lengths = torch.full(
             (num_sentences,), considers_all_lengths(config), device=device
         )
@@ -750,7 +756,7 @@ class EarlyStopping(StoppingRule):
         self.stops_when_full = torch.full((num_sentences,), config.early_stopping is True, device=device)
 
     def may_improve(self, search: "BeamSearch", finished: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        # `worst` is NEG_INF if fewer than `num_counted` translations are finished, because every further
+        # If fewer than `num_counted` translations are finished, `worst` is NEG_INF, because every additional
         # translation then improves the results.
         worst = finished[:, self.num_counted - 1]
         length: Any = search.num_new
@@ -764,12 +770,13 @@ class EarlyStopping(StoppingRule):
 
 
 def considers_all_lengths(config: GenerationConfig) -> bool:
-    """Return True if the stopping rule must consider all possible lengths of a longer translation.
+    """Return True if the stopping rule must compute the best score over all possible lengths of an unfinished
+    translation.
 
     transformers considers all possible lengths only for `early_stopping="never"`. For `early_stopping=False`,
     transformers compares scores at the current length. A comparison at the current length is exact only if
-    scores are not divided by a length penalty. With the length penalty of Wu et al., this package considers
-    all possible lengths for `early_stopping=False`, too.
+    scores are not divided by a length penalty. This package also considers all possible lengths for
+    `early_stopping=False` if the length penalty is the penalty of Wu et al.
     """
     is_gnmt = getattr(config, "length_penalty_type", None) == "gnmt"
     return config.early_stopping == "never" or (is_gnmt and config.early_stopping is False)
@@ -784,9 +791,9 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
     """Return the best `number` candidates, from the log-probabilities [N, K, V] and the scores [N, K] of the
     beams.
 
-    Missing candidates have the score NEG_INF. If the vocabulary is large, the classes are divided into
-    chunks, and only the chunks with the highest maxima are sorted. Chunks halve the time of the selection and
-    do not change the selected candidates.
+    Missing candidates have the score NEG_INF. A large vocabulary is divided into chunks, and only the chunks
+    with the highest maxima are sorted. This halves the time of the selection, and does not change the
+    selected candidates.
     """
     num_sentences, num_beams, num_classes = log_probs.shape
     size = chunk_size(num_classes)
@@ -808,7 +815,9 @@ def top_candidates(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -
 
 
 def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> Candidates:
-    """Return the best candidates among all classes, without dividing the classes into chunks."""
+    """Return the best candidates among all tokens of the vocabulary, without dividing the vocabulary into
+    chunks.
+    """
     num_classes = log_probs.shape[2]
     total = (log_probs + scores.unsqueeze(2)).flatten(1)
     best, index = total.topk(min(number, total.shape[1]))
@@ -821,7 +830,9 @@ def _top_of_all(log_probs: torch.Tensor, scores: torch.Tensor, number: int) -> C
 
 @lru_cache
 def chunk_size(num_classes: int) -> int:
-    """Return the divisor of `num_classes` nearest to sqrt(num_classes); 1 if no divisor is near this root."""
+    """Return the divisor of `num_classes` that is nearest to sqrt(num_classes). Return 1 if no divisor is
+    near sqrt(num_classes).
+    """
     root = math.isqrt(num_classes)
     if root <= 16:
         return 1
@@ -861,7 +872,7 @@ class SentenceError(ValueError):
 
     @property
     def place(self) -> str:
-        """The words that name the sentence in an error message."""
+        """The description of the sentence for an error message."""
         return (
             f"sentence {self.sentence} of the batch" if self.text is None else f"the text {self.text[:40]!r}"
         )
@@ -878,8 +889,8 @@ class NotFiniteError(SentenceError):
 
 
 class NoTranslationError(SentenceError):
-    """Raised if the settings forbid every translation of a sentence. `settings` names the forbidding settings
-    in the error message.
+    """Raised if the settings of the search forbid every translation of a sentence. `settings` has the names
+    of these settings for the error message.
     """
 
     def __init__(self, sentence: int, settings: str, text: str | None = None):
@@ -902,10 +913,10 @@ _FORBIDDING = (
 
 
 def forbidding_settings(config: GenerationConfig) -> str:
-    """Return the names and values of the settings that forbid tokens, as words for an error message."""
+    """Return the names and values of the settings that can forbid tokens, as a text for an error message."""
     values = {name: getattr(config, name, None) for name in _FORBIDDING}
     if values["min_new_tokens"]:
-        # Do not name `min_length` in the error message, because transformers has derived `min_length` from
+        # Do not name `min_length` in the error message, because transformers computes `min_length` from
         # `min_new_tokens`.
         del values["min_length"]
     given = [

@@ -37,8 +37,8 @@ STORED_BY_TRANSFORMERS = frozenset(
     """.split()
 )
 
-# The classes that `trust_remote_code=True` loads if the package is not installed. `AUTO_MAP` is saved in
-# config.json.
+# The classes that transformers loads with `trust_remote_code=True` if the package is not installed.
+# `AUTO_MAP` is saved in config.json.
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
     "AutoModel": "modeling_vaswani.VaswaniModel",
@@ -47,9 +47,9 @@ AUTO_MAP = {
 _PIPELINE = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 CUSTOM_PIPELINES = {"translation": _PIPELINE}
 
-# The imports of the other files that are saved with a checkpoint. transformers finds the imports, because it
-# searches the text of this file for import statements, also inside strings. The import statements are in a
-# string, because real import statements would be circular.
+# These import statements name the other files that are saved with a checkpoint. The statements are in a
+# string, because real import statements would be circular. transformers finds the statements, because it
+# searches the whole text of this file for import statements.
 _TRAVELLING_FILES = """
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .pipeline_vaswani import TranslationPipeline
@@ -159,7 +159,7 @@ FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "use_cache": _A_SWITCH,
     "is_encoder_decoder": (
         lambda value: value is True,
-        "True, because the model has an encoder and a decoder",
+        "True, because the model always has an encoder and a decoder",
     ),
     "bos_token_id": _A_TOKEN_OR_NONE,
     "pad_token_id": _A_TOKEN_OR_NONE,
@@ -186,9 +186,9 @@ class VaswaniConfig(PreTrainedConfig):
     of all fields.
 
     Args:
-        vocab_size (int): Number of classes (tokens) of the source vocabulary, or of both vocabularies if
-            embeddings are shared.
-        decoder_vocab_size (int, optional): Number of classes (tokens) of the target vocabulary; by default
+        vocab_size (int): Number of tokens in the source vocabulary, or in the joint vocabulary if embeddings
+            are shared.
+        decoder_vocab_size (int, optional): Number of tokens in the target vocabulary; by default
             `vocab_size`.
         d_model (int): Width D of embeddings, sub-layer outputs and residuals (Section 3.1).
         encoder_layers (int): Number N of encoder layers (Section 3.1).
@@ -214,24 +214,22 @@ class VaswaniConfig(PreTrainedConfig):
             Sublayer(LayerNorm(x)), with a LayerNorm at the end of each stack; differs from the paper because
             deep stacks train more stably with "pre".
         norm_position_of_decoder (str, optional): "post" or "pre" for the decoder; by default `norm_position`.
-            Differs from the paper if the encoder and the decoder differ, because some JoeyNMT models have a
-            "pre" encoder and a "post" decoder.
+            If the encoder and the decoder have different norm positions, the model differs from the paper;
+            some JoeyNMT models have a "pre" encoder and a "post" decoder.
         final_norm (bool, optional): True if a LayerNorm follows the last layer of each stack. By default a
-            "pre" stack has this LayerNorm, and a "post" stack does not have this LayerNorm. True with "post"
-            differs from the paper, because torch.nn.Transformer has this LayerNorm.
+            "pre" stack has this LayerNorm, and a "post" stack does not have this LayerNorm. True with "post" differs from the paper; models of torch.nn.Transformer have this LayerNorm.
         layer_norm_eps (float): Number that LayerNorm adds to the variance. The paper gives no value;
             tensor2tensor uses 1e-6.
         position_embedding (str): "sinusoidal" (Section 3.5), "learned" (Table 3 row E), "none" for a model
             without position information, or a name that `register_position_encoding` has added. "none" and
-            the names that `register_position_encoding` has added differ from the paper.
+            registered position encodings differ from the paper.
         position_timescales (str): The timescales of the sinusoids. "paper": 10000^(2i/d_model) for the feature
             pair i (Section 3.5). "tensor2tensor": 10000^(i/(d_model/2-1)); differs from the paper because
             tensor2tensor, Marian and fairseq use these timescales. Only "sinusoidal" positions use this
             field.
-        position_offset (int): Number (tokens) that is added to each sinusoidal position: the first token has
-            the position `position_offset`. Values above 0 differ from the paper, whose first position is 0.
-            Models of fairseq need 2, and models of OpenNMT-tf need 1. Only "sinusoidal" positions use this
-            field.
+        position_offset (int): Position of the first token in sinusoidal positions. Values above 0 differ from
+            the paper, whose first position is 0. Models of fairseq need 2, and models of OpenNMT-tf need 1.
+            Only "sinusoidal" positions use this field.
         max_position_embeddings (int): Number of learned positions (tokens). Sinusoidal positions ignore this
             field.
         scale_embedding (bool): True if embeddings are multiplied by sqrt(d_model) (Section 3.4).
@@ -239,31 +237,31 @@ class VaswaniConfig(PreTrainedConfig):
             (Section 3.4).
         tie_word_embeddings (bool): True if output projection and target embedding are one matrix (Section
             3.4).
-        lm_head_bias (bool): True for a bias of the output projection. Differs from the paper, because Marian
-            and other libraries train this bias.
-        zero_start_embedding (bool): True if the embedding of the start token `<pad>` is a vector of zeros that
-            training does not change, and if `<pad>` has probability 0 also in the label-smoothed loss. Differs
-            from the paper, because the decoders of Marian and tensor2tensor start from zeros. Requires equal
-            `pad_token_id` and `decoder_start_token_id`.
+        lm_head_bias (bool): True if the output projection has a bias. True differs from the paper; models of
+            Marian and other libraries have this bias.
+        zero_start_embedding (bool): True if the embedding of the start token `<pad>` is a vector of zeros
+            that training does not change. Then `<pad>` also has probability 0 in the label-smoothed loss.
+            True differs from the paper; the decoders of Marian and tensor2tensor start from zeros.
+            `pad_token_id` and `decoder_start_token_id` must be equal.
         attention_score (str): The score function of a query and a key. The paper uses "scaled_dot" (Equation
-            1). The functions "dot", "dot_mean", "general", "additive_linear" and "additive" (see
-            attention_vaswani) differ from the paper, and so do functions that `register_attention` has added.
+            1). All other functions differ from the paper: "dot", "dot_mean", "general", "additive_linear",
+            "additive" (see attention_vaswani), and functions that `register_attention` has added.
         cross_attention_score (str, optional): The score function of cross-attention; by default
             `attention_score`.
-        attention_window (int or list, optional): Restrict self-attention to r neighbouring tokens: in the
-            encoder to r tokens on each side of a token, in the decoder to the r tokens before a token.
-            The paper mentions restricted self-attention in Section 4, but does not use restricted
+        attention_window (int or list, optional): Number r of neighbouring tokens that self-attention is
+            restricted to: in the encoder r tokens on each side of a token, in the decoder the r tokens before
+            a token. The paper mentions restricted self-attention in Section 4, but does not use restricted
             self-attention. None means no restriction. With a window of r tokens, time and memory are O(r n d)
             for n tokens of width d, and the maximum path length between two tokens is O(n/r) layers. A list
             contains r or None for each layer. A list either applies to both stacks, or contains the values of
             the encoder layers followed by the values of the decoder layers.
-        attention_bias (bool): True for biases in the projections of attention. The projections of the paper
-            have no biases.
-        initializer_range (float, optional): Standard deviation for an initialisation as in GPT-2; by default
-            weights are initialised as in tensor2tensor.
-        label_smoothing (float): Probability e that label smoothing takes from the reference token in training
-            (Section 5.4). The value in the paper is 0.1. With the default 0 the loss is the plain
-            cross-entropy.
+        attention_bias (bool): True if the projections of attention layers have biases. The projections of the
+            paper have no biases.
+        initializer_range (float, optional): Standard deviation of the initial weights, for an initialisation
+            as in GPT-2. By default, weights are initialised as in tensor2tensor.
+        label_smoothing (float): Probability e that label smoothing takes from the reference token and gives
+            to other tokens in training (Section 5.4). The value in the paper is 0.1. With the default 0 the
+            loss is the plain cross-entropy.
         label_smoothing_form (str): "t2t": 1-e for the reference and e/(V-1) for each other class, as in
             tensor2tensor. "torch": e/V for every class, plus 1-e for the reference, as in PyTorch.
         use_cache (bool): True to cache keys and values while decoding.
@@ -439,7 +437,9 @@ class VaswaniConfig(PreTrainedConfig):
             )
 
     def norm_position_of(self, is_decoder: bool) -> str:
-        """Return "post" or "pre" for the decoder if `is_decoder`, else for the encoder."""
+        """Return the norm position ("post" or "pre") of the decoder if `is_decoder` is True, else of the
+        encoder.
+        """
         return (self.norm_position_of_decoder if is_decoder else None) or self.norm_position
 
     def has_final_norm(self, is_decoder: bool) -> bool:
@@ -462,18 +462,19 @@ class VaswaniConfig(PreTrainedConfig):
             windows = [windows] * max(depths)
         first = self.encoder_layers if is_causal and len(windows) == sum(depths) else 0
         depth = self.decoder_layers if is_causal else self.encoder_layers
-        # Limit windows, because PyTorch cannot represent integers of 2^63 and more.
+        # Limit the size of windows, because PyTorch cannot represent integers of 2^63 and more.
         return [None if r is None else min(r, 2**40) for r in windows[first : first + depth]]
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """Create a config from a dict (a `config.json`); keyword arguments replace values of the dict.
+        """Create a config from a dict, such as the content of `config.json`. Keyword arguments replace values
+        of the dict.
 
         An unknown name in the dict raises an error. If transformers has saved the dict, an unknown name only
         gives a warning and is ignored.
 
         Raises:
-            ValueError: If the dict is for another type of model, or a keyword argument looks like a
+            ValueError: If the dict describes another type of model, or a keyword argument looks like a
                 misspelled field.
         """
         found = config_dict.get("model_type", cls.model_type)
@@ -482,19 +483,20 @@ class VaswaniConfig(PreTrainedConfig):
                 f"`model_type` must be {cls.model_type!r} for {cls.__name__}, but is {found!r}; use the config class of that "
                 "model type, and a model class whose `config_class` is this config class."
             )
-        # transformers silently drops unknown keywords, so refuse keywords that look like misspelled fields.
+        # Raise an error for keyword arguments that look like misspelled fields, because transformers silently
+        # ignores unknown keyword arguments.
         if not kwargs.get("return_unused_kwargs", False):
             names = [*_field_names(cls), *PAPER_SYMBOLS]
             _refuse_unknown(
                 cls, [key for key in kwargs if difflib.get_close_matches(key, names, 1, cutoff=0.8)]
             )
-        # Drop `auto_map` and `custom_pipelines`, because with these entries transformers would ask for
-        # `trust_remote_code`.
+        # Remove `auto_map` and `custom_pipelines`, because transformers would ask for `trust_remote_code` if
+        # a config has these entries.
         ignored = (
             set() if cls.__module__.startswith("transformers_modules.") else {"auto_map", "custom_pipelines"}
         )
-        # A file written by transformers may contain entries of other versions and other tools, so ignore
-        # unknown entries of such a file.
+        # Ignore unknown entries in a file that transformers has written, because such a file may contain
+        # entries of other versions and other tools.
         saved_names = config_dict if "transformers_version" in config_dict else ()
         for name, message in _unknown(cls, saved_names).items():
             logger.warning_once(f"{message} The entry is ignored.")
@@ -503,7 +505,8 @@ class VaswaniConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the config together with the code of the model, so that both load without the package.
+        """Save the config and the code of the model, so that the checkpoint can be loaded even if the package
+        is not installed.
 
         If the config uses classes of users, the files that define these classes are saved, too.
         """
@@ -516,8 +519,8 @@ class VaswaniConfig(PreTrainedConfig):
         if "AutoModelForSeq2SeqLM" in saved.auto_map:
             saved.custom_pipelines = copy.deepcopy(CUSTOM_PIPELINES)
         if self.user_classes():
-            # Copy the code files here instead of in transformers, because transformers would copy the user's
-            # file without changing its imports of the package.
+            # Copy the code files here, because transformers would copy the user's file without changing its
+            # imports of the package.
             saved.__dict__["_auto_class"] = None
             folder = Path(save_directory)
             folder.mkdir(parents=True, exist_ok=True)
@@ -526,13 +529,14 @@ class VaswaniConfig(PreTrainedConfig):
                 _save_user_code(saved, folder)
             except ValueError as error:
                 logger.warning(
-                    f"{error} Without this file, only programs that define the class can load the checkpoint."
+                    f"{error} The checkpoint does not contain this file, so only programs that define the "
+                    "class can load the checkpoint."
                 )
         super(VaswaniConfig, saved).save_pretrained(save_directory, *args, **kwargs)
 
     def auto_classes(self) -> dict[str, str]:
-        """Return the classes of the package that transformers loads for this config. The result maps the name
-        of an Auto class to "module.class".
+        """Return a dict that maps the name of each Auto class to the class ("module.class") that transformers
+        loads for this config.
         """
         return dict(AUTO_MAP)
 
@@ -549,29 +553,29 @@ VaswaniConfig.register_for_auto_class()
 
 
 def _base_of(config: VaswaniConfig) -> type:
-    """Return the class of the package from which the class of a config derives."""
+    """Return the config class of the package that the class of a config is derived from."""
     name = config.auto_classes()["AutoConfig"].partition(".")[2]
     return next(kind for kind in type(config).__mro__ if kind.__name__ == name)
 
 
 def _registered(config: VaswaniConfig) -> list[tuple[Registry, str]]:
-    """Return the registered names that a config uses, each with the registry that contains the name."""
+    """Return the names in a config that users have registered, each with the registry that contains the name."""
     names = {(field, getattr(config, field)) for field in _REGISTRIES}
     found = {(_REGISTRIES[field], name) for field, name in names if name in _REGISTRIES[field].classes}
     return sorted(found, key=lambda pair: (pair[0].function, pair[1]))
 
 
 def _save_user_code(saved: VaswaniConfig, folder: Path) -> None:
-    """Write the files of users, and the entry module that registers the classes in these files. Set
-    `auto_map` to the classes of the entry module.
+    """Copy the code files of users into the checkpoint, and write an entry module that registers the classes
+    in these files. Set `auto_map` to the classes of the entry module.
     """
     base = _base_of(saved)
     kind = type(saved)
     references = dict(saved.auto_map)
     others: list[type] = []
     if kind is not base:
-        # transformers loads a model only with the config class of the model, so no model class of the package
-        # can be loaded with the config class of a user. Look for the model class in the file of the config
+        # Look for the model class in the file of the user's config class. The model classes of the package
+        # cannot be used, because transformers loads a model class only with the config class of this model
         # class.
         architecture = (saved.architectures or [""])[0]
         model_class = vars(sys.modules[kind.__module__]).get(architecture, base)
@@ -602,7 +606,7 @@ def _added_fields(cls: type) -> dict[str, Any]:
         try:
             annotations = inspect.get_annotations(kind, eval_str=True)
         except NameError:
-            # Read the annotations as strings, because an annotation names a type that exists only in a
+            # Read the annotations as strings, because the types in the annotations may exist only inside a
             # function or for type checkers.
             annotations = inspect.get_annotations(kind)
         names = []
@@ -649,7 +653,7 @@ def _with_floats(value: Any) -> Any:
 
 
 def _remedy(field: str, value: Any) -> str:
-    """Return the end of the error message about a name that is not registered."""
+    """Return the remedy for an error message about a name that is not registered."""
     if field not in _REGISTRIES or not isinstance(value, str):
         return ""
     return (
@@ -663,7 +667,9 @@ def _field_names(cls: type[VaswaniConfig]) -> set[str]:
 
 
 def _unknown(cls: type[VaswaniConfig], names: Iterable[str]) -> dict[str, str]:
-    """Return the names that are not fields of a config class, each with an error message."""
+    """Find the names in a dict that are not fields of a config class. Return a dict that maps each of these
+    names to an error message.
+    """
     known = _field_names(cls) | STORED_BY_TRANSFORMERS | set(vars(GenerationConfig()))
     candidates = sorted([*FIELD_RULES, *cls.attribute_map, *cls.added_fields])
     messages = {}

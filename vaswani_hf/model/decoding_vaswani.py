@@ -4,16 +4,17 @@ once.
 Both decoders return the same logits. `SearchTask` of beam_search_vaswani chooses the decoder:
 
 - `TreeAttentionDecoder` is fast. `TreeAttentionDecoder` stores the tokens of all beams of a sentence as one
-  sequence, the tree. The keys and values of the source are stored once per sentence, and the keys and values
-  of the target once per token. A mask restricts each beam to its own tokens.
+  sequence, the tree. The keys and values of the source are stored once per sentence. The keys and values of
+  each target token in the tree are stored once, even if several beams contain the token. A mask lets each
+  beam attend only to its own tokens.
 - `RowDecoder` is general. `RowDecoder` calls the model's `forward` with one row per beam. `RowDecoder`
   supports every cache, every attention implementation and recorded outputs.
 
 This file is saved with every checkpoint because `generate` decodes with the code of this file.
 
-In shapes, B is the number of sentences at the start, N the number of sentences that are still searched, K the
-number of beams, P the prompt length, S the source length, M the number of tokens in the tree, H the number of
-heads, D the model width and V the size of the target vocabulary.
+In shapes, B is the number of sentences at the start, N the number of open sentences (the search has not ended
+for them), K the number of beams, P the prompt length, S the source length, M the number of tokens in the
+tree, H the number of heads, D the model width and V the size of the target vocabulary.
 """
 
 import math
@@ -53,18 +54,20 @@ class TreeKVCache:
         # The largest number of tokens per sentence that belong to a beam; `sys.maxsize` until the search has
         # counted the tokens.
         self.num_living = sys.maxsize
-        # The additive mask [N, beams, capacity]; None if every beam sees every token.
+        # The additive mask [N, beams, capacity]. None if every beam may attend to every token.
         self.visible: torch.Tensor | None = None
         # The positions [N, capacity] int64 of the tokens; None unless an attention layer has a `local_mask`.
         self.positions: torch.Tensor | None = None
 
     def begin(self, real: torch.Tensor, num_beams: int) -> list[torch.Tensor | None]:
-        """Reserve memory for prompts; `real` [N, P] is False for padding. Returns the attention masks."""
+        """Reserve memory for the tokens of prompts, and return the attention masks. `real` [N, P] is False
+        for padding.
+        """
         length = real.shape[1]
         self.capacity = length + STEPS_PER_CAPACITY * num_beams
         padded = nn.functional.pad(real, (0, self.capacity - length))
-        # With one beam and no padding every token is visible. If every token is visible, use no mask, because
-        # attention without a mask is fastest.
+        # If there is one beam and no padding, the beam may attend to every token. Use no mask if every beam
+        # may attend to every token, because attention without a mask is fastest.
         if num_beams > 1 or self.is_restricted or not bool(real.all()):
             self.visible = additive_mask(padded, self.dtype)[:, None].expand(-1, num_beams, -1)
         if self.is_restricted:
@@ -76,7 +79,8 @@ class TreeKVCache:
         return tree_masks(self.attentions, mask, positions, positions)
 
     def branch(self, parents: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor | None]:
-        """Reserve memory for one more token of each beam, at `positions` [N, 1]. Returns the attention masks.
+        """Reserve memory for one new token of each beam. The position of the new token is `positions` [N, 1].
+        Returns the attention masks.
 
         `parents` [N, beams] int64 are the indices of the previous beams.
         """
@@ -119,9 +123,8 @@ class TreeKVCache:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if the reserved memory has space for only one more step.
-
-        When the memory is nearly full, the search counts the tokens that belong to a beam.
+        """True if the reserved memory has space for only one more step. Then the search counts the tokens
+        that still belong to a beam.
         """
         return self.visible is not None and self.capacity - self.length == self.visible.shape[1]
 
@@ -131,17 +134,17 @@ class TreeKVCache:
 
     def _prune(self, num_beams: int) -> None:
         """Remove tokens that belong to no beam, and reserve memory for further steps."""
-        # `num_living` was counted at the previous step, so add one new token for each beam.
+        # Add one token for each beam, because `num_living` was counted in the previous step.
         length = min(self.length, self.num_living + num_beams)
         capacity = length + STEPS_PER_CAPACITY * num_beams
         kept = None
         if length < self.length:
-            # Keep the same number of tokens for every sentence, because the tokens of all sentences are rows
-            # of one tensor. Kept tokens that belong to no beam stay invisible.
+            # Keep the same number of tokens for every sentence, because one tensor stores the tokens of all
+            # sentences. Some of the kept tokens belong to no beam. The mask still hides these tokens.
             kept = (
                 self.living().byte().argsort(dim=1, descending=True, stable=True)[:, :length]
             )  # [N, length]
-        # Copy layer by layer, so that only one layer is in memory twice.
+        # Copy one layer after the other, so that only one layer is in memory twice.
         for store in (self.keys, self.values):
             for layer_idx, old in enumerate(store):
                 entries = None if kept is None else kept[:, None, :, None]
@@ -168,7 +171,7 @@ def _selected(values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor |
 
 
 def _entries(values: torch.Tensor, entries: torch.Tensor | None, dim: int, length: int) -> torch.Tensor:
-    """Return the values at the indices `entries` along a dimension, or the first `length` values if `entries`
+    """Select the values at the indices `entries` along a dimension, or the first `length` values if `entries`
     is None.
     """
     return values.narrow(dim, 0, length) if entries is None else values.take_along_dim(entries, dim=dim)
@@ -278,7 +281,7 @@ class DecoderLayerStep:
 
 
 class TreeAttentionDecoder:
-    """The fast decoder: the beams of a sentence share a tree of tokens."""
+    """The fast decoder of the search. The beams of a sentence share a tree of cached tokens."""
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]):
         self.model = model
@@ -307,7 +310,7 @@ class TreeAttentionDecoder:
         # [N, K, S] the summed attention that each source token has received from each beam; None if unused.
         self.coverage: torch.Tensor | None = None
         self.with_coverage = bool(getattr(config, "coverage_penalty", None))
-        # True if all layers permit steps that call no modules.
+        # True if a fast step, without calls of modules, is possible in all layers.
         self.is_direct = not self.decoder.training and all(
             layer.supports_fast_path for layer in self.decoder.layers
         )
@@ -327,12 +330,12 @@ class TreeAttentionDecoder:
         self.num_read = prompt.shape[1]
         states, attended = self._run(prompt, (real.cumsum(dim=1) - 1).clamp(min=0), masks)
         if attended is not None:
-            # Ignore the attention from padding in the prompt.
+            # Ignore the attention weights of queries that are padding in the prompt.
             covered = (attended * real[:, :, None]).sum(dim=1, keepdim=True)
             self.coverage = covered.expand(-1, self.num_beams, -1)
         if self.is_direct:
-            # Create the steps that call no modules here and not earlier, because the steps need the keys and
-            # values of the source in the cache.
+            # Create the fast steps here, because they need the keys and values of the source, and the cache
+            # contains these only now.
             self.steps = [DecoderLayerStep(layer, self.cache) for layer in self.decoder.layers]
         return self.model.logits(states[:, -1:]).float()
 
@@ -390,14 +393,15 @@ class TreeAttentionDecoder:
         return decoder.final_norm(states), None if recorder is None else recorder.weights[last]
 
     def _position_states(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the encodings [N, T, D] of positions [N, T]."""
+        """Return the position encodings [N, T, D] for positions [N, T]."""
         if self.has_registered_positions:
-            # The class of a user may limit the number of positions, so compute no encodings in advance.
+            # Do not compute encodings in advance for a position encoding of a user, because its class may
+            # limit the number of positions.
             return self.decoder.position_states(positions)
         if len(self.encodings) < self.num_read:
             # Compute the encodings of many positions in advance, because computing sinusoids at each step
-            # takes long. A table of learned positions limits the number of encodings: `position_states`
-            # raises an error for positions beyond the end of the table.
+            # takes long. Compute at most as many encodings as a table of learned positions has, because
+            # `position_states` raises an error for positions beyond the end of the table.
             longest = getattr(self.decoder.embed_positions, "num_embeddings", math.inf)
             size = max(self.num_read, min(2 * self.num_read + 62, longest))
             self.encodings = self.decoder.position_states(torch.arange(size, device=positions.device))
@@ -405,7 +409,7 @@ class TreeAttentionDecoder:
 
 
 def gather_beams(values: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-    """Select from values [N, beams, ...] the beams with the indices `parents` [N, beams'] int64."""
+    """Select the beams with the indices `parents` [N, beams'] (int64) from values [N, beams, ...]."""
     first = torch.arange(len(values), device=values.device).unsqueeze(1) * values.shape[1]
     rows = values.reshape(-1, *values.shape[2:]).index_select(0, (parents + first).view(-1))
     return rows.view(*parents.shape, *values.shape[2:])
@@ -474,7 +478,7 @@ class RowDecoder:
         outputs = self.forward(**inputs, return_dict=True)
         if self.recorder is not None:
             attention = self._attention_of_call()
-            # Without a cache the call has read all tokens again, so the attention of the call already is the
+            # Without a cache, each call reads all tokens again, so the attention of this call is already the
             # sum over all tokens.
             self.coverage = gather_beams(self.coverage, parents) + attention if use_cache else attention
         return self._logits_of_call(outputs)
@@ -491,8 +495,8 @@ class RowDecoder:
         return weights.sum(dim=1).unflatten(0, (-1, self.num_beams))
 
     def _logits_of_call(self, outputs: Any) -> torch.Tensor:
-        """Return the logits [N, K, V] of the next token. Also record the attentions and hidden states of the
-        call.
+        """Return the logits [N, K, V] of the next token. Compute the logits, and also record the attention
+        weights and hidden states of the call.
         """
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.model_kwargs, is_encoder_decoder=self.is_pair
@@ -543,7 +547,9 @@ class RowDecoder:
                 kwargs[name] = kwargs[name].index_select(0, kept)
 
     def returned_cache(self, parents: torch.Tensor) -> Any:
-        """Return the cache that `generate` returns, reordered by `parents` [B, K]; None without a cache."""
+        """Return the cache for the output of `generate`, with rows reordered by `parents` [B, K]. Return None
+        if no cache is used.
+        """
         self._reorder(parents)
         cache = self.model_kwargs.get(CACHE_NAME)
         if isinstance(cache, EncoderDecoderCache):

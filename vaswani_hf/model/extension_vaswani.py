@@ -27,12 +27,13 @@ _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 class Registry:
-    """Contains the values that a config field accepts: built-in names, and names of classes that users have
-    added.
+    """A registry of the names that a config field accepts: built-in names, and names of classes that users
+    have registered.
     """
 
     def __init__(self, function: str, home: str, *built_in: str):
-        # The name of the function that adds a class, and the module that defines the function.
+        # The name of the function that registers a class, such as `register_attention`, and the module that
+        # defines the function.
         self.function = function
         self.home = home
         self.built_in = built_in
@@ -94,8 +95,8 @@ def module_of(kind: type) -> str:
 def _is_same_class(first: type, second: type) -> bool:
     """Return True if two classes have the same name, and also the same module or the same source code.
 
-    A class is defined again in the same module if a notebook cell runs again or a file is reloaded. The copy
-    of a user's file in a checkpoint has the same source code in another module.
+    The same module defines a class again if a notebook cell runs again or a file is reloaded. Another module
+    defines the same class if a checkpoint contains a copy of the user's file.
     """
     if first.__qualname__ != second.__qualname__:
         return False
@@ -150,8 +151,8 @@ def source_for_checkpoint(kind: type) -> str:
 
 
 def _imports(node: ast.AST) -> Iterable[Any]:
-    """Yield the statements that import this package. Skip statements inside `try`, because such statements
-    may fail.
+    """Yield the import statements that import this package. Statements inside a `try` block are ignored,
+    because such imports may fail.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Try, ast.TryStar)):
@@ -167,15 +168,15 @@ def _imports(node: ast.AST) -> Iterable[Any]:
 
 
 def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
-    """Return statements that import the same names from the files of a checkpoint, one statement for each
-    file.
+    """Convert an import from this package to imports of the same names from the files of a checkpoint, one
+    import statement for each file.
     """
     found: dict[str, list[ast.alias]] = {}
     for alias in node.names:
         home = (node.module or "").rpartition(".")[2]
         if home not in _travelling_modules():
-            # The statement imports from the package instead of a file of the package, so find the file that
-            # defines the name.
+            # The statement imports from the package itself, so find the file of the package that defines the
+            # name.
             thing = getattr(sys.modules.get(node.module or ""), alias.name, None)
             home = str(getattr(thing, "__module__", "")).rpartition(".")[2]
         if home not in _travelling_modules():
@@ -190,8 +191,8 @@ def _relative(node: ast.ImportFrom, path: Path) -> list[ast.ImportFrom]:
 def save_user_code(
     folder: Path, registered: list[tuple[Registry, str]], others: Iterable[type], references: Iterable[str]
 ) -> None:
-    """Write the files of users into the folder of a checkpoint. Also write the module that registers the
-    users' classes.
+    """Copy the users' files that define registered classes into the folder of a checkpoint. Also write the
+    module that registers these classes.
 
     `registered` are the registered names that the config uses, and `others` are other classes of users.
     `references` are the classes of the package that transformers loads, such as
@@ -206,7 +207,8 @@ def save_user_code(
         source = source_for_checkpoint(kind)
         if sources.setdefault(module, source) != source:
             raise ValueError(
-                f"{module}.py is the name of two files that define classes of this model; rename one of the files."
+                f"Two different files that define classes of this model have the name {module}.py; rename "
+                "one of the files."
             )
     imported = {tuple(reference.split(".")) for reference in references}
     imported |= {(module_of(kind), kind.__name__) for kind in kinds}

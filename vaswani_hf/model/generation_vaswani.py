@@ -15,11 +15,10 @@ argument of `generate` or a field of `generation_config`:
 - `max_length_a`, `max_length_b`: the translation of n source tokens has at most `max_length_a * n +
   max_length_b` new tokens. `</s>` counts as a source token and as a new token. If only one of `max_length_a`
   and `max_length_b` is given, the missing number is 0. If no length limit is given, `max_length_a` is 1 and
-  `max_length_b` is 50 ("input length + 50" in Section 6.1). `max_length` and `max_new_tokens`, if they are
-  given, limit the translation in addition.
+  `max_length_b` is 50 ("input length + 50" in Section 6.1). If `max_length` or `max_new_tokens` is given, this limit applies in addition.
 - `coverage_penalty` is the weight of the coverage in beam search (Wu et al. 2016, Equation 14).
 
-Further arguments of `generate`:
+`generate` also accepts the following arguments:
 
 - `ensemble`: a list of models with the same vocabulary. The probabilities of all models are averaged.
 - `must_contain`: for each sentence a list of phrases (lists of token ids) that the translation must contain.
@@ -80,8 +79,8 @@ from .phrase_search_vaswani import check_phrases, search_again, unmet_phrases, w
 
 # Section 6.1: "We set the maximum output length during inference to input length + 50".
 PAPER_MAX_LENGTH = (1, 50)
-# Inputs from which the search can remove closed sentences. If an input is not in this set, the search removes
-# no sentences.
+# The inputs of a model from which the search can remove closed sentences. If the model has another input, the
+# search removes no sentences.
 _INPUTS_OF_BEAMS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -94,10 +93,9 @@ _ARGUMENTS = signature(GenerationMixin.generate).parameters.keys()
 
 
 def setting_of(name: str, settings: Mapping[str, Any], generation_config: Any) -> Any:
-    """Return the value of a setting from the call, else from the call's config, else from the checkpoint's
-    config.
-
-    If the call passes None, the function returns None.
+    """Return the value of a setting of `generate`. The value in the arguments of the call takes precedence
+    over the config that the call passes, and over the config of the checkpoint. A None in the arguments of
+    the call also takes precedence.
     """
     if name in settings:
         return settings[name]
@@ -123,11 +121,11 @@ class VaswaniGeneration(GenerationMixin):
     prompt_mask = "decoder_attention_mask"
 
     def save_pretrained(self, *args, **kwargs):
-        """Check the generation settings, and save the model as transformers does."""
+        """Validate the generation config, and then save the model as transformers does."""
         validate_search_fields(self.generation_config)
         if any(getattr(self.generation_config, name, None) is not None for name in ADDED_SETTINGS):
-            # Without this assignment transformers would drop the added settings, because transformers drops
-            # unknown fields of a generation config that counts as a copy of the model's config.
+            # Set this attribute, because otherwise transformers regards the generation config as a copy of
+            # the model's config, and removes the settings that this package adds.
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
@@ -187,7 +185,7 @@ class VaswaniGeneration(GenerationMixin):
         return super().generate(source, config, **arguments, **model_kwargs)
 
     def _strategies(self, kwargs: dict[str, Any]) -> SearchStrategies:
-        """Return the search strategies that `kwargs` describe. Remove the arguments of the search from
+        """Create the `SearchStrategies` from the arguments in `kwargs`, and remove these arguments from
         `kwargs`.
         """
         strategies = kwargs.pop("search", None) or SearchStrategies()
@@ -215,15 +213,17 @@ class VaswaniGeneration(GenerationMixin):
     def _uses_own_search(
         self, mode: GenerationMode, config: GenerationConfig, strategies: SearchStrategies, streamer: Any
     ) -> bool:
-        """Return True if the search of this package decodes, False if a method of transformers decodes.
+        """Return True if the search of this package generates the output, False if a decoding method of
+        transformers generates the output.
 
-        Raise an error if one argument needs the search of this package and another argument excludes the
-        search.
+        Raise an error if one argument needs the search of this package, and another argument needs a decoding
+        method of transformers.
         """
         is_beam_search = mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
         if is_beam_search and streamer is not None:
             raise ValueError(
-                f"`streamer` shows one beam and needs `num_beams=1`, but `num_beams` is {config.num_beams}."
+                "`streamer` needs `num_beams=1`, because a streamer shows only one beam, but `num_beams` "
+                f"is {config.num_beams}."
             )
         if is_beam_search:
             return True
@@ -241,7 +241,8 @@ class VaswaniGeneration(GenerationMixin):
         return is_greedy and (bool(needing_search) or not config.return_dict_in_generate)
 
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        # A streamer reads each token immediately, so an immediate check costs no further synchronisation.
+        # Check each token immediately if there is a streamer. This costs no additional synchronisation,
+        # because a streamer reads each token immediately.
         at_once = kwargs.get("streamer") is not None
         finite = FiniteLogits(at_once)
         left = TokensLeft(generation_config, input_ids.shape[1], self.excluded_class(0.0, None), at_once)
@@ -261,16 +262,15 @@ class VaswaniGeneration(GenerationMixin):
     def _settings(
         self, generation_config: Any, kwargs: dict[str, Any]
     ) -> tuple[GenerationConfig, dict[str, Any]]:
-        """Return the complete settings of a call, and the inputs of the model."""
+        """Complete the settings of a call, and prepare the inputs of the model."""
         fields = {name: kwargs.pop(name) for name in ADDED_SETTINGS if name in kwargs}
         given = (kwargs, generation_config, self.generation_config)
         for settings in given:
-            # Validate the settings before transformers computes with the settings.
+            # Validate the settings before transformers uses the settings.
             validate_search_fields(settings)
         config, model_kwargs = self._prepare_generation_config(generation_config, **kwargs)
         for name in ("max_length", "min_length"):
-            # Remove the default length that transformers has filled in, because the default must not count as
-            # a limit of the user.
+            # Remove the default length that transformers has set, because the user has not set this limit.
             if all(value_of(settings, name) is None for settings in given):
                 setattr(config, name, None)
         vars(config).update(fields)
@@ -302,11 +302,11 @@ class VaswaniGeneration(GenerationMixin):
         return super()._prepare_cache_for_generation(config, model_kwargs, mode, *args, **kwargs)
 
     def _complete_masks(self, source: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
-        """Infer missing masks from `<pad>`. If a prompt does not begin with the decoder's start token, put
-        the start token before the prompt.
+        """Masks that are missing are inferred from `<pad>`. If a prompt does not begin with the decoder's
+        start token, the start token is put before the prompt.
         """
         if model_kwargs.get("attention_mask") is None and model_kwargs.get("encoder_outputs") is None:
-            # Infer the mask now, because later steps of the decoder do not receive the source tokens.
+            # Infer the source mask here, because later steps of the decoder do not receive the source tokens.
             source_mask = self._infer_source_mask(source)
             if source_mask is not None:
                 model_kwargs["attention_mask"] = source_mask.long()
@@ -322,7 +322,8 @@ class VaswaniGeneration(GenerationMixin):
                 if mask is not None:
                     mask = torch.cat((torch.ones_like(mask[:, :1]), mask), dim=1)
         if mask is None:
-            # Infer the mask now, because later steps do not see the padding before a target prefix.
+            # Infer the target mask here, because later steps do not receive the padding before a target
+            # prefix.
             mask = self._infer_target_mask(prompt)
         model_kwargs["decoder_input_ids"] = prompt
         if mask is not None:
@@ -331,7 +332,7 @@ class VaswaniGeneration(GenerationMixin):
     def _limit_lengths(
         self, source: torch.Tensor | None, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> torch.Tensor | None:
-        """Set the length limit of the batch in the config.
+        """Set the length limit of the batch (the largest limit of a sentence) in the config.
 
         Returns:
             torch.Tensor: [B] int64, the limits of the sentences including the prompt; None if all limits are
@@ -347,7 +348,7 @@ class VaswaniGeneration(GenerationMixin):
         prompt_length = 1 if prompt is None else prompt.shape[1]
         positions_left = sys.maxsize
         if self.config.position_embedding == "learned":
-            # The model never reads the last token, so the last token needs no position.
+            # Add 1, because the model never reads the last token, so the last token needs no position.
             positions_left = max(1, self.config.max_position_embeddings - prompt_length + 1)
         # Compute the length limit of the batch from the padded source length S, because no source is longer
         # than S.
@@ -390,8 +391,8 @@ class VaswaniGeneration(GenerationMixin):
         """Run the search of this package inside `generate` of transformers."""
         tokenizer = model_kwargs.pop("tokenizer", None)
         if tokenizer is not None and config.stop_strings:
-            # Create the criterion of the stop strings here, because transformers does not pass the tokenizer
-            # to a custom decoding method.
+            # Create the stopping criterion for stop strings here, because transformers does not pass the
+            # tokenizer to a custom decoding method.
             stop = StopStringCriteria(tokenizer, config.stop_strings)
             arguments["stopping_criteria"] = StoppingCriteriaList(
                 [*(arguments["stopping_criteria"] or ()), stop]
@@ -399,14 +400,14 @@ class VaswaniGeneration(GenerationMixin):
             config.stop_strings = None
         has_own_cache = model_kwargs.get(CACHE_NAME) is not None
         if not has_own_cache and config.use_cache and config.cache_implementation is None:
-            # Create the cache here, because transformers would take more time to create an equal cache.
+            # Create the cache here, because transformers needs more time to create the same cache.
             model_kwargs[CACHE_NAME] = decoding_cache(self.config, model_kwargs.get(self.prompt_mask))
         if strategies.must_contain is not None:
             check_phrases(strategies.must_contain, config, self.config.decoder_vocab_size, has_own_cache)
         synced_gpus = arguments.get("synced_gpus")
         if synced_gpus is None and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self)):
-            # With DeepSpeed ZeRO-3 or FSDP each process stores a part of the model. Therefore all processes
-            # must take equally many steps.
+            # With DeepSpeed ZeRO-3 or FSDP, each process stores a part of the model. Therefore all processes
+            # must run the same number of steps.
             synced_gpus = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         if self.config.is_encoder_decoder:
             model_kwargs["encoder_outputs"] = self._encode(source, config, model_kwargs)
@@ -490,11 +491,9 @@ class VaswaniGeneration(GenerationMixin):
 
 
 class _TargetVocabulary:
-    """Replaces the model in `compute_transition_scores` of transformers.
-
-    From this object transformers reads only `config.get_text_config().vocab_size`. The `vocab_size` of a
-    `VaswaniConfig` is the size of the source vocabulary, but the scores need the size of the target
-    vocabulary.
+    """Stands in for the model in `compute_transition_scores` of transformers. transformers reads only
+    `config.get_text_config().vocab_size` of this object, and needs the size of the target vocabulary. The
+    `vocab_size` of a `VaswaniConfig` is the size of the source vocabulary.
     """
 
     def __init__(self, vocab_size: int):
@@ -502,16 +501,13 @@ class _TargetVocabulary:
         self.config = self
 
     def get_text_config(self, **kwargs: Any) -> "_TargetVocabulary":
-        """Return the object itself, because `compute_transition_scores` asks for the config of the text
-        model.
-        """
+        """Return the object itself. `compute_transition_scores` calls this method."""
         return self
 
 
 class SharedEncoderOutput(BaseModelOutput):
-    """Contains the encoder's output [B, S, D]. All beams of a sentence share one row of the output.
-
-    `_expand_inputs_for_generation` does not repeat an output of this class.
+    """The output [B, S, D] of the encoder, with one row for all beams of a sentence.
+    `_expand_inputs_for_generation` does not repeat objects of this class for each beam.
     """
 
 
@@ -524,7 +520,7 @@ class SearchMethod:
     """
 
     source: torch.Tensor | None
-    # [B] int64, the length limit of each sentence, with the prompt; None if the limits are equal.
+    # [B] int64, the length limit of each sentence, including the prompt; None if the limits are equal.
     lengths: torch.Tensor | None
     strategies: SearchStrategies
     has_own_cache: bool
@@ -588,8 +584,8 @@ class SearchMethod:
         limits = prompt.new_full((len(prompt),), config.max_length)
         if self.lengths is not None:
             limits = limits.minimum(self.lengths.to(limits.device))
-        # True if the call needs `RowDecoder`, because only `RowDecoder` records outputs and supports all
-        # caches.
+        # True if the call needs `RowDecoder`. Only `RowDecoder` can record outputs, and only `RowDecoder`
+        # supports all caches.
         returns_more = config.return_dict_in_generate or config.cache_implementation not in (None, "dynamic")
         has_other_inputs = bool(inputs.keys() - _INPUTS_OF_BEAMS)
         return SearchTask(
@@ -659,7 +655,7 @@ def max_tokens_by_source(config: Any, source_length: int) -> int | None:
 
 
 def checked_models(ensemble: Any) -> list[Any]:
-    """Return the models of an ensemble as a list. Raises an error if an element is no model."""
+    """Return the models of an ensemble as a list. Raise an error if an element is not a model."""
     if not isinstance(ensemble, (list, tuple)):
         raise ValueError(
             f"`ensemble` must be a list of models, but is a {type(ensemble).__name__}; pass one model as `ensemble=[model]`."
@@ -675,7 +671,7 @@ def checked_models(ensemble: Any) -> list[Any]:
 def add_ensemble(
     task: SearchTask, ensemble: Sequence[Any], source_ids: torch.Tensor | None, config: GenerationConfig
 ) -> None:
-    """Add further models to a search. Each model encodes the source [B, S] itself.
+    """Let further models take part in a search. Each model encodes the source [B, S] with its own encoder.
 
     A further model may be any encoder-decoder model of transformers with the same vocabulary, such as
     MarianMT.
@@ -693,7 +689,7 @@ def add_ensemble(
                     f"positions and the {name} has {length} tokens."
                 )
         if positions < sys.maxsize:
-            # The models never read the last token, so the last token needs no position.
+            # Add 1, because the models never read the last token, so the last token needs no position.
             task.limits = task.limits.clamp(max=positions + 1 - task.prompt.shape[1])
         task.inputs.append(_inputs_of_member(other, source_ids, task.inputs[0]))
         task.models.append(other)
@@ -813,11 +809,10 @@ class SentenceLimitCriteria(StoppingCriteria):
 
 
 class RowCheck(LogitsProcessor):
-    """Finds rows that have no possible next token during sampling, without synchronising with the device at
-    each step.
-
-    A row that fails is marked and continues with an arbitrary token. `raise_for_marked_row` raises the error
-    after the last step. If `at_once` is True, the failing step itself raises the error.
+    """Finds rows in which every next token is forbidden during sampling, without a synchronisation with the
+    device at each step. Such a row is marked, and continues with an arbitrary token. `raise_for_marked_row`
+    raises the error after the last step. If `at_once` is True, the error is raised immediately, in the same
+    step.
     """
 
     def __init__(self, at_once: bool = False):
@@ -828,7 +823,7 @@ class RowCheck(LogitsProcessor):
     def find_failed_rows(
         self, input_ids: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two bool tensors [B * R], the rows that have no possible next token, and the rows to
+        """Return two bool tensors [B * R]: the rows in which every next token is forbidden, and the rows to
         mark.
         """
         raise NotImplementedError
@@ -873,7 +868,7 @@ class TokensLeft(RowCheck):
         self.config = config
         self.prompt_length = prompt_length
         self.excluded = excluded
-        # The ids of the tokens that end a translation.
+        # The ids of the tokens that end a translation, such as the id of `</s>`.
         self.ends = eos_token_ids(config)
         if config.pad_token_id is not None:
             self.ends.append(config.pad_token_id)

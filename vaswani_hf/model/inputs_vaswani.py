@@ -13,8 +13,8 @@ metadata:
 `check_options` validates values against the fields. The command line, the manual, `Translator` and the
 pipeline read the same fields. To add an option, add a field and the code that uses the option.
 
-A `Request` is a text with the constraints of its translation. An `InvalidInput` replaces a line that cannot
-become a request.
+A `Request` is a text to translate, with the constraints of its translation. If a line is invalid, an
+`InvalidInput` replaces the `Request`.
 
 This file imports neither torch nor transformers, because the command `vaswani` reads its arguments with this
 file before it imports the two libraries.
@@ -34,7 +34,7 @@ from .glossary_vaswani import Glossary, read_glossary
 
 T = TypeVar("T")
 
-# The error types that reading, tokenizing or translating a bad line may raise.
+# The types of errors that an invalid line can cause when it is read, tokenized or translated.
 LINE_ERRORS = (ValueError, TypeError, ArithmeticError)
 
 # Maps each symbol of the paper to the config field that has the value of the symbol for the encoder.
@@ -74,7 +74,9 @@ def option(
     command_line: bool = True,
     factory: Any = MISSING,
 ) -> Any:
-    """Declare a field of a dataclass of options. The docstring of the file explains the metadata."""
+    """Declare a field of `TranslationOptions` or `SearchSettings`. The docstring of the file explains the
+    metadata.
+    """
     metadata = {
         "help": help,
         "least": least,
@@ -107,11 +109,9 @@ SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")
 
 
 def check_sampling(settings: Mapping[str, Any], prefix: str = "") -> None:
-    """Refuse a sampling setting in a call that does not ask for sampling.
-
-    transformers ignores a sampling setting without `do_sample`. A config may have sampling settings, because
-    a checkpoint may recommend settings to users who sample. The error message writes `prefix`, such as "--",
-    before the names of the settings.
+    """Raise an error if a call has a sampling setting without `do_sample`, because transformers would ignore
+    the setting. Sampling settings in a config are allowed, because a checkpoint may recommend settings to
+    users who sample. The error message writes `prefix`, such as "--", before the names of the settings.
     """
     if settings.get("do_sample") or value_of(settings.get("generation_config"), "do_sample"):
         return
@@ -156,7 +156,7 @@ def _is_possible(value: Any, declared: Field) -> bool:
 
 
 def _permitted_values(declared: Field) -> str:
-    """Return the permitted values of a field as words that follow "must be"."""
+    """Describe the permitted values of a field, as a text for an error message after "must be"."""
     limits = declared.metadata
     if limits["choices"]:
         choices = [f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in limits["choices"]]
@@ -181,8 +181,9 @@ def _permitted_values(declared: Field) -> str:
 class SearchSettings:
     """The settings of `generate` that the command line, the model cards and CTranslate2 support.
 
-    `generate` also accepts all other settings of transformers. A setting that a call does not pass has the
-    value of the checkpoint's generation config, else the default of the field.
+    `generate` also accepts all other settings of transformers. If a call does not pass a setting, the value
+    in the checkpoint's generation config is used. If the generation config has no value either, the default
+    of the field is used.
 
     Example:
         >>> SearchSettings(num_beams=4).length_penalty
@@ -195,11 +196,14 @@ class SearchSettings:
         least=1,
     )
     num_return_sequences: int = option(
-        1, "number of translations of each text (1); several translations are printed as JSON lines", least=1
+        1,
+        "number of translations of each text (1); if the number is above 1, the translations are printed as JSON lines",
+        least=1,
     )
     early_stopping: bool | str = option(
         False,
-        "when the beam search stops; with True, as soon as `num_beams` translations have finished",
+        "rule for the end of the beam search; with True, the search ends as soon as `num_beams` "
+        "translations have finished",
         choices=(False, True, "never"),
         command_line=False,
     )
@@ -264,7 +268,8 @@ def validate_search_fields(settings: Any) -> None:
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """The options of a translation: the keyword arguments of `translate`, of the pipeline and of the command.
+    """The options of a translation. The fields are keyword arguments of `translate` and of the pipeline, and
+    options of the command `vaswani translate`.
 
     The field `generate` contains the arguments of `model.generate`, such as `num_beams`. The class method
     `of` puts every argument that is not a field of the class into `generate`. The `help` of each field
@@ -281,8 +286,7 @@ class TranslationOptions:
 
     window: int = option(
         1000,
-        "number of lines that are read before the translation of these lines begins (1000; 1 if the input is a "
-        "terminal)",
+        "number of lines that are read and translated together (1000; 1 if the input is a terminal)",
         least=1,
     )
     tokens_per_batch: int = option(
@@ -290,7 +294,7 @@ class TranslationOptions:
     )
     batch_size: int | None = option(
         None,
-        "number of texts per batch; by default as many as `tokens_per_batch` allows",
+        "number of texts per batch; by default as many texts as `tokens_per_batch` allows",
         least=1,
         command_line=False,
     )
@@ -306,19 +310,28 @@ class TranslationOptions:
     )
     min_confidence: float | None = option(
         None,
-        "write an empty translation (or the `error`, in JSON) instead of a translation whose calibrated confidence "
-        "is below this probability; needs the calibration.json of `vaswani evaluate --calibration fit`",
+        "minimum probability that a translation is good; if the calibrated confidence of a translation is "
+        "lower, write an empty line (or the `error`, in JSON); needs the file calibration.json that "
+        "`vaswani evaluate --calibration fit` writes",
         least=0,
         most=1,
     )
     on_error: str = option(
         "fail",
-        "skip: report a bad line, write an empty translation (or the `error`, in JSON) and continue; exit code 1 if "
-        "all lines are bad",
+        "what to do with an invalid line; skip: report the line, write an empty translation (or the "
+        "`error`, in JSON) and continue; the exit code is 1 if all lines are invalid",
         choices=("fail", "skip"),
     )
     seed: int | None = option(
         None, "seed of sampling; the same seed draws the same translations", least=0, most=2**32 - 1
+    )
+    src_lang: str | None = option(
+        None, "language of the texts, as the tokenizer names it, for models of many languages such as NLLB"
+    )
+    tgt_lang: str | None = option(
+        None,
+        "language of the translations, as the tokenizer names it, for models with several target languages; for "
+        "example nld if the tokenizer has the tag >>nld<<",
     )
     return_scores: bool = option(
         False, "return score, tokens, words and confidences with each translation", command_line=False
@@ -332,7 +345,7 @@ class TranslationOptions:
         command_line=False,
     )
     tokenize: dict[str, Any] = option(
-        factory=dict, help="arguments of the source tokenizer, such as `src_lang`", command_line=False
+        factory=dict, help="arguments of the source tokenizer, such as `truncation`", command_line=False
     )
     decode: dict[str, Any] = option(
         factory=lambda: {"clean_up_tokenization_spaces": False},
@@ -344,7 +357,8 @@ class TranslationOptions:
     def __post_init__(self):
         check_options(vars(self), type(self))
         if isinstance(self.glossary, str):
-            # Replace the name of the file by its content, so that each process and each copy has the content.
+            # Replace the path of the glossary by the content of the file, so that other processes and copies
+            # of the options have the content.
             object.__setattr__(self, "glossary", read_glossary(self.glossary))
         check_sampling(self.generate)
         validate_search_fields(self.generate)
@@ -401,15 +415,17 @@ class Request:
 
 @dataclass(frozen=True)
 class InvalidInput:
-    """Contains a line that cannot become a `Request`, and the error of the line. An `InvalidInput` replaces
-    the `Request` of the line in the list of inputs.
+    """An invalid line and its error. In a list of inputs, an `InvalidInput` replaces the `Request` of the
+    line.
     """
 
     error: Exception
 
 
 def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
-    """Return the result of `read(*args)`, or an `InvalidInput` if `read` raises one of `LINE_ERRORS`."""
+    """Call `read(*args)`, and return the result. If `read` raises one of `LINE_ERRORS`, return an
+    `InvalidInput`.
+    """
     try:
         return read(*args)
     except LINE_ERRORS as error:
@@ -417,7 +433,7 @@ def try_parse(read: Callable[..., T], *args: Any) -> T | InvalidInput:
 
 
 def unwrap(line: T | InvalidInput) -> T:
-    """Return the line, or raise the error of an `InvalidInput`."""
+    """Return the value unchanged, or raise the error if the value is an `InvalidInput`."""
     if isinstance(line, InvalidInput):
         raise line.error
     return line

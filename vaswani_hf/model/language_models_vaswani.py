@@ -36,16 +36,18 @@ from .modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniHeadModel, 
 _FILE = "language_models_vaswani"
 # The default maximum number of new tokens, as in transformers.
 _NEW_TOKENS = 20
-# A model of one stack has one value for both fields `encoder_X` and `decoder_X`, where X is one of these endings.
+# In a model with one stack, the fields `encoder_X` and `decoder_X` must have the same value, where X is one
+# of these endings.
 _OF_EACH_STACK = ("layers", "attention_heads", "ffn_dim")
 _OF_TWO_STACKS = ("share_encoder_decoder_embeddings", "is_encoder_decoder")
 
 
 class VaswaniStackConfig(VaswaniConfig):
-    """Describes the architecture of a model with one stack. The config has all fields of [`VaswaniConfig`].
+    """Describes the architecture of a model with one stack. The config of a model with one stack has all
+    fields of [`VaswaniConfig`].
 
-    Each field of the encoder has the same value as the corresponding field of the decoder. There is one
-    vocabulary and no cross-attention.
+    The fields of the encoder and the corresponding fields of the decoder have the same values. The model has
+    one vocabulary and no cross-attention.
     """
 
     model_type = "vaswani_stack"
@@ -102,8 +104,8 @@ class VaswaniStackConfig(VaswaniConfig):
 
     @classmethod
     def of(cls, config: VaswaniConfig) -> "VaswaniStackConfig":
-        """Create the config of this stack from the config of an encoder-decoder or of another model with one
-        stack.
+        """Convert the config of an encoder-decoder model, or of another model with one stack, to a config of
+        this class.
         """
         unused = {
             *_OF_TWO_STACKS,
@@ -206,8 +208,8 @@ class _LanguageModel(VaswaniHeadModel):
         )
         self.post_init()
         if self.config.tie_word_embeddings:
-            # Tie the weights now, because transformers ties the weights of a model on the meta device only
-            # after FSDP2 has sharded the model.
+            # Tie the weights here, because transformers ties the weights of a model on the meta device too
+            # late: only after FSDP2 has sharded the model.
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def get_input_embeddings(self) -> nn.Module:
@@ -222,7 +224,7 @@ class _LanguageModel(VaswaniHeadModel):
 
 @fast_path("forward")
 class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
-    """The decoder as a language model: predicts the next token. `generate` continues prompts.
+    """A language model that consists of a decoder, and predicts the next token. `generate` continues prompts.
 
     A [`VaswaniConfig`] is converted to the config of its decoder.
 
@@ -329,8 +331,8 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 
         The prompts are `inputs` or `input_ids` [B, P] int64, padded on the left. The prompts may also be
         `inputs_embeds`; in this case the search of transformers is used. All other arguments are arguments of
-        `VaswaniForSeq2SeqLM.generate`. The default limit is 20 new tokens. The limit is lower than 20 if the
-        table of learned positions has fewer positions left.
+        `VaswaniForSeq2SeqLM.generate`. By default, a prompt is continued by at most 20 new tokens. The limit
+        is lower if the table of learned positions has fewer positions left.
 
         Raises:
             ValueError: If a setting has an impossible value, logits are not finite, or an argument needs a
@@ -379,7 +381,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
             )
         longest = sys.maxsize
         if self.config.position_embedding == "learned":
-            # The model never reads the last token, so the last token needs no position.
+            # Add 1, because the model never reads the last token, so the last token needs no position.
             longest = max(1, self.config.max_position_embeddings - prompt_length + 1)
         limit = max_tokens_by_source(config, prompt_length)
         if limit is not None:
@@ -393,7 +395,7 @@ class VaswaniForCausalLM(VaswaniGeneration, _LanguageModel, GenerationMixin):
 
 
 class VaswaniForMaskedLM(_LanguageModel):
-    """The encoder as a language model: predicts the masked tokens of a text.
+    """A language model that consists of an encoder, and predicts the masked tokens of a text.
 
     A [`VaswaniConfig`] is converted to the config of its encoder.
 
@@ -434,8 +436,8 @@ class VaswaniForMaskedLM(_LanguageModel):
         """Compute the logits of the token at each position, and the loss if labels are given.
 
         Args:
-            input_ids (torch.Tensor, optional): Tokens [B, T] int64; `<mask>` stands for the tokens to
-                predict.
+            input_ids (torch.Tensor, optional): Tokens [B, T] int64. The tokens to predict are replaced by
+                `<mask>`.
             attention_mask (torch.Tensor, optional): [B, T], 1 for visible tokens; by default inferred from
                 `<pad>`.
             inputs_embeds (torch.Tensor, optional): Embedded tokens [B, T, D] before scaling, in place of

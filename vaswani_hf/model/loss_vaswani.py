@@ -19,16 +19,16 @@ from transformers.utils import is_tracing
 
 from .attention_vaswani import needs_sync
 
-# The label of positions that do not count in the loss, as in PyTorch and transformers.
+# Positions with this label are ignored in the loss, as in PyTorch and transformers.
 IGNORED_LABEL = -100
 # The logit of the padding class. The logit is so low that the probability of the padding class is 0 in
 # float32. Do not use a lower logit, because a Trainer with label smoothing e adds e/V times this logit to the
 # evaluation loss.
 EXCLUDED_LOGIT = -1e3
-# The maximum number of logits in memory at once. 2**24 float32 numbers are 64 MiB. On a GPU use larger
-# chunks, because each chunk costs a fixed time. On a CPU also limit the number of rows (tokens) of a chunk,
-# because a small chunk stays in the processor's cache. With 10,000 classes, computing the loss in chunks of
-# 1,677 rows takes 1.25 times as long as in chunks of 384 rows.
+# The maximum number of logits in memory at the same time. 2**24 float32 numbers are 64 MiB. On a GPU use
+# larger chunks, because each chunk costs a fixed time. On a CPU also limit the number of rows (tokens) of a
+# chunk, because a small chunk stays in the processor's cache. With 10,000 classes, computing the loss in
+# chunks of 1,677 rows takes 1.25 times as long as in chunks of 384 rows.
 LOGITS_PER_CHUNK = {"cpu": 2**24, "else": 2**26}
 ROWS_PER_CHUNK = {"cpu": 384}
 
@@ -38,10 +38,9 @@ _DROPOUT = nn.functional.dropout
 
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout (Section 5.4). On a CPU `dropout` draws masks in a quarter of the time that PyTorch's dropout
-    takes.
-
-    Random numbers come from PyTorch's generator. On a CPU `p` is rounded to a multiple of 1/65,536.
+    """Dropout (Section 5.4). On a CPU, `dropout` needs only a quarter of the time of PyTorch's dropout to
+    draw a mask. The random numbers come from PyTorch's generator. On a CPU `p` is rounded to a multiple of
+    1/65,536.
     """
     is_replaced = nn.functional.dropout is not _DROPOUT
     is_active = training and 0 < p < 1
@@ -68,7 +67,7 @@ def target_probabilities(smoothing: float, form: str, num_classes: int) -> tuple
 
 
 def rows_per_chunk(device_type: str, num_classes: int) -> int:
-    """Return the number of tokens whose logits are in memory at once."""
+    """Return the number of tokens in a chunk: the tokens whose logits are in memory at the same time."""
     rows = max(1, LOGITS_PER_CHUNK.get(device_type, LOGITS_PER_CHUNK["else"]) // num_classes)
     return min(rows, ROWS_PER_CHUNK.get(device_type, rows))
 
@@ -143,7 +142,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if excluded is not None:
                 logits[:, excluded] = EXCLUDED_LOGIT
             total += (other - gold) * logits.gather(-1, index).masked_fill_(~valid[chunk], 0.0).sum()
-            # Passes over the logits cost much time in addition to the matrix products, so use few passes.
+            # Use few operations that read all logits, because each such operation takes much time in addition
+            # to the matrix products.
             largest = logits.amax(dim=-1, keepdim=True)
             probabilities = torch.softmax(logits, dim=-1, out=logits)
             log_sums = largest - probabilities.amax(dim=-1, keepdim=True).log()  # logsumexp, [rows, 1]
@@ -175,7 +175,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return of_states, of_weight, None, None, None, None, None, None
 
 
-# The number of chunks depends on the data, so `torch.compile` cannot include this function.
+# Exclude this function from `torch.compile`, because the number of chunks depends on the data.
 @torch.compiler.disable
 def chunked_cross_entropy(
     hidden_states: torch.Tensor,

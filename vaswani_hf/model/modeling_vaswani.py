@@ -102,9 +102,8 @@ class VaswaniSinusoidalPositions(nn.Module):
 
 
 class VaswaniNoPositions(VaswaniSinusoidalPositions):
-    """Returns 0 for all encodings, so that the model has no position information.
-
-    Differs from the paper: the model ignores positions, because an ablation measures the effect of positions.
+    """Returns 0 for all encodings, so that the model has no position information. Differs from the paper:
+    without position information, an ablation can measure the effect of positions.
     """
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
@@ -134,8 +133,9 @@ class VaswaniLearnedPositions(nn.Embedding):
     def _reads_positions(self, position_ids: torch.Tensor) -> bool:
         if position_ids.device.type == "meta" or is_tracing(position_ids):
             return False
-        # Training steps must not synchronise, so do not read positions in training. Training steps have no
-        # cache, so each position is smaller than the length of the input.
+        # Do not read the positions in training, because reading them would synchronise with the device. In
+        # training, it is enough to check the length of the input, because there is no cache and each position
+        # is smaller than the length.
         is_short = position_ids.shape[-1] <= self.num_embeddings
         return not (self.training and needs_sync(position_ids) and is_short)
 
@@ -212,12 +212,10 @@ class VaswaniLayer(GradientCheckpointingLayer):
 
     @property
     def gradient_checkpointing(self) -> bool:  # type: ignore[override]
-        """True if the backward pass computes the forward pass of the layer again. transformers reads and sets
-        this attribute.
-
-        The value is False while autograd records no gradients. `generate` records no gradients and needs the
-        cache also during training, but transformers removes the cache from layers with gradient
-        checkpointing.
+        """True if gradient checkpointing is on: the backward pass computes the forward pass of the layer
+        again. transformers reads and sets this attribute. While autograd records no gradients, the value is
+        False, because transformers removes the cache from layers with gradient checkpointing, and `generate`
+        needs the cache.
         """
         return self._checkpoints_gradients and torch.is_grad_enabled()
 
@@ -361,7 +359,7 @@ class FromRepository:
         cached = try_to_load_from_cache(name, "config.json", kwargs.get("cache_dir"), kwargs.get("revision"))
         model.origin = Path(cached).parent if isinstance(cached, str) else None
         if model.origin is not None and not model.config.share_encoder_decoder_embeddings:
-            # Download the target tokenizer of the same commit now, because the model does not store the
+            # Download the target tokenizer of the same commit here, because the model does not store the
             # access token for a later download.
             snapshot_download(
                 name,
@@ -426,8 +424,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
             super()._init_weights(module)
 
     def _zero_row(self, module: nn.Module) -> int | None:
-        """Return the index of the row of zeros in an embedding or in the output projection; None if no row is
-        zero.
+        """Return the index of the row that must be zero in an embedding or in the output projection. Return
+        None if there is no such row.
         """
         if isinstance(module, nn.Embedding):
             return module.padding_idx
@@ -472,9 +470,9 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         return dict(self._tied_weights_keys or {})
 
     def mark_tied_weights_as_initialized(self, loading_info):
-        # Mark a tied weight as missing if a file lacks all names of the weight. transformers would leave the
-        # weight uninitialised, because transformers ties weights before loading and treats tied weights as
-        # loaded.
+        # Mark a tied weight as missing if the file contains none of the names of the weight. Otherwise the
+        # weight would stay uninitialised, because transformers ties weights before loading and regards tied
+        # weights as loaded.
         ties = self.all_tied_weights_keys
         missing = loading_info.missing_keys
         absent = set()
@@ -498,7 +496,7 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         state_dict = super().gather_sharded_state_dict_for_save(model_to_save, *args, **kwargs)
         if not is_fsdp_managed_module(model_to_save):
             return state_dict
-        # Gather the weights here, because transformers gathers only weights that transformers itself has
+        # Gather sharded weights here, because transformers gathers only weights that transformers itself has
         # sharded. Keep only one name of each tied weight, because transformers detects tied weights by their
         # shared memory and gathered copies do not share memory.
         gathered = {}
@@ -522,8 +520,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         """
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError(
-                "`resize_decoder_token_embeddings` is for two vocabularies, but this model has one vocabulary; "
-                "use `resize_token_embeddings`."
+                "`resize_decoder_token_embeddings` can only be used for a model with two vocabularies, but "
+                "this model has one vocabulary; use `resize_token_embeddings`."
             )
         decoder = self.get_decoder()
         decoder.embed_tokens = self._get_resized_embeddings(
@@ -558,8 +556,8 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
         mask = infer_mask(
             decoder_input_ids, pad, "start" if pad == self.config.decoder_start_token_id else None
         )
-        # If the values of the mask cannot be read, or if reading the values would synchronise, return the
-        # mask without a check of its values.
+        # Return the mask without a check of its values if the values cannot be read, or if reading them would
+        # synchronise with the device.
         is_unread = is_tracing(mask) or mask.device.type == "meta" or needs_sync(mask)
         if not is_unread and bool((mask[:, 1:] <= mask[:, :-1]).all()):
             return None
@@ -567,15 +565,17 @@ class VaswaniPreTrainedModel(FromRepository, PreTrainedModel):
 
 
 def _embedding(config: VaswaniConfig, vocab_size: int, has_start_token: bool) -> nn.Embedding:
-    """A token embedding. `padding_idx` keeps the row of the start token at zero if the decoder starts from
-    zeros.
+    """A token embedding. If the decoder starts from zeros, `padding_idx` is set, so that the embedding of the
+    start token stays zero in training.
     """
     is_zero = config.zero_start_embedding and has_start_token
     return nn.Embedding(vocab_size, config.d_model, padding_idx=config.pad_token_id if is_zero else None)
 
 
 class VaswaniStack(VaswaniPreTrainedModel):
-    """Base class of encoder and decoder: embedding (Section 3.4), positions (3.5) and N layers (3.1)."""
+    """Base class of encoder and decoder: embedding (Section 3.4), positions (Section 3.5) and N layers
+    (Section 3.1).
+    """
 
     def __init__(
         self,
@@ -651,7 +651,7 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
 
 class VaswaniEncoder(VaswaniStack):
-    """The encoder: N layers over the embedded source (Section 3.1)."""
+    """The encoder: The encoder: N layers that read the embedded source (Section 3.1)."""
 
     _tp_plan = tensor_parallel_plan("self_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
@@ -671,8 +671,8 @@ class VaswaniEncoder(VaswaniStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode the source to `last_hidden_state` [B, S, D]. `VaswaniForSeq2SeqLM.forward` explains the
-        arguments.
+        """Encode the source, and return `last_hidden_state` [B, S, D]. `VaswaniForSeq2SeqLM.forward` explains
+        the arguments.
         """
         inputs_embeds = self._embed(input_ids, inputs_embeds, "")  # [B, S, D]
         if attention_mask is None:
@@ -693,7 +693,7 @@ class VaswaniEncoder(VaswaniStack):
 
 @fast_path("forward")
 class VaswaniDecoder(VaswaniStack):
-    """The decoder: N layers over the embedded target (Section 3.1)."""
+    """The decoder: The decoder: N layers that read the embedded target (Section 3.1)."""
 
     _tp_plan = tensor_parallel_plan("self_attn", "encoder_attn")
     _fsdp_plan = {"layers.*": "free_full_weight"}
@@ -722,8 +722,8 @@ class VaswaniDecoder(VaswaniStack):
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
-        """Decode target tokens to `last_hidden_state` [B, T, D]. The output also contains the cache and
-        recorded outputs, such as attentions.
+        """Run the decoder on target tokens, and return `last_hidden_state` [B, T, D]. The output also
+        contains the cache and recorded outputs, such as attentions.
 
         The arguments are the `decoder_` arguments of `VaswaniForSeq2SeqLM.forward`, without this prefix, and
         the encoder's output [B, S, D] with its mask. If the cache is empty and no mask is given, padding
@@ -883,7 +883,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
     def _project(self, hidden_states: torch.Tensor, excluded: int | None) -> torch.Tensor:
         logits = self.lm_head(hidden_states)  # [B, T, V]
         if excluded is not None:
-            # Clone before the assignment below, because a hook of the projection may have returned a view.
+            # Clone the logits before the assignment below, because a hook of the output projection may have
+            # returned a view.
             logits = logits.clone() if logits.requires_grad else logits
             logits[..., excluded] = EXCLUDED_LOGIT
         return logits
@@ -921,9 +922,9 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
         return smoothed_cross_entropy(logits, labels, num_items, smoothing, form, excluded), logits
 
     def output_product(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two factors [B, T, D] and [V, D] whose product `states @ weight.T` is the logits.
-
-        A bias becomes one more feature: the states get the value 1, and the weights get the bias.
+        """Return two matrices [B, T, D] and [V, D] whose product `states @ weight.T` is the logits. If the
+        output projection has a bias, the bias becomes an additional feature of the weights, and the
+        additional feature of the states is 1.
         """
         weight, bias = self.lm_head.weight, self.lm_head.bias
         if bias is None:
@@ -933,8 +934,8 @@ class VaswaniHeadModel(VaswaniPreTrainedModel):
 
     def excluded_class(self, smoothing: float, labels: torch.Tensor | None) -> int | None:
         """Return the id of the padding token, or None if padding may have a probability above 0."""
-        # Label smoothing gives the padding class a probability above 0. If the model gets no labels in
-        # training, the training loop may compute a smoothed loss.
+        # `<pad>` cannot be excluded with label smoothing, because label smoothing gives `<pad>` a probability
+        # above 0. In training without labels, the training loop may compute a label-smoothed loss.
         smoothed_outside = self.training and labels is None and torch.is_grad_enabled()
         if self.config.zero_start_embedding and not self._padding_is_end():
             # Exclude the padding class also from label smoothing, so that its embedding stays zero.
@@ -981,13 +982,13 @@ class VaswaniForSeq2SeqLM(VaswaniGeneration, VaswaniHeadModel, GenerationMixin):
             self._tied_weights_keys["lm_head.weight"] = f"model.{target}.weight"
         self.post_init()
         if config.tie_word_embeddings:
-            # Tie the weights now, because transformers ties the weights of a model on the meta device only
-            # after FSDP2 has sharded the model.
+            # Tie the weights here, because transformers ties the weights of a model on the meta device too
+            # late: only after FSDP2 has sharded the model.
             self.lm_head.weight = self.model.decoder.embed_tokens.weight
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """Return the output projection, or None if accelerate would shard the projection separately from the
-        tied embedding.
+        """Return the output projection. Return None if accelerate would otherwise shard the projection
+        separately from the tied embedding.
         """
         is_tied_to_target = (
             self.config.tie_word_embeddings and not self.config.share_encoder_decoder_embeddings

@@ -6,15 +6,15 @@ phrases of its sentence. If the remaining length of a beam is just enough for th
 must continue with the missing phrases. `PhraseCandidates` implements the rules of grid beam search as a
 candidate selection of `BeamSearch`.
 
-Other settings may forbid a translation with all phrases of a sentence. If a contradiction between phrases and
-settings is known before the search, an error is raised. If the contradiction appears only during the search,
-the search returns the best translation with as many phrases as possible and reports the missing phrases as
-unmet.
+Other settings of the search may make a translation with all phrases impossible. If this is known before the
+search, an error is raised. If this is found only during the search, the search returns the best translation
+with as many phrases as possible, and reports the missing phrases as unmet.
 
 This file is saved with every checkpoint because `generate(must_contain=...)` uses the search in this file.
 
-In shapes, F is the number of phrases per sentence, L the number of tokens of the longest phrase and O the
-number of options per beam; beam_search_vaswani explains all other letters.
+An option is a possible next token of a beam. In shapes, F is the number of phrases per sentence, L the number
+of tokens of the longest phrase and O the number of options per beam; beam_search_vaswani explains all other
+letters.
 """
 
 import copy
@@ -47,8 +47,8 @@ logger = logging.get_logger(__name__)
 
 
 class PhraseError(SentenceError):
-    """Raised if phrases of a sentence (lists of token ids) contradict a setting. `reason` ends the
-    message.
+    """Raised if phrases of a sentence (lists of token ids) contradict a setting. `reason` is the last part of
+    the message.
     """
 
     def __init__(self, sentence: int, phrases: list[list[int]], reason: str, text: str | None = None):
@@ -115,9 +115,9 @@ class PhraseTables:
     """Contains the phrases of a batch as tensors on the device, so that search steps need no CUDA
     synchronisation.
 
-    The state of a translation is the tensor of its matches [..., F, L + 1] bool. Entry l of a phrase is True
-    if the translation ends with the first l tokens of the phrase. Once the translation contains a phrase, the
-    entry for the whole phrase stays True.
+    The matches [..., F, L + 1] (bool) of a translation describe which phrase tokens the translation contains.
+    Entry l of a phrase is True if the translation ends with the first l tokens of the phrase. If the
+    translation contains the whole phrase, the last entry of the phrase stays True.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], device: torch.device):
@@ -190,7 +190,7 @@ class PhraseCandidates(CandidateSelection):
         device = task.prompt.device
         self.num_kept = num_kept
         self.tables = PhraseTables(phrases, device)
-        # The number of most probable tokens that the selection considers for each beam. The number is larger
+        # For each beam, the selection considers this number of most probable tokens. The number is larger
         # than `num_kept`, because some of the tokens end a beam or start a phrase again.
         num_ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)
         options = [num_kept + num_ends + 2 * len(of_sentence) for of_sentence in phrases]
@@ -233,8 +233,8 @@ class PhraseCandidates(CandidateSelection):
     def _order(
         self, search: BeamSearch, scores: torch.Tensor, tokens: torch.Tensor, missing: torch.Tensor
     ) -> torch.Tensor:
-        """Classify options [N, K * O] that are sorted by score: 0 ends a beam, 1 continues a beam, and 2
-        means that the option is discarded.
+        """Classify options [N, K * O] that are sorted by score. The class is 0 if the option ends a beam, 1
+        if the option continues a beam, and 2 if the option is discarded.
         """
         is_last = search.limits[search.sentences].unsqueeze(1) <= search.num_new + 1
         ends = is_last if search.eos is None else is_last | torch.isin(tokens, search.eos)
@@ -336,8 +336,8 @@ def search_again(
     must_contain: Sequence[Sequence[Sequence[int]]],
     search: BeamSearch,
 ) -> BeamSearch:
-    """Search again for the sentences whose translations lack a phrase. Return a search that contains the new
-    results of these sentences and the earlier results of all other sentences.
+    """Search again, with grid beam search, for the sentences whose translations lack a phrase. Return a
+    search that contains the new results of these sentences and the earlier results of all other sentences.
 
     `search` is the finished search without phrases. If no translation of a sentence contains all phrases, the
     function adds the phrases one after another, and keeps a phrase only if the search then still finds a
@@ -382,8 +382,8 @@ def _grid_search(
     grid = copy.copy(config)
     grid.num_beams = config.num_beams * (1 + max(num_tokens(of_sentence) for of_sentence in phrases))
     rule = EarlyStopping(config, num_sentences, num_counted=config.num_beams, device=device)
-    # For sentences without phrases use the stopping rule of a search without phrases. A search with only one
-    # beam and without phrases stops at the first `</s>`.
+    # For sentences without phrases, use the stopping rule of a search without phrases. If such a search has
+    # only one beam, it stops at the first `</s>`.
     has_none = torch.tensor([not of_sentence for of_sentence in phrases], device=device)
     rule.stops_when_full = has_none & (rule.stops_when_full | (config.num_beams == 1))
     # Let the stopping rule consider all possible lengths, because a beam that lacks a phrase may not end yet
@@ -430,8 +430,9 @@ def _copy_results(found: BeamSearch, searched: torch.Tensor, earlier: BeamSearch
 def _fit_phrases_of_batch(
     task: SearchTask, config: GenerationConfig, wanted: dict[int, list[Sequence[int]]]
 ) -> list[list[Sequence[int]]]:
-    """Return the phrases of each sentence in `wanted`. If the phrases of a sentence are too long together,
-    merge overlapping phrases. Raise an error if the merged phrases are still too long.
+    """Return the phrases of each sentence in `wanted`. If the phrases of a sentence have too many tokens for
+    the length limit, merge overlapping phrases. Raise an error if the merged phrases still have too many
+    tokens.
     """
     capacities = _phrase_capacity(task.limits, task.prompt.shape[1], config).tolist()
     phrases: list[list[Sequence[int]]] = [[] for _ in range(len(task.prompt))]
@@ -442,7 +443,7 @@ def _fit_phrases_of_batch(
             raise PhraseError(
                 sentence,
                 [[*phrase] for phrase in asked],
-                f"these are {num_tokens(asked)} tokens, and the translation has room for no more than "
+                f"these phrases have {num_tokens(asked)} tokens, and the translation has room for at most "
                 f"{capacities[sentence]}{end}; give a larger `max_new_tokens` or fewer phrases",
             )
         phrases[sentence] = fitting

@@ -5,9 +5,9 @@
 converts the results to dicts. `TranslationPipeline` behaves like the translation pipeline of transformers 4.
 
 Unlike transformers 4, the pipeline translates an empty text to an empty text. The pipeline sorts the texts of
-a list by length before the search. Texts that are too long for a Vaswani model are translated in pieces. A
-model for this pipeline may have a second tokenizer for the target language. All options of the translator are
-available.
+a list by length before the search. A text that is too long for a Vaswani model is divided into pieces, and
+the pieces are translated separately. A model for this pipeline may have a second tokenizer for the target
+language. All options of the translator are available.
 
 This file is saved with every checkpoint so that the pipeline works without the package.
 
@@ -33,8 +33,6 @@ from .translator_vaswani import TOKENIZING, BaseTranslator, Translation, check_t
 
 TASK = "translation"
 DIRECTION = re.compile(r"translation_(.+?)_to_(.+)")
-# Arguments of a call that belong to the source tokenizer.
-_TOKENIZE = ("truncation", "src_lang", "tgt_lang")
 # Arguments of a call that select which entries a result has.
 _POSTPROCESS = ("return_tensors", "return_text", "return_scores", "return_alignments")
 _STARTS = ("decoder_start_token_id", "bos_token_id")
@@ -76,8 +74,8 @@ class TranslationPipeline(Pipeline):
                 default a Vaswani model with two vocabularies loads the target tokenizer from the subfolder
                 `target_tokenizer` of the tokenizer's folder. All other models use `tokenizer` for the target
                 language.
-            task (str): "translation" or "translation_XX_to_YY". XX and YY become the defaults of `src_lang`
-                and `tgt_lang`.
+            task (str): "translation" or "translation_XX_to_YY". The languages XX and YY become the defaults
+                of `src_lang` and `tgt_lang`.
             local_files_only (bool): True if the target tokenizer must not be downloaded.
             **kwargs: Arguments of `Pipeline`, and defaults of the arguments of a call.
 
@@ -104,7 +102,7 @@ class TranslationPipeline(Pipeline):
 
         Args:
             inputs (str or iterable): A text, or a sequence, generator or dataset of texts.
-            *others: Not supported. Pass several texts as one list.
+            *others: Not supported. Not allowed: several texts must be passed as one list.
             **kwargs: The fields of `TranslationOptions`, such as `split_sentences`, `repetition_guard`,
                 `return_scores` and `return_alignments`. By default a batch has 4096 tokens with a Vaswani
                 model, and one text with any other model. In addition: `target_prefix`: the text that each
@@ -164,7 +162,9 @@ class TranslationPipeline(Pipeline):
     def _run(
         self, texts: Iterable[Any], forward: dict[str, Any], postprocess: dict[str, Any]
     ) -> Iterator[Any]:
-        """Translate a window of texts at a time, and yield for each text the list of its results."""
+        """Read and translate a window of texts (1000 by default) at a time. Yield a list of results for each
+        text.
+        """
         texts = iter(texts)
         done = 0
         while read := list(islice(texts, forward.get("window", TranslationOptions.window))):
@@ -211,16 +211,13 @@ class TranslationPipeline(Pipeline):
         if not settings.get("batch_size"):
             settings["batch_size"] = None if self.model.config.model_type == "vaswani" else 1
         decode = {"clean_up_tokenization_spaces": bool(settings.pop("clean_up_tokenization_spaces", False))}
-        tokenize = {}
-        for name in _TOKENIZE:
-            value = settings.pop(name, None)
-            if value is not None:
-                tokenize[name] = value
+        truncation = settings.pop("truncation", None)
+        tokenize = {} if truncation is None else {"truncation": truncation}
         stop_sequence = settings.pop("stop_sequence", None)
         if stop_sequence is not None:
             end_ids = eos_token_ids(self.model.generation_config)
             settings["eos_token_id"] = [*self._stop_token_ids(stop_sequence), *end_ids]
-        # Drop options that are None, because None means the default of the option. Keep settings of
+        # Leave out options that are None, because None means the default of the option. Keep settings of
         # `generate` that are None, because None overrides the setting of the checkpoint.
         names = {field.name for field in fields(TranslationOptions)}
         settings = {name: value for name, value in settings.items() if value is not None or name not in names}
@@ -237,7 +234,8 @@ class TranslationPipeline(Pipeline):
             token_ids = self.target_tokenizer(text_target=text, add_special_tokens=False)["input_ids"]
         if len(token_ids) > 1:
             warnings.warn(
-                "`stop_sequence` has several tokens; the first token ends a translation.", stacklevel=2
+                "`stop_sequence` has several tokens; only its first token is used, and ends a translation.",
+                stacklevel=2,
             )
         return token_ids[:1]
 
@@ -301,8 +299,8 @@ def constrained_requests(inputs: Any, target_prefix: Any = None, must_contain: A
 def _one_constraint_per_text(
     name: str, value: Any, kind: Any, nothing: Any, num_texts: int | None
 ) -> Iterable[Any]:
-    """Return one constraint for each text. `value` is one constraint for all texts, or a list with one
-    constraint for each text.
+    """Return a list with one constraint for each text. `value` is a single constraint for all texts, or a
+    list with one constraint for each text.
     """
     entries = value if isinstance(value, (list, tuple)) else ()
     is_list_of_them = all(entry is None or isinstance(entry, kind) for entry in entries)

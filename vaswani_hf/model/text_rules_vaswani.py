@@ -1,8 +1,8 @@
 """Splits texts into sentences, aligns words and detects loops, without a model.
 
-Sentences. The rules consider the abbreviations, initials, ordinals and quotation marks of European languages,
-and the full stops of Chinese and Japanese. An ambiguous full stop is not a boundary, because a missed
-boundary only makes a sentence longer, but a wrong boundary divides a sentence.
+Sentences. The rules for sentences consider the abbreviations, initials, ordinals and quotation marks of
+European languages, and the full stops of Chinese and Japanese. If it is not certain that a full stop ends a
+sentence, the text is not divided there: a long segment is a smaller problem than a divided sentence.
 
 Words. White space separates words. A word of a translation is aligned with the source word that receives most
 attention from the tokens of the word.
@@ -68,8 +68,8 @@ _AFTER_ORDINALS = frozenset(
     "jahrtausend weltkrieg weltkriegs bundesliga liga platz klasse stock kapitel auflage tag mal geburtstag".split()
 )
 
-# The look-behinds prevent matches that begin inside a run of white space or full stops, because with such
-# matches the search time would grow with the square of the length of the run.
+# The look-behinds forbid matches that begin inside a sequence of white space or full stops. Without the
+# look-behinds, the search time would grow with the square of the length of the sequence.
 _LINE_BREAK = re.compile(r"(?<!\s)\s*[\n\r\x0b\x0c\x85\u2028\u2029]\s*")
 
 _CLOSING = "\"'”’“‘»«›‹)\\]}"
@@ -147,8 +147,8 @@ def _split_line(line: str) -> list[tuple[str, str]]:
 
 
 def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -> bool:
-    """Return True if a sentence ends at `candidate`. `before` is the text since the beginning of the
-    sentence.
+    """Return True if a sentence ends at the match `candidate`. `before` is the text from the beginning of the
+    sentence to the match.
     """
     following = after.lstrip(_OPENING + " ")
     if following[:1].islower() and (has_case or candidate.group("close")):
@@ -164,9 +164,9 @@ def _is_boundary(before: str, candidate: re.Match, after: str, has_case: bool) -
     if word.lower() in _BEFORE_NUMBERS and next_word[:1].isdigit():
         return False
     if re.fullmatch(r"\d{1,4}|(?:\d{1,2}\.)+\d{1,2}", word):
-        # The word before the full stop is a number, perhaps an ordinal number such as "3." in German. At the
-        # beginning of a sentence a number is the number of a list item or heading. The sentence does not end
-        # after an ordinal number, or after the number of a list item or heading.
+        # The word before the full stop is a number, perhaps an ordinal number such as "3." in German. A
+        # number at the beginning of a sentence is regarded as the number of a list item or heading. The
+        # sentence does not end after an ordinal number, or after the number of a list item or heading.
         is_ordinal = previous in _BEFORE_ORDINALS or next_word in _AFTER_ORDINALS
         return bool(previous) and not is_ordinal
     # If another word precedes "I", "I" is the pronoun and not an initial, so the sentence ends.
@@ -181,8 +181,8 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
     """Return for each character position the index of the word at or after the position; -1 if there is no
     word.
     """
-    # Entry i of `ended` is the number of words that end before character i. The last entry is for the end of
-    # the text.
+    # Entry i of `ended` is the number of words that end before character i of the text. The last entry
+    # belongs to the end of the text.
     ended = [0]
     for character, following in zip(text, (text + " ")[1:], strict=True):
         ended.append(ended[-1] + (not character.isspace() and following.isspace()))
@@ -192,8 +192,8 @@ def words_at(text: str, starts: Sequence[int]) -> list[int]:
 def target_word_indices(
     token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[int]]:
-    """Return the words of a translation, and for each of its T tokens the index of the word, or -1 for a
-    special token.
+    """Return the words of a translation and a list with one entry for each of its T tokens: the index of the
+    token's word, or -1 for a special token.
 
     White space separates words. A token may contain only a part of a character.
     """
@@ -206,8 +206,8 @@ def target_word_indices(
     window, read, known, before = 0, 0, 0, ""
     for i, token_id in enumerate(token_ids):
         begun = _decode(token_ids[window:i], tokenizer)[len(before) :]
-        # Compare with the whole text, because a token that ends inside a character is decoded to a
-        # replacement character.
+        # Compare with the whole text, because the tokens so far may end inside a character, and the decoded
+        # text then ends with a replacement character.
         common = os.path.commonprefix([begun, text[known : known + len(begun)]])
         starts.append(-1 if token_id in special else known + len(common))
         if begun and begun == common:
@@ -257,10 +257,10 @@ def align_words(
     """Return for each target word the source word with the highest attention, as pairs (source word, target
     word).
 
-    Row t of the attention [T, S] belongs to the position that predicts target token t. `source_words` [S] and
-    `target_words` [T] contain the word index of each token, or -1 for a token without a word. The attention
-    to a source word is the maximum over the tokens of the word. The attention from a target word is the sum
-    over the tokens of the word. If there are no source words, the result is empty.
+    Row t of the attention weights [T, S] belongs to the decoder position that predicts target token t.
+    `source_words` [S] and `target_words` [T] contain the word index of each token, or -1 for a token without
+    a word. The attention to a source word is the maximum over the tokens of the word. The attention from a
+    target word is the sum over the tokens of the word. If there are no source words, the result is empty.
     """
     num_source = max(source_words, default=-1) + 1
     num_target = max(target_words, default=-1) + 1
@@ -364,8 +364,8 @@ def _most_repeats(source: str) -> int:
 
 
 def _repeats(symbols: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """For each length of a repeated unit (in symbols), yield the length and the largest number of equal units
-    in a row.
+    """For each possible length of a repeated unit (in symbols), yield the length and the largest number of
+    equal adjacent units.
     """
     for length in range(1, min(len(symbols) // 2, _LONGEST_UNIT) + 1):
         is_same = bytes(map(operator.eq, symbols, symbols[length:]))

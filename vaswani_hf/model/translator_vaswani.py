@@ -6,8 +6,8 @@
 2. Tokenize all sentences of the window in one call. Cut sentences that are too long for the model. Each
    sentence or piece becomes a `Segment`.
 3. Attach the target prefix and the phrases of each text to its segments.
-4. To search, `PyTorchBackend.search` calls `model.generate` of generation_vaswani for a batch of segments of
-   similar lengths. Each translation of a segment is a `Hypothesis`.
+4. Search: `PyTorchBackend.search` calls `model.generate` of generation_vaswani for each batch of segments
+with similar lengths. Each translation of a segment is a `Hypothesis`.
 5. Search again, without repetition, for segments whose translations repeat a phrase in a loop, if
    `repetition_guard` is set.
 6. Compute scores and word alignments, if `return_scores` or `return_alignments` is set.
@@ -16,11 +16,11 @@
 The methods of `BaseTranslator` are in the order of the seven steps. `PyTorchBackend` follows below. The
 translator works for all encoder-decoder models that have `generate`.
 
-The file inputs_vaswani checks options and texts, and combines each text with its
-constraints in a `Request`. The file text_rules_vaswani splits sentences, aligns words and detects loops.
+Options and texts are validated in inputs_vaswani, where a `Request` combines a text with its constraints.
+Sentences are split, words are aligned and loops are detected in text_rules_vaswani.
 
-This file is saved with every checkpoint because the pipeline for translation calls the translator. The
-package adds `Translator.from_pretrained` and the backend for CTranslate2.
+This file is saved with every checkpoint because the pipeline for translation calls the translator.
+`Translator.from_pretrained` and the CTranslate2 backend are in the folder `translation` of the package.
 
 In shapes, B is the number of segments of a batch, S the source length, T the target length (both in tokens),
 R the number of translations of a segment and N the number of decoder layers.
@@ -30,7 +30,7 @@ import copy
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -78,8 +78,8 @@ from .text_rules_vaswani import (
 
 logger = logging.get_logger(__name__)
 
-# Only one thread at a time may call a tokenizer, because a tokenizer changes its own state (truncation,
-# language) during a call.
+# This lock lets only one thread at a time call a tokenizer, because a tokenizer changes its own state
+# (truncation, language) during a call.
 TOKENIZING = threading.RLock()
 # The maximum number of input tokens if neither the tokenizer nor the model has a limit.
 DEFAULT_MAX_LENGTH = 1024
@@ -91,12 +91,18 @@ _NO_LIMIT = 10**6
 DEFAULT_SEARCH = {"num_beams": 4, "max_new_tokens": 256}
 _LENGTHS = {"max_new_tokens", "max_length"}
 # The options that `score` accepts in addition to `SCORE_SETTINGS`.
-_SCORE_OPTIONS = ("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config")
+_SCORE_OPTIONS = (
+    *("return_alignments", "window", "tokens_per_batch", "on_error", "generation_config"),
+    *("src_lang", "tgt_lang"),
+)
 _TAG = re.compile(r">>\S+?<<")
+# The key of tokenizer_config.json that maps each language to its token. The source begins with the token of the
+# source language, and the target begins with the token of the target language, as in M2M100 and NLLB.
+LANGUAGE_TOKENS = "language_tokens"
 
 # Word alignments use the mean attention of the last two decoder layers, at the position that predicts the
-# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. We
-# measured the alignment error rate on Multi30k with a model of 4 layers. The reference alignments are the
+# target token. Garg et al. 2019 (arXiv 1909.02074, Section 4.1) recommend the fifth of six layers. The
+# alignment error rate was measured on Multi30k with a model of 4 layers. The reference alignments are the
 # intersection of the alignments of word translation models. The alignment error rate is 0.22 for the mean of
 # the last two layers, 0.23 for the last layer, 0.34 for the third layer and 0.24 for the mean of all layers.
 # At the position that reads the target token (Chen et al. 2020, arXiv 2004.14837) the alignment error rate of
@@ -106,7 +112,9 @@ ALIGNMENT_LAYERS = 2
 
 @dataclass(slots=True)
 class Segment:
-    """A sentence, or a part of a sentence that is too long for the model. The search translates segments."""
+    """The unit that the search translates: a sentence, or a part of a sentence if the sentence is too long
+    for the model.
+    """
 
     text: str
     # The token ids [S] of the source. The last token is `</s>`.
@@ -138,13 +146,14 @@ class Hypothesis:
     # The number of forced tokens at the beginning that the length penalty counts: 1 for a forced language
     # token.
     num_counted: int = 0
-    # The number of tokens at the end that the search did not choose (a forced `</s>` at the length limit).
+    # The number of tokens at the end that the search did not choose: 1 for a forced `</s>` at the length
+    # limit, otherwise 0.
     num_ending: int = 0
     # The text of the translation. The translator sets this field.
     text: str = ""
     # The score that the search has computed. Only the CTranslate2 backend sets this field.
     score: float = 0.0
-    # [T][S] the cross-attention. Only a backend whose `score` cannot compute the attention sets this field.
+    # [T][S] the cross-attention. Set only by a backend whose method `score` cannot compute the attention.
     attention: list[list[float]] | None = None
 
 
@@ -154,10 +163,10 @@ class Word:
 
     Attributes:
         word (str): The word.
-        confidence (float): The product of the probabilities of the word's tokens; 1 if all tokens are forced.
-            On Multi30k this confidence predicts whether the reference contains the word (AUC 0.787) better
-            than the geometric mean of the token probabilities (AUC 0.782) or the lowest token probability
-            (AUC 0.785).
+        confidence (float): The product of the probabilities of the word's tokens. If all tokens are forced
+            (not chosen by the search), the value is 1. On Multi30k this confidence predicts whether the
+            reference contains the word (AUC 0.787) better than the geometric mean of the token probabilities
+            (AUC 0.782) or the lowest token probability (AUC 0.785).
     """
 
     word: str
@@ -176,10 +185,11 @@ class Translation:
             parts.
         log_prob (float): The summed log-probability (nats).
         confidence (float): The geometric mean of the probabilities of the tokens.
-        tokens (list): The tokens as text (str), including `</s>`, without forced tokens. For a byte-level
-            tokenizer, `tokens` are not the entries of the vocabulary: " läuft" stands for the entry
-            "ĠlÃ¤uft", and a byte of a character that is divided between tokens is an escape such as "\\xc3".
-            For the entries, call `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
+        tokens (list): The tokens as texts (str), including `</s>`, without forced tokens, which the search
+            did not choose. For a byte-level tokenizer, `tokens` are not the entries of the vocabulary: "
+            läuft" stands for the entry "ĠlÃ¤uft", and a byte of a character that is divided between tokens is
+            an escape such as "\\xc3". To get the entries of the vocabulary, call
+            `tokenizer.convert_ids_to_tokens(translation.token_ids)`.
         token_log_probs (list): The log-probabilities of `tokens` (nats).
         words (list): The words of the translation, separated by white space, each a `Word`.
         alignment (str): For each word the source word with the highest attention, in Pharaoh format,
@@ -191,8 +201,8 @@ class Translation:
         unmet_phrases (list): The phrases (str) of `must_contain` that the translation lacks, because the
             search found no translation with all phrases. The value is None if the translation contains all
             phrases.
-        calibrated_confidence (float): The probability that the translation is good, by the calibration of the
-            checkpoint; None if the checkpoint has no calibration.
+        calibrated_confidence (float): The probability that the translation is good, as estimated by the
+            calibration of the checkpoint. None if the checkpoint has no calibration.
     """
 
     text: str
@@ -267,7 +277,8 @@ class BaseTranslator:
         self.prefix = prefix
         self.task_settings = dict(task_settings or {})
         is_model = isinstance(model, torch.nn.Module)
-        # Returns the probability that a translation with scores is good; None without a calibration.
+        # A function that returns the probability that a translation with scores is good. None if the
+        # checkpoint has no calibration.
         self.calibration: Callable[[Translation], float] | None = None
         self.backend: Backend = self.make_backend(model, ensemble) if is_model else model
 
@@ -291,6 +302,10 @@ class BaseTranslator:
     @cached_property
     def _tags(self) -> dict[str, int]:
         return tags_of(self.source_tokenizer)
+
+    @cached_property
+    def _languages(self) -> dict[str, int]:
+        return languages_of(self.source_tokenizer)
 
     def translate(
         self,
@@ -317,9 +332,9 @@ class BaseTranslator:
             **options: The fields of `TranslationOptions`. All other options are passed to `generate`.
 
         Returns:
-            Iterator: By default a str for each line. If `return_scores`, `return_alignments` or a
-                `num_return_sequences` above 1 is given, a `Translation` for each line. With `on_error="skip"`
-                a bad line has a `Translation` with an `error`.
+            Iterator: By default, a str for each line. If `return_scores`, `return_alignments` or a
+                `num_return_sequences` above 1 is given, a `Translation` for each line. With
+                `on_error="skip"`, the result of an invalid line is a `Translation` with an `error`.
 
         Raises:
             TypeError: If an argument is a single text, or a line is not a str.
@@ -372,7 +387,7 @@ class BaseTranslator:
             first_line += len(window)
 
     def complete(self, options: TranslationOptions) -> TranslationOptions:
-        """Return the options with the default settings of the search. `layouts`, `translate_segments` and
+        """Complete the options with the default settings of the search. `layouts`, `translate_segments` and
         `join` need complete options.
 
         Raises:
@@ -401,13 +416,15 @@ class BaseTranslator:
             )
 
     def prepare(self, requests: Sequence[Request | InvalidInput], options: TranslationOptions) -> None:
-        """Do nothing. A subclass may override `prepare`, for example to choose a dtype before each window."""
+        """Do nothing. Called before each window is translated. A subclass may override this method, for
+        example to choose a dtype.
+        """
 
     def _translate_lines(
         self, lines: list[tuple[int, Request]], options: TranslationOptions
     ) -> list[list[Translation]]:
-        """Steps 1 to 7: return the translations of each request, best first. `lines` contains line numbers
-        and requests.
+        """Steps 1 to 7: return the translations of each request, best translation first. `lines` contains
+        pairs of a line number and a request.
         """
         requests = [request for _, request in lines]
         # Steps 1 to 3: split, tokenize, cut, and attach constraints.
@@ -479,7 +496,7 @@ class BaseTranslator:
         stripped = text.strip()
         tag = self._tag_of(stripped)
         if stripped == tag:
-            # The text is white space, or only a tag without a text.
+            # The text consists of white space, or of a tag without a text.
             return [], [text if options.split_sentences and not tag else ""]
         if not options.split_sentences:
             return [stripped], ["", ""]
@@ -491,7 +508,7 @@ class BaseTranslator:
 
     def _with_tag(self, text: str, options: TranslationOptions) -> str:
         """Add the tag of the option `tgt_lang` to a text without a tag, if the tokenizer has tags."""
-        language = options.tokenize.get("tgt_lang")
+        language = options.tgt_lang
         if language is None or not self._tags or not text.strip() or self._tag_of(text.lstrip()):
             return text
         tag = f">>{language}<<"
@@ -516,25 +533,38 @@ class BaseTranslator:
         if not texts:
             return []
         settings: dict[str, Any] = {"verbose": False, **options.tokenize, "padding": False}
-        languages = {name: settings.pop(name, None) for name in ("src_lang", "tgt_lang")}
         prefixed = [self.prefix + text for text in texts]
         tokenizer = self.source_tokenizer
         if hasattr(tokenizer, "_build_translation_inputs"):
             # Pass the languages, because tokenizers of multilingual models, such as mBART, need the
             # languages.
+            languages = {"src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
             settings = {"return_tensors": None, **languages, **settings}
             tokenizer = tokenizer._build_translation_inputs
         with TOKENIZING:
             inputs = tokenizer(prefixed, **settings)
         generate = {name: value for name, value in inputs.items() if not isinstance(value, list)}
+        first_ids = []
+        if self._languages:
+            first_ids = [self._language_id("src_lang", options.src_lang)]
+            generate["forced_bos_token_id"] = self._language_id("tgt_lang", options.tgt_lang)
         max_length = self.max_length
         segments = []
         for row, (text, token_ids) in enumerate(zip(texts, inputs["input_ids"], strict=True)):
-            segment = Segment(text, token_ids, generate=generate)
-            if self.source_tokenizer.is_fast and (options.return_alignments or len(token_ids) > max_length):
-                segment.words = self._source_words(prefixed[row], inputs[row])
+            segment = Segment(text, [*first_ids, *token_ids], generate=generate)
+            is_long = len(segment.token_ids) > max_length
+            if self.source_tokenizer.is_fast and (options.return_alignments or is_long):
+                segment.words = [-1] * len(first_ids) + self._source_words(prefixed[row], inputs[row])
             segments.append(segment)
         return segments
+
+    def _language_id(self, name: str, language: str | None) -> int:
+        """Return the id of the token of a language. `name` is the name of the option."""
+        if language not in self._languages:
+            raise ValueError(
+                f"`{name}` must be a language of the model ({', '.join(self._languages)}), but is {language!r}."
+            )
+        return self._languages[language]
 
     def _source_words(self, text: str, encoding: Any) -> list[int]:
         """Return for each token the index of its word in the text without the task prefix, or -1 if the token
@@ -547,8 +577,8 @@ class BaseTranslator:
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
     def _shift_word_indices(self, segments: list[Segment]) -> None:
-        """Change the word indices of the sentences of a text, so that the indices count from the beginning of
-        the text.
+        """Change the word indices of all sentences of a text, so that words are counted from the beginning of
+        the text instead of the beginning of the sentence.
         """
         num_words = 0
         for number, segment in enumerate(segments):
@@ -560,14 +590,15 @@ class BaseTranslator:
             num_words += len(segment.text.split())
 
     def cut(self, segment: Segment, number: int, max_length: int) -> list[Segment]:
-        """Divide a segment into pieces of at most `max_length` tokens. If the segment begins with a tag, each
-        piece begins with the tag.
+        """Divide a segment into pieces of at most `max_length` tokens. If the segment begins with a tag or with
+        the token of a language, each piece begins with the tag or the token.
         """
         if len(segment.token_ids) <= max_length:
             return [segment]
         *ids, end_id = segment.token_ids
         words = segment.words or [-1] * len(segment.token_ids)
-        tag_ids = ids[:1] if ids[0] in self._tags.values() else []
+        first_ids = {*self._tags.values(), *self._languages.values()}
+        tag_ids = ids[:1] if ids[0] in first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
         pieces = []
@@ -587,13 +618,13 @@ class BaseTranslator:
             tag_words = [-1] * len(tag_ids)
             start = stop
         logger.warning(
-            f"Line {number} has {len(segment.token_ids)} tokens, more than the {max_length} of this model: "
-            f"the line is translated in {len(pieces)} pieces."
+            f"Line {number} has {len(segment.token_ids)} tokens, but the model can read at most "
+            f"{max_length} tokens, so the line is translated in {len(pieces)} pieces."
         )
         return pieces
 
     def _constrain(self, segments: list[Segment], request: Request) -> None:
-        """Step 3: the first segment gets the target prefix, and each phrase is assigned to one segment."""
+        """Step 3: assign the target prefix to the first segment of a text, and each phrase to one segment."""
         segments[0].prefix = prefix_token_ids(request.target_prefix, self.target_tokenizer)
         segments[0].forced_text = request.target_prefix
         if not request.must_contain:
@@ -605,8 +636,8 @@ class BaseTranslator:
             segment.forced_text = " ".join([segment.forced_text, *phrases])
 
     def _add_terms(self, segment: Segment, options: TranslationOptions) -> None:
-        """Step 3: add the target terms of the glossary to the phrases of a segment. Ignore a target term that other
-        settings of the search make impossible.
+        """Step 3: add the target terms of the glossary to the required phrases of a segment. A target term
+        that other settings of the search make impossible is ignored.
         """
         assert options.terms is not None
         config = GenerationConfig()
@@ -664,7 +695,7 @@ class BaseTranslator:
     def decode(self, hypothesis: Hypothesis, segment: Segment, options: TranslationOptions) -> str:
         """Return the text of a hypothesis."""
         text = self.target_tokenizer.decode(hypothesis.token_ids, skip_special_tokens=True, **options.decode)
-        # Remove line breaks, because the translation of one line must be one line.
+        # Replace line breaks by spaces, because the translation of one line must be one line.
         return text if "\n" in segment.text else text.replace("\n", " ")
 
     def _search_loops_again(
@@ -751,8 +782,8 @@ class BaseTranslator:
     def _translate_blank_text(
         self, request: Request, separators: list[str], options: TranslationOptions
     ) -> list[Translation]:
-        """Return the translations of a text without words: the target prefix, or the white space of the
-        text.
+        """Return the translations of a text that contains no words: the target prefix, or the white space of
+        the text.
         """
         prefix = request.target_prefix.strip()
         translation = join_translations([], separators)
@@ -823,7 +854,9 @@ class BaseTranslator:
                     f"Pair {number:,} must have at most {positions} tokens on each side, as many as the model has positions, "
                     f"but has {length}."
                 )
-            hypotheses.append([Hypothesis(ids, text=target)])
+            first_ids = language_token(segment)
+            hypothesis = Hypothesis([*first_ids, *ids], len(first_ids), len(first_ids), text=target)
+            hypotheses.append([hypothesis])
         return [translation for (translation,) in self._score_hypotheses(segments, hypotheses, options)]
 
     def _warn_of_limit(self, segments: list[Segment], options: TranslationOptions) -> None:
@@ -876,12 +909,12 @@ def results_of_lines(
     find: Callable[[list[Any]], Sequence[Any]],
     on_error: str,
 ) -> Iterator[Any]:
-    """Yield the result of each line of a window. A bad line does not affect the results of other lines.
+    """Yield the result of each line of a window. An invalid line does not affect the results of other lines.
 
-    `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. With
-    `on_error="skip"` the result of a bad line is a `Translation` with an `error`. With `on_error="fail"` the
-    error of a bad line is raised after the results of the earlier lines. The attribute `line_number` of the
-    error is the number of the bad line.
+    `read(line, number)` converts a line to an input of `find`, and `find(inputs)` returns the results. If
+    `on_error` is "skip", the result of an invalid line is a `Translation` with an `error`. If `on_error` is
+    "fail", the error of an invalid line is raised after the results of the earlier lines, and the attribute
+    `line_number` of the error is the number of the line.
     """
     good: list[tuple[int, Any]] = []
     errors: dict[int, Exception] = {}
@@ -924,15 +957,15 @@ def _skip_or_raise(error: Exception, number: int, on_error: str) -> Translation:
 
 
 def _without_set_names(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults without the settings in `settings`. If `settings` contains `max_length` or
-    `max_new_tokens`, omit the defaults of both names.
+    """Return the default settings that `settings` does not override. If `settings` contains `max_length` or
+    `max_new_tokens`, the defaults of both are left out.
     """
     names = _LENGTHS | settings.keys() if _LENGTHS & settings.keys() else settings.keys()
     return {name: value for name, value in defaults.items() if name not in names}
 
 
 def batches_by_length(
-    pieces: Sequence[Sequence[int]], tokens_per_batch: int, batch_size: int | None = None
+    pieces: Sequence[Sized], tokens_per_batch: int, batch_size: int | None = None
 ) -> Iterator[list[int]]:
     """Yield batches of the indices of pieces, longest pieces first. A batch has at most `tokens_per_batch`
     tokens with padding, except for a single longer piece.
@@ -953,8 +986,8 @@ def _without_scores(segment: Segment, hypotheses: list[Hypothesis]) -> list[Tran
 
 
 def _unmet_phrases(segment: Segment, hypothesis: Hypothesis) -> list[str] | None:
-    """Return the phrases of a segment that a hypothesis lacks; None if the hypothesis contains all
-    phrases.
+    """Return the required phrases of a segment that are missing in a hypothesis. Return None if the
+    hypothesis contains all phrases.
     """
     unmet = []
     for token_ids, text in zip(segment.phrases, segment.phrase_texts, strict=True):
@@ -987,7 +1020,9 @@ def scoring_config(generation_config: GenerationConfig, settings: Mapping[str, A
 
 
 def num_layers_for(config: GenerationConfig, with_alignment: bool) -> int:
-    """Return the number of decoder layers, counted from the last layer, whose attention the scores need."""
+    """Return how many of the last decoder layers must return their attention, because alignments or scores
+    need the attention.
+    """
     return ALIGNMENT_LAYERS if with_alignment else int(bool(config.coverage_penalty))
 
 
@@ -1008,7 +1043,8 @@ def scored_translation(
     """
     own_ids = hypothesis.token_ids[hypothesis.num_forced : len(hypothesis.token_ids) - hypothesis.num_ending]
     # A forced language token and a forced `</s>` add nothing to the score, because the search gives both
-    # tokens the probability 1. Count both tokens in the length, as the search does.
+    # tokens the probability 1. Count the forced language token and the forced `</s>` in the length, as the
+    # search does.
     length = len(log_probs) + hypothesis.num_counted + hypothesis.num_ending
     score = sum(log_probs) / length_penalty(max(1, length), config)
     if config.coverage_penalty and attention is not None:
@@ -1039,8 +1075,8 @@ def join_translations(parts: Sequence[Translation], separators: list[str]) -> Tr
     """Join the translations of the N parts of a text with N + 1 separators.
 
     The result has scores only if all parts have scores. The score of the text is the sum of the scores of its
-    parts. The alignment of a part must count source words from the beginning of the text, and target words
-    from the beginning of the part.
+    parts. In the alignment of each part, the index of a source word must be counted from the beginning of the
+    whole text, and the index of a target word from the beginning of the part.
     """
     if len(parts) == 1 and not any(separators):
         return parts[0]
@@ -1088,9 +1124,8 @@ def prefix_token_ids(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 
 
 def phrase_token_ids(phrase: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the token ids that a phrase has after a space, inside a sentence.
-
-    Many tokenizers produce different tokens after a space and at the beginning of a text.
+    """Return the token ids of a phrase inside a sentence, where a space precedes the phrase. Many tokenizers
+    produce other tokens for a phrase at the beginning of a text.
     """
     # Tokenize the phrase together with a word before the phrase, and remove the tokens of the word.
     word = _target_token_ids("a", tokenizer)
@@ -1106,7 +1141,8 @@ def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
 
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
-    """Return for each part of a text the phrases that the translation of the part must contain.
+    """Distribute the required phrases of a translation among the parts of its text. Return the phrases of
+    each part.
 
     If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
     first part that contains the phrase. If no part contains the phrase, the phrase is assigned to the longest
@@ -1131,10 +1167,17 @@ def tags_of(tokenizer: Any) -> dict[str, int]:
     return tags
 
 
-def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
-    """Raise an error if tokenizers do not fit a Vaswani model.
+def languages_of(tokenizer: Any) -> dict[str, int]:
+    """Return the languages of a tokenizer with tokens of languages, with the token ids. The dict is empty for other
+    tokenizers.
+    """
+    tokens = getattr(tokenizer, "init_kwargs", {}).get(LANGUAGE_TOKENS, {})
+    return {language: tokenizer.convert_tokens_to_ids(token) for language, token in tokens.items()}
 
-    The model may have more classes than the tokenizer has tokens.
+
+def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, name: str = "") -> None:
+    """Raise an error if tokenizers do not match a Vaswani model. The vocabulary of the model may be larger
+    than the vocabulary of the tokenizer.
     """
     config = model.config
     fitting = f"must fit {name!r}" if name else "must fit the model"
@@ -1161,9 +1204,8 @@ def check_tokenizers(model: Any, source_tokenizer: Any, target_tokenizer: Any, n
 
 
 class Backend(Protocol):
-    """Defines the interface between the translator and a model: search and scores for batches of segments.
-
-    The implementations are `PyTorchBackend` in this file, and `CTranslate2Backend` of the package.
+    """The interface that the translator uses to run a model: search and scores for batches of segments. The
+    implementations are `PyTorchBackend` in this file, and `CTranslate2Backend` in the package.
     """
 
     @property
@@ -1266,8 +1308,8 @@ class PyTorchBackend:
         return found
 
     def _counts_padding(self, given: Mapping[str, Any]) -> bool:
-        """Return True if the padding before a short target prefix counts towards the limit of its
-        translation.
+        """Return True if the search counts the padding before a short target prefix as a part of the
+        translation's length limit.
         """
         if any(model.config.model_type != "vaswani" for model in (self.model, *self.ensemble)):
             return True
@@ -1302,7 +1344,7 @@ class PyTorchBackend:
                     "does not support phrases."
                 )
             arguments["must_contain"] = [segment.phrases for segment in segments]
-            # Switch the warning of the search off, because the translator warns with the line number.
+            # Turn off the warning of the search, because the translator logs a warning with the line number.
             arguments["warn_of_unmet_phrases"] = False
         # Override settings of the checkpoint that have no effect in this search, because transformers would
         # warn about these settings.
@@ -1361,8 +1403,7 @@ class PyTorchBackend:
             for row in rows[number * num_rows : (number + 1) * num_rows]:
                 token_ids = [*prompt, *without_padding(row[first:], end_ids, pad_token_id)]
                 of_segment.append(Hypothesis(token_ids, len(prompt)))
-            # Ignore rows that contain nothing but the prompt, because for such rows the search found no
-            # translation.
+            # Ignore rows that contain only the prompt, because the search found no translation for such rows.
             existing = [hypothesis for hypothesis in of_segment if len(hypothesis.token_ids) > len(prompt)]
             found.append(existing or of_segment[:1])
         return found
@@ -1370,7 +1411,9 @@ class PyTorchBackend:
     def _note_forced_tokens(
         self, found: list[list[Hypothesis]], prompt_length: int, arguments: dict[str, Any]
     ) -> None:
-        """Record forced tokens other than the prompt: the language token, and `</s>` at the length limit."""
+        """Record the forced tokens that are not in the prompt: the language token, and `</s>` at the length
+        limit.
+        """
         language = setting_of("forced_bos_token_id", arguments, self.generation_config)
         end = setting_of("forced_eos_token_id", arguments, self.generation_config)
         if language is None and end is None:
@@ -1379,8 +1422,8 @@ class PyTorchBackend:
         limit = setting_of("max_new_tokens", arguments, self.generation_config)
         if limit is None:
             max_length = setting_of("max_length", arguments, self.generation_config)
-            # Subtract the start token and the prompt, because transformers counts both in `max_length`. The
-            # default limit of transformers is 20 tokens.
+            # Subtract the start token and the prompt, because transformers counts both in `max_length`. Limit
+            # the translation to 20 tokens, the default of transformers.
             limit = 20 if max_length is None else max_length - 1 - prompt_length
         for hypotheses in found:
             for hypothesis in hypotheses:
@@ -1416,15 +1459,17 @@ class PyTorchBackend:
 
 
 def _prompts_of(segments: list[Segment]) -> list[list[int]]:
-    """Return for each segment the tokens that its translation begins with: language token and target
-    prefix.
-    """
+    """Return the forced first tokens of each segment's translation: the language token and the target prefix."""
     if not any(segment.prefix for segment in segments):
         return [[] for _ in segments]
-    language = segments[0].generate.get("forced_bos_token_id")
     # Add the language token, because `generate` forces the language only if the call has no prefix.
-    first = [] if language is None else [language]
-    return [[*first, *segment.prefix] for segment in segments]
+    return [[*language_token(segment), *segment.prefix] for segment in segments]
+
+
+def language_token(segment: Segment) -> list[int]:
+    """Return the token of the target language that the translation of a segment begins with, or an empty list."""
+    language = segment.generate.get("forced_bos_token_id")
+    return [] if language is None else [language]
 
 
 def _pad_rows(
@@ -1458,11 +1503,11 @@ def without_padding(token_ids: list[int], end_ids: Sequence[int], pad_token_id: 
 
 
 def _name_text(error: Any, segments: list[Segment]) -> None:
-    """Add the text of the sentence to a `SentenceError`, and the texts of the phrases that contradict a
-    setting.
+    """Add texts to a `SentenceError`: the text of the sentence, and the texts of the phrases that contradict
+    a setting.
 
-    Test for attributes instead of the class, because transformers may load an error class twice: for the
-    model and for the pipeline.
+    Check the attributes of the error instead of its class, because transformers may load the file of an error
+    class twice: for the model and for the pipeline.
     """
     number = getattr(error, "sentence", None)
     if number is None:

@@ -29,6 +29,10 @@ class BuildOptimizer(Protocol):
     def __call__(self, model: nn.Module, settings: Any, *, bf16: bool) -> torch.optim.Optimizer: ...
 
 
+def accept_any_training(settings: Any) -> None:
+    """Do nothing. An optimizer that works with all other keys has this function as its `check`."""
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """An entry of `OPTIMIZERS`.
@@ -39,12 +43,19 @@ class Optimizer:
         settings (type): The class with the keys of the optimizer in the section `training`.
         needs_whole_weights (bool): True if the optimizer does not work when FSDP or DeepSpeed shards weights
             or gradients.
+        averages_weights (bool): True if the optimizer computes an average of the weights. The validations and
+            the final checkpoint use the average. The method `eval` of the optimizer gives the model the
+            averaged weights, and the method `train` gives the model the trained weights.
+        check (Callable): A function that is called with the section `training` of a recipe if the recipe
+            selects the optimizer. Raises a ValueError if the optimizer does not work with the other keys.
     """
 
     name: str
     build: BuildOptimizer
     settings: type[Settings] = Settings
     needs_whole_weights: bool = True
+    averages_weights: bool = False
+    check: Callable[[Any], None] = accept_any_training
 
 
 class Rate(Protocol):

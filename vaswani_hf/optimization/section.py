@@ -95,11 +95,16 @@ class TrainingSettings(_EntryKeys):
     `average_checkpoints` is 0, no checkpoints are averaged."""
     early_stopping_patience: int | None = Field(None, gt=0, json_schema_extra={"unit": "validations"})
     """Stop after this number of validations without an improvement. The final weights are the weights of the
-    best checkpoint. If `early_stopping_patience` is null, training does not stop early."""
+    best checkpoint. If `early_stopping_patience` is null, the number of validations does not stop the
+    training."""
+    early_stopping_score: float | None = None
+    """Stop when the validation score `metric_for_best_model` reaches this value, such as 100 for
+    `exact_match`. The final weights are the weights of the best checkpoint. If `early_stopping_score` is null,
+    no score stops the training."""
     metric_for_best_model: str = "loss"
     """The score that decides which checkpoint is the best, for early stopping. The score `loss` is always
     available. Other scores are available only if the validation computes these scores: for example, `bleu`
-    needs `evaluation.validation_bleu: true`."""
+    and `exact_match` need `evaluation.validation_bleu: true`."""
     dataloader_num_workers: int | None = Field(None, ge=0, json_schema_extra={"unit": "processes"})
     """The number of data workers: processes that prepare batches. If `dataloader_num_workers` is null, a run
     on an accelerator starts 2 data workers, but a run on a CPU or with `data.streaming: true` starts no data
@@ -108,6 +113,22 @@ class TrainingSettings(_EntryKeys):
     """The tools that also receive the log, such as `tensorboard`."""
     resume: bool = False
     """Continue the earlier run in `output_dir` from its newest checkpoint."""
+
+    @property
+    def optimizer_averages_weights(self) -> bool:
+        """True if the optimizer averages the weights. The final weights are then the averaged weights."""
+        return OPTIMIZERS[self.optimizer].averages_weights
+
+    @property
+    def early_stopping_key(self) -> str | None:
+        """The first key that turns early stopping on; None without early stopping."""
+        keys = ("early_stopping_patience", "early_stopping_score")
+        return next((key for key in keys if getattr(self, key) is not None), None)
+
+    @property
+    def stops_early(self) -> bool:
+        """True with early stopping. The final weights are then the weights of the best checkpoint."""
+        return self.early_stopping_key is not None
 
     def check_run_length(self) -> None:
         """Refuse a section that sets both `max_steps` and `num_train_epochs`, or neither."""
@@ -125,12 +146,12 @@ class TrainingSettings(_EntryKeys):
                 f"`training.save_total_limit` = {self.save_total_limit} checkpoints are kept; raise "
                 "`training.save_total_limit`."
             )
-        if self.early_stopping_patience and self.average_checkpoints:
+        if self.stops_early and self.average_checkpoints:
             raise ValueError(
-                "`training.early_stopping_patience` selects the best checkpoint for the final weights, but "
+                f"`training.{self.early_stopping_key}` selects the best checkpoint for the final weights, but "
                 "`training.average_checkpoints` averages the last checkpoints; give only one of these keys."
             )
-        if self.early_stopping_patience and self.save_steps % self.eval_steps:
+        if self.stops_early and self.save_steps % self.eval_steps:
             raise ValueError(
                 "`training.save_steps` must be a multiple of `training.eval_steps` for early stopping, but "
                 f"{self.save_steps} is no multiple of {self.eval_steps}."
@@ -141,6 +162,7 @@ class TrainingSettings(_EntryKeys):
     def _check_entries(self) -> Self:
         self._check_entry("optimizer", OPTIMIZERS)
         self._check_entry("lr_scheduler_type", SCHEDULES)
+        OPTIMIZERS[self.optimizer].check(self)
         self._check_regularizers()
         return self
 

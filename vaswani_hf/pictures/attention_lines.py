@@ -21,6 +21,9 @@ from .style import COLORS, Picture, literal, new_figure
 # would be too small in print.
 _MOST_WORDS = 20
 _LINE_WIDTH = 5.0
+# A head prefers the pairs of a relation if its mean weight in the pairs is at least this multiple of its mean weight at the
+# same distance.
+_PREFERENCE = 1.5
 # Do not draw weights below this value, because thousands of faint lines would make an SVG file large.
 _LEAST_WEIGHT = 0.01
 
@@ -101,9 +104,16 @@ def draw_relation(
     text = (
         f"{caption} The heads are those with the largest mean weight in {numbers['num_pairs_choice']:,} pairs of the "
         f"first half of the texts. Measured in {len(occurrences):,} pairs of the second half: {'; '.join(texts)}. The "
-        "example has the median weight."
+        f"example has the median weight.{_verdict(numbers['trained'])}"
     )
     return Picture(name, figure, text, numbers)
+
+
+def _verdict(heads: Sequence[dict[str, float]]) -> str:
+    """Return a sentence if no head prefers the pairs of a relation."""
+    if any(head["mean_weight"] >= _PREFERENCE * head["mean_weight_same_distance"] for head in heads):
+        return ""
+    return " No trained head prefers these pairs to other words at the same distance."
 
 
 def draw_two_heads(

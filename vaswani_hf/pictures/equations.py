@@ -65,22 +65,23 @@ def draw_schedule(
     figure = new_figure(7, 3.6)
     axes = figure.add_subplot(xlabel="optimizer steps", ylabel="learning rate")
     axes.plot(steps, rates, color=COLORS[0], label=f'schedule "{schedule}"')
-    axes.plot(
-        [row["step"] for row in logged],
-        [row["learning_rate"] for row in logged],
-        linestyle="none",
-        marker="x",
-        markersize=4,
-        color=COLORS[1],
-        label="log of the run",
-    )
+    if logged:
+        axes.plot(
+            [row["step"] for row in logged],
+            [row["learning_rate"] for row in logged],
+            linestyle="none",
+            marker="x",
+            markersize=4,
+            color=COLORS[1],
+            label="log of the run",
+        )
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     axes.legend(frameon=False)
     highest = max(rates)
     numbers = {"highest_rate": highest, "last_rate": rates[-1], "num_steps": num_steps, "schedule": schedule}
     caption = (
-        f'The learning rate of the run (schedule "{schedule}", Section 5.3 of the paper has the schedule "paper"): at '
-        f"most {highest:.2e}, {rates[-1]:.2e} at step {num_steps:,}."
+        f'The learning rate of the schedule "{schedule}" (Section 5.3 of the paper has the schedule "paper"): at most '
+        f"{highest:.2e}, {rates[-1]:.2e} at step {num_steps:,}."
     )
     return Picture("schedule", figure, caption, numbers)
 
@@ -120,7 +121,7 @@ def draw_targets(smoothing: float, form: str) -> Picture:
     caption = (
         f"Left: the target probabilities of {_NUM_CLASSES} classes (`label_smoothing_form: {form}`). Right: the loss of a "
         "prediction whose other classes have equal probabilities. With smoothing, the loss is lowest below "
-        f"probability 1. The checkpoint was trained with smoothing {smoothing:g}."
+        f"probability 1. The label smoothing of the model is {smoothing:g}."
     )
     numbers = {"label_smoothing": smoothing, "form": form, "probability_of_lowest_loss": best}
     return Picture("smoothed_targets", figure, caption, numbers)

@@ -10,8 +10,8 @@ from ..checkpoint.files import weight_files
 from ..checkpoint.manifest import describe
 
 _HEAD = (
-    "| engine | weights | beams | largest difference (nats) | changed translations | BLEU | sentences/s | MB |\n"
-    "|---|---|---|---|---|---|---|---|"
+    "| engine | weights | beams | length penalty | largest difference (nats) | changed translations | BLEU | sentences/s | MB |\n"
+    "|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -41,6 +41,7 @@ def _table_row(row: dict[str, Any]) -> str:
         row["engine"],
         row["weights"],
         str(row["num_beams"]),
+        row["length_penalty"],
         "" if is_checkpoint else f"{row['largest_difference']:.1e}",
         "" if is_checkpoint else f"{row['changed']:,} of {row['sentences']:,}",
         f"{row['bleu']:.2f}",

@@ -166,7 +166,7 @@ def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None
     # Print a note if checkpoints are missing. Early stopping needs the checkpoint with the best validation
     # score, and averaging needs the last checkpoints.
     best = _best_step(snapshot / newest, training)
-    is_best_missing = training.early_stopping_patience is not None and best not in steps.values()
+    is_best_missing = training.stops_early and best not in steps.values()
     if is_best_missing or len(set(steps.values())) < training.average_checkpoints:
         print(
             "some checkpoints for the average or for the choice of the best checkpoint are missing, so the "
@@ -208,7 +208,7 @@ def _download(repo_id: str, training: AnyTraining) -> tuple[Path, dict[str, int]
         wanted.append(LAST_CHECKPOINT)
     snapshot = download(RECIPE_FILE, *(f"{name}/*" for name in wanted))
     steps = {name: _step_of_whole(snapshot / name) for name in wanted}
-    if training.early_stopping_patience is not None:
+    if training.stops_early:
         newest = max(steps, key=lambda name: steps[name])
         best = f"checkpoint-{_best_step(snapshot / newest, training, numbered)}"
         if best in numbered and best not in steps:

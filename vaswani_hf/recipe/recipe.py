@@ -60,12 +60,10 @@ class Recipe(Settings):
         Only a training run calls this method, because other commands do not need a validation split.
         """
         if not self.data.has_validation:
-            patience = self.training.early_stopping_patience
             needs = f"needs a validation split, but there is none; give {self.data.validation_keys}"
-            if patience:
-                raise ValueError(
-                    f"`training.early_stopping_patience: {patience}` {needs}, or leave `early_stopping_patience` out."
-                )
+            if key := self.training.early_stopping_key:
+                value = getattr(self.training, key)
+                raise ValueError(f"`training.{key}: {value}` {needs}, or leave `{key}` out.")
             if switch := self.evaluation.validation_switch:
                 raise ValueError(f"`evaluation.{switch}: true` {needs}, or set `{switch}` to false.")
         return [*self.data.warnings(), *warmup_warnings(self.training, self.training.max_steps)]

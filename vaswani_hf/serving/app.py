@@ -131,7 +131,7 @@ class Service:
             self._options, return_scores=wanted.has_scores, return_alignments=wanted.has_alignments
         )
         if direction.tag is not None:
-            options = replace(options, tokenize={"tgt_lang": direction.tag})
+            options = replace(options, tgt_lang=direction.tag)
         backend = direction.translator.backend
         if wanted.must_contain and not isinstance(backend, PyTorchBackend):
             raise ValueError(

@@ -48,7 +48,7 @@ class Directions:
             if (source, target) in self._directions:
                 raise ValueError(
                     "Each model must translate between different languages, but two models translate from "
-                    "{{source}} to {{target}}; leave one of them out."
+                    f"{source} to {target}; leave one of them out."
                 )
             self._directions[source, target] = Direction(source, target, translator)
         for source, target, translator in models:

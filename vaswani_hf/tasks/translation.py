@@ -38,6 +38,7 @@ from ..data.toy_corpora import SMALLEST_HELD_OUT, english_words, german_words, n
 from ..evaluation.bleu import check_tokenizer, exact_match_by, score_translations
 from ..evaluation.evaluate import translate_and_measure
 from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.translator_vaswani import languages_of
 from ..settings.data import SPLITS, Augmentation, CorpusData, Files
 from ..settings.sections import SMALLEST_VOCABULARY, EvaluationSettings, TokenizerSettings
 from ..translation.translator import Translator
@@ -318,6 +319,10 @@ class Translation(Task):
     ) -> Tokenizers:
         if is_tree_tokenizer(target):
             raise ValueError("is a parser with a target vocabulary of trees")
+        if languages_of(source):
+            raise ValueError(
+                "needs the tokens of two languages, and a run does not add these tokens to its texts"
+            )
         own_source = with_form(source, SENTENCE)
         return own_source, own_source if target is source else with_form(target, SENTENCE)
 

@@ -1,7 +1,7 @@
 """Trains variations of one recipe and compares their validation scores (`vaswani ablate`).
 
 A YAML file lists the runs (`AblationList`). Each run is trained once for each seed, in the folder
-OUTPUT/NAME/seed_N. A finished training is not repeated, and an interrupted training continues at its newest
+OUTPUT/NAME/seed_N. A finished training is not repeated, and an interrupted training continues from its newest
 checkpoint. The runs are scored on the validation split, because a test split must not influence the choice of
 a model. After each training the table OUTPUT/LIST.md, the picture OUTPUT/LIST.png and the numbers
 OUTPUT/LIST.json are written.
@@ -37,25 +37,23 @@ from .run import (
     train,
 )
 
-# The recipes of each run of a list by the name of the run: one recipe for each seed.
+# Maps the name of each run in a list to its recipes: one recipe for each seed.
 Runs = dict[str, list[Recipe]]
-# The results of finished trainings by their `output_dir`: the content of results.json, or the message of the
-# error that ended the training.
+# Maps the `output_dir` of each finished training to its results: the content of results.json, or the message
+# of the error that ended the training.
 Results = dict[str, dict[str, Any] | str]
 
 # The table of differences does not show keys that begin with these words, because the values of such keys
 # depend on the folder or the split.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# The table shows this text in place of a value that comes from the model in `init_from`.
+# The table shows this text if a value comes from the model in `init_from`.
 _OF_THE_BASE = "that of the model"
 # The scores of the table, with their titles.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
 
 
 class FailedRunsError(Exception):
-    """Raised at the end of a list of runs if some trainings have failed. The other trainings have
-    finished.
-    """
+    """Raised after all trainings of a list if some of the trainings have failed."""
 
 
 class AblationList(Settings):
@@ -64,28 +62,31 @@ class AblationList(Settings):
     recipe: str
     """The recipe that all runs vary: a path relative to the list, or the name of a recipe of the package."""
     seeds: int = Field(1, ge=1)
-    """The number of trainings of each run. The first training has the seed of the recipe, and each further
-    training has the next larger seed.
+    """The number of trainings of each run. The first training uses the seed in the recipe, and each
+    additional training uses the next larger seed.
     """
     all: dict[str, Any] = {}
-    """The recipe keys of all runs, with their values."""
+    """Recipe keys, with their values, that all runs set."""
     runs: dict[str, dict[str, Any]] = Field(min_length=1)
-    """The recipe keys of each run, with their values. The folder of a run has the name of the run."""
+    """Maps the name of each run to the recipe keys, with their values, that this run sets. The name of the
+    run is also the name of its folder.
+    """
 
 
 def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None = None) -> Runs:
-    """Check a list of runs, and return the recipes of each run. Each recipe scores its model on the
-    validation split.
+    """Validate a list of runs, and return the recipes of each run. The returned recipes score the models on
+    the validation split.
 
     Args:
         path (Path): The YAML file that lists the runs.
-        output (Path): The folder of the runs.
-        overrides (list): Command-line words such as "--max_steps", "100". The words replace keys of `all` in
-            the YAML file.
-        seeds (int, optional): The number of trainings of each run; by default `seeds` of the list.
+        output (Path): The folder that contains the folders of the runs.
+        overrides (list): Command-line arguments such as "--max_steps", "100". They override keys in the
+            section `all` of the YAML file.
+        seeds (int, optional): The number of trainings of each run; by default the value of `seeds` in the
+            list.
 
     Returns:
-        dict: The recipes of each run by the name of the run, one recipe for each seed.
+        dict: Maps the name of each run to its recipes, one recipe for each seed.
 
     Raises:
         ValueError: If the list or the recipe of a run is invalid, or a folder contains another run.
@@ -147,7 +148,9 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """Return the recipe of the training `number` (counted from 0) of the run in `folder`."""
+    """Return the recipe of a run's training with the index `number` (counted from 0). `folder` is the folder
+    of the run.
+    """
     seed = recipe.seed + number
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
     bases = {base: _place_of(base, number, names, earlier) for base in recipe.model.bases()}
@@ -168,8 +171,8 @@ def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earl
 
 
 def _place_of(base: str, number: int, names: list[str], earlier: Runs) -> str:
-    """Return the folder of the training `number` of the run `base`. If `base` is a checkpoint folder or a
-    repository of the Hub, return `base`.
+    """Return the folder of the training with the index `number` of the run `base`. If `base` is not a run but
+    a checkpoint folder or a repository of the Hub, return `base`.
     """
     if base in earlier:
         return earlier[base][number].output_dir
@@ -189,11 +192,11 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
 
     Args:
         runs (dict): The result of `plan_runs`.
-        output (Path): The folder of the runs.
-        stem (str): The name of the written files, without their endings.
+        output (Path): The folder that contains the folders of the runs.
+        stem (str): The name of the written files, without the file extensions.
 
     Returns:
-        dict: The results of all trainings, by their `output_dir`.
+        dict: Maps the `output_dir` of each training to its results.
 
     Raises:
         InterruptedRunError: If a signal ended a training.
@@ -214,7 +217,8 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
         text = f"{progress}: {name}, seed {recipe.seed}{_time_left(started, number, len(remaining))}"
         print(text, file=sys.stderr, flush=True)
         try:
-            # Redirect the output of the training, because the standard output is only for the table.
+            # Redirect the output of the training to stderr, because the standard output must contain only the
+            # table.
             with redirect_stdout(sys.stderr):
                 results[recipe.output_dir] = train(recipe)
         except InterruptedRunError as error:
@@ -231,8 +235,8 @@ def run_all(runs: Runs, output: Path, stem: str) -> Results:
 
 
 def _time_left(started: float, num_done: int, num_trainings: int) -> str:
-    """Return the estimated time for the remaining trainings, in words; empty before the first training has
-    ended.
+    """Return a text with the estimated time for the remaining trainings. The text is empty until the first
+    training has ended.
     """
     if num_done == 0:
         return ""
@@ -264,16 +268,17 @@ def _has_ended(recipe: Recipe) -> bool:
 
 
 def comparison(runs: Runs, results: Results) -> list[dict[str, Any]]:
-    """Compare the runs of which at least one training has ended.
+    """Compare all runs that have at least one finished training.
 
     Args:
         runs (dict): The result of `plan_runs`.
-        results (dict): The results of the trainings that have ended, by their `output_dir`.
+        results (dict): Maps the `output_dir` of each finished training to its results.
 
     Returns:
         list: For each run a dict with its `name`, the keys that differ from the first run (`changes`), the
         `seeds` (one dict for each training), and `mean` and `std` of each score over the seeds. `std` is the
-        sample standard deviation, with N - 1 in the denominator; None with fewer than two seeds.
+        sample standard deviation, with N - 1 in the denominator. `std` is None if there are fewer than two
+        seeds.
     """
     (first, *_), *_ = runs.values()
     compared = []
@@ -324,7 +329,7 @@ def as_json(compared: list[dict[str, Any]]) -> str:
 def changes(recipe: Recipe, first: Recipe) -> str:
     """Return the keys whose values differ from the first run, with their values in this run."""
     keys = {**recipe.values(), **first.values()}
-    # If the parts of a model start from different models, `init_from` has one key per part.
+    # `init_from` is a dict with one key per part if the parts of the model start from different models.
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
         # Show the name of an earlier run instead of its folder OUTPUT/NAME/seed_N.
@@ -346,8 +351,8 @@ def _name_of_base(folder: str) -> str:
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """Return the value of a recipe key. If the recipe does not have the key, return the default value of the
-    config, or the text in the constant `_OF_THE_BASE` if the recipe has `init_from`.
+    """Return the value of a recipe key. If the recipe does not contain the key, return the default value of
+    the config. If the recipe has `init_from`, return the text `_OF_THE_BASE` instead.
     """
     values = recipe.values()
     if key in values:
@@ -378,7 +383,9 @@ def table(compared: list[dict[str, Any]]) -> str:
         else:
             cells += ["–"] * (3 + len(_SCORES))
         lines.append(f"| {' | '.join(cells)} |")
-    notes = ["Scores of the validation split. Perplexity is per token of the vocabulary of the run."]
+    notes = [
+        "Scores of the validation split. Perplexity is per token, so perplexities of runs with different vocabularies cannot be compared."
+    ]
     if any(run["num_seeds"] > 1 for run in compared):
         notes.append("Scores are the mean over the seeds ± the sample standard deviation.")
     for measure, names in measures.items():

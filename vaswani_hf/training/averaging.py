@@ -1,5 +1,5 @@
-"""Average the weights of several checkpoints. checkpoints.py selects the checkpoints that a run averages at
-its end.
+"""Averages the weights of several checkpoints. The checkpoints that a run averages at its end are selected in
+checkpoints.py.
 
 Section 6.1: the paper averages the last 5 checkpoints of base models, and the last 20 of big models.
 """
@@ -61,10 +61,9 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
 def numbered_checkpoints(
     run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
 ) -> list[Path]:
-    """Return the last or the best scheduled checkpoints of a run.
-
-    If `raw` is true, the checkpoints are ranked by the scores of their weights instead of the scores of their
-    moving averages.
+    """Return the last or the best scheduled checkpoints of a run. The best checkpoints have the best
+    validation scores: the scores of the trained weights if `raw` is true, otherwise the scores of the moving
+    averages.
     """
     if not run.is_dir():
         raise ValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")
@@ -85,7 +84,7 @@ def numbered_checkpoints(
         kind = "numbered checkpoints" if best is None else f"validated checkpoints (by {metric})"
         lacking = "give the folder of a run"
         if best is not None:
-            lacking = f"take the last checkpoints, or train with a validation that measures {metric}"
+            lacking = f"use the last checkpoints, or train with a validation that measures {metric}"
         remedy = "ask for fewer" if found else lacking
         raise ValueError(
             f"`checkpoints` must be a run with {wanted:,} {kind}, but '{run}' has {len(found):,}; {remedy}."
@@ -98,8 +97,7 @@ def write_average(names: Sequence[str | Path], output: str | Path, *, raw: bool 
 
     The new folder has the recipe of the checkpoints if all checkpoints have the same recipe. If the recipes
     differ, the folder has the first recipe that was found in a checkpoint, and results.json names all
-    checkpoints. If `raw` is true, the function averages the weights themselves instead of their moving
-    averages.
+    checkpoints. If `raw` is true, the trained weights are averaged instead of their moving averages.
     """
     folders = [checkpoint_folder(name, option="checkpoints") for name in names]
     place = Path(os.path.abspath(output))
@@ -141,9 +139,8 @@ def _averaged_files(folders: list[Path], names: Sequence[str | Path]) -> list[st
 
 
 def _write_record(folders: list[Path], names: Sequence[str | Path], output: Path) -> None:
-    """If all checkpoints have the same recipe, write the recipe.
-
-    If the recipes differ, write the first recipe and the names of all checkpoints.
+    """Write the recipe into the new folder if all checkpoints have the same recipe. If the recipes differ,
+    write the first recipe and the names of all checkpoints.
     """
     paths = [recipe_file(folder) for folder in folders]
     if all(paths) and len({path.read_bytes() for path in paths if path}) == 1:
@@ -168,8 +165,8 @@ def _shown(name: str | Path) -> str:
 def _refuse_another_model(
     folder: Path, name: str | Path, model: PreTrainedModel, tokenizers: Sequence[Any], first: str | Path
 ) -> None:
-    # Verify `checkpoint-N` folders only. Do not verify the folder of a finished run, because a user may
-    # have changed its files on purpose.
+    # Verify the files of `checkpoint-N` folders only. The folder of a finished run is not verified, because a
+    # user may have changed its files on purpose.
     is_numbered = (folder / MANIFEST_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
     fault = verify_manifest(folder) if is_numbered else None
     if fault:

@@ -18,28 +18,28 @@ from transformers import TrainerCallback, TrainerControl
 from ..checkpoint.files import METRICS_FILE, finite, read_metrics, write_whole
 from ..checkpoint.manifest import metadata_of
 from ..optimization.section import AnyTraining
-from .checkpoints import delete_between, has_lost_patience, refuse_vanished_folder
+from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
 from .processes import say
 from .trainer import VaswaniTrainer
 
-# The number of steps over which the loss is averaged. If the model has learned nothing yet, the run ends
+# The mean loss is computed over this number of steps. If the model has learned nothing yet, the run ends
 # after this number of consecutive steps with a loss that is too high.
 NUM_STEPS = 10
-# If the loss becomes too high after the model has learned something, the loss may stay too high for a tenth
-# of the steps of the run, but at most for this number of steps.
+# After the model has learned something, the loss may be too high for a tenth of the steps of the run, but at
+# most for this number of steps.
 MOST_STEPS = 100
 # A model has learned something if its lowest loss is more than this number of nats per token below the loss
 # of a uniform guess.
 LEARNED = 1.0
 
-# A run prints an estimate of its duration after at least this number of seconds and this number of steps. The
-# first step is not counted, because the first step is slower.
+# A run prints an estimate of its duration after at least this number of seconds and this number of steps. Do
+# not use the first step for the estimate, because the first step is slower.
 LEAST_SECONDS = 10.0
 LEAST_STEPS = 3
 
 
 class RunLogCallback(TrainerCallback):
-    """Write a row of metrics.jsonl and print a line at each log step, with the speed and the time left.
+    """At each log step, write a row to metrics.jsonl and print a line with the speed and the remaining time.
 
     After the first steps, print an estimate of the duration of the run in hours.
     """
@@ -49,7 +49,7 @@ class RunLogCallback(TrainerCallback):
         self.path = Path(trainer.args.output_dir) / METRICS_FILE
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        # Remove the rows of the steps after the checkpoint, because the resumed run logs these steps again.
+        # Remove the rows of all steps after the checkpoint, because the resumed run logs these steps again.
         rows = [row for row in read_metrics(self.path) if row["step"] <= state.global_step]
         self.seconds_before = max((row.get("seconds", 0.0) for row in rows), default=0.0)
         self.first_step = self.last_step = state.global_step
@@ -63,7 +63,7 @@ class RunLogCallback(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         if state.global_step >= state.max_steps:
-            # Log the loss of the last step, because the last line of the run names the loss.
+            # Log the loss of the last step, because the last line that a run prints contains this loss.
             control.should_log = True
         if not state.is_world_process_zero or self.has_estimated:
             return
@@ -104,8 +104,8 @@ class RunLogCallback(TrainerCallback):
         say(_log_line(row, state.max_steps, left, self.trainer.loss_name))
 
     def on_save(self, args, state, control, **kwargs) -> None:
-        # Write a row for each checkpoint, because a resumed run reads the number of seconds from the last
-        # row.
+        # Write a row for each checkpoint, because a resumed run reads the training time so far (seconds) from
+        # the last row.
         if state.is_world_process_zero and state.global_step != self.last_step:
             self._write({"step": state.global_step, **self._progress(args, state)})
 
@@ -143,19 +143,18 @@ def _log_line(row: dict[str, Any], max_steps: int, seconds_left: float, loss_nam
 
 
 class DivergenceDetector:
-    """Decides from the loss of each step whether the loss of a run has exploded.
-
-    All processes make the same decision.
+    """Reads the loss of each step, and decides whether the training has diverged (the loss has exploded). All
+    processes of a run make the same decision.
 
     A uniform guess gives each of the V classes the probability 1 / V. The loss of a uniform guess is log V
     nats per token, with and without label smoothing.
 
-    - If the model has learned something, the first limit is halfway between the lowest loss of the model and
-      the loss of a uniform guess. The loss has exploded if the loss is above the first limit for N
-      consecutive steps, where N is a tenth of the steps of the run, but at least 10 and at most 100.
+    - If the model has learned something, the first limit is the mean of the lowest loss so far and the loss
+      of a uniform guess. The loss has exploded if it is above the first limit for N consecutive steps. N is a
+      tenth of the steps of the run, but at least 10 and at most 100.
     - For all models, the second limit is twice the loss of a uniform guess, or twice the first loss if the
-      first loss is larger. The first loss may be high after a bad initialization. The loss has exploded if
-      the loss is above the second limit for 10 consecutive steps.
+      first loss is larger. The first loss may be high after a bad initialization. The loss has also exploded
+      if it is above the second limit for 10 consecutive steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. `earlier` is the list of the mean losses that the run logged
@@ -210,8 +209,8 @@ class StopCallback(TrainerCallback):
     """End the training if a SIGINT or SIGTERM arrives, or if the loss is not finite or has exploded.
 
     All processes make the same decision, because the losses and signals are summed over all processes. The
-    callback reads the sums of a step one step later, because an earlier read would make the GPU wait. Before
-    a save, a validation or a log line, the callback reads all sums.
+    callback reads the sums of a step one step later, because the GPU would have to wait for an earlier read.
+    Before a save, a validation or a log line, the callback reads all sums immediately.
     """
 
     def __init__(self, trainer: VaswaniTrainer, checkpoint: Path | None = None):
@@ -222,7 +221,9 @@ class StopCallback(TrainerCallback):
         self.pending: deque[tuple[int, torch.Tensor, Any]] = deque()
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Create the detector. If a signal prevented the validation of the checkpoint, validate now."""
+        """Create the detector. Run the validation of the checkpoint now if a signal prevented the validation
+        earlier.
+        """
         logged = [row["loss"] for row in state.log_history if "loss" in row]
         uniform = math.log(
             self.trainer.accelerator.unwrap_model(self.trainer.model).config.decoder_vocab_size
@@ -295,10 +296,9 @@ class StopCallback(TrainerCallback):
 
 
 class EarlyStoppingCallback(TrainerCallback):
-    """End the training at a scheduled checkpoint after too many validations without an improvement.
-
-    Differs from transformers' callback: this callback counts the validations in the log, because a resumed
-    run must continue the count.
+    """Early stopping: end the training at a scheduled checkpoint if `reason_to_stop` returns a reason. Unlike
+    the callback of transformers, this callback counts the validations in the log, so that a resumed run
+    continues the count.
     """
 
     def __init__(self, training: AnyTraining):
@@ -306,13 +306,11 @@ class EarlyStoppingCallback(TrainerCallback):
 
     def on_save(self, args, state, control, **kwargs) -> None:
         is_scheduled = state.global_step % self.training.save_steps == 0
-        if is_scheduled and has_lost_patience(state, self.training):
+        reason = reason_to_stop(state, self.training) if is_scheduled else ""
+        if reason:
             control.should_training_stop = True
             if state.is_world_process_zero and state.global_step < state.max_steps:
-                training = self.training
-                count = training.early_stopping_patience or 0
                 say(
-                    f"stopped early at step {state.global_step:,}: validation {training.metric_for_best_model} has not improved in the last "
-                    f"{count:,} validation{'' if count == 1 else 's'}; the final weights are the weights of the best "
-                    "checkpoint"
+                    f"stopped early at step {state.global_step:,}: {reason}; the final weights are the weights of "
+                    "the best checkpoint"
                 )

@@ -5,7 +5,6 @@ folder when the checkpoint is complete.
 """
 
 import contextlib
-import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -21,6 +20,7 @@ from ..checkpoint.files import (
     WEIGHTS_FILE,
     WriteError,
     checkpoints_in,
+    higher_is_better,
     open_to_readers,
     read_state,
     scores_by_step,
@@ -49,7 +49,9 @@ def refuse_vanished_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def naming_a_vanished_folder(folder: Path) -> Iterator[None]:
-    """If writing fails in the block because the output folder has vanished, raise a WriteError."""
+    """Context manager that raises a WriteError if writing fails because the output folder has been deleted or
+    replaced.
+    """
     try:
         yield
     except Exception as error:
@@ -64,9 +66,8 @@ def publish_checkpoint(staged: Path, folder: Path, facts: dict[str, Any]) -> Non
     write_manifest(staged, facts)
     final = folder / staged.name
     if final.exists():
-        # Replace the checkpoint of the same step in the output folder. A run saves a second checkpoint of a
-        # step if the first checkpoint is damaged, or if the validation of the first checkpoint was
-        # interrupted.
+        # Replace an existing checkpoint of the same step. A run saves a step a second time if the first
+        # checkpoint is damaged, or if the validation of the first checkpoint was interrupted.
         os.replace(final, staged.with_name(f"{staged.name}{_REPLACED}"))
     os.replace(staged, final)
     shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -83,10 +84,9 @@ def put_back_replaced(folder: Path) -> None:
 
 
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
-    """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best checkpoint.
-
-    Until the next save, also keep a checkpoint that was saved because of a signal. `state` is the
-    state of the newest checkpoint.
+    """Delete old checkpoints. Delete old checkpoints. The newest `save_total_limit` checkpoints, the best
+    checkpoint, and until the next save a checkpoint that was saved because of a signal are kept. `state` is
+    the state of the newest checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
@@ -104,7 +104,7 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
             continue
         fault = verify_manifest(checkpoint, [])
         if fault and step_in_name(checkpoint) > step_in_name(kept[0]):
-            # Keep the damaged checkpoint, because the run names the checkpoint in a message at the end.
+            # Keep the damaged checkpoint, because a message at the end of the run names it.
             continue
         if fault:
             say(f"deleting '{checkpoint}', which is older than the kept checkpoints and damaged: {fault}")
@@ -133,28 +133,40 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 def best_checkpoint(
     checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
-    """Return the first checkpoint with the best validation score; None without early stopping or validation."""
+    """Return the checkpoint with the best validation score (the first of several). Return None if the run has
+    no early stopping or no validation.
+    """
     scores = _scores(training, log_history)
     evaluated = [checkpoint for checkpoint in checkpoints if step_in_name(checkpoint) in scores]
     return max(evaluated, key=lambda checkpoint: scores[step_in_name(checkpoint)], default=None)
 
 
-def has_lost_patience(state: TrainerState, training: AnyTraining) -> bool:
-    """Return True if the last `early_stopping_patience` validations were not better than an earlier
-    validation.
+def reason_to_stop(state: TrainerState, training: AnyTraining) -> str:
+    """Return the reason why early stopping ends the run; empty if the run goes on.
+
+    The run ends if the last `early_stopping_patience` validations were not better than an earlier validation,
+    or if a validation has reached `early_stopping_score`.
     """
     scores = list(_scores(training, state.log_history).values())
     if not scores:
-        return False
+        return ""
+    metric = training.metric_for_best_model
+    wanted = training.early_stopping_score
+    if wanted is not None and max(scores) >= higher_is_better(metric, wanted):
+        return f"validation {metric} has reached {wanted:g}"
     num_since_best = len(scores) - 1 - scores.index(max(scores))
-    return num_since_best >= (training.early_stopping_patience or math.inf)
+    count = training.early_stopping_patience
+    if count is not None and num_since_best >= count:
+        plural = "" if count == 1 else "s"
+        return f"validation {metric} has not improved in the last {count:,} validation{plural}"
+    return ""
 
 
 def _scores(training: AnyTraining, log_history: list[dict[str, Any]]) -> dict[int, float]:
-    """Return the validation score of each step, or an empty dict without early stopping. A higher score is
-    better.
+    """Return a dict that maps steps to validation scores. The dict is empty if the run has no early stopping.
+    A higher score is better.
     """
-    if training.early_stopping_patience is None:
+    if not training.stops_early:
         return {}
     return scores_by_step(log_history, training.metric_for_best_model)
 
@@ -174,12 +186,12 @@ def scheduled_checkpoints(checkpoints: Iterable[Path]) -> list[Path]:
 
 
 def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Path]:
-    """Return the checkpoints from which the run makes the final weights.
+    """Return the checkpoints from which the run computes the final weights.
 
-    `average_checkpoints` selects the last checkpoints, and `early_stopping_patience` selects the best
-    checkpoint. If the recipe has neither `average_checkpoints` nor `early_stopping_patience`, the function
-    returns the last checkpoint. `step` is the last step of the run. The function leaves out damaged
-    checkpoints, and prints a line for each damaged checkpoint.
+    `average_checkpoints` selects the last checkpoints, and early stopping selects the best checkpoint. If the
+    recipe has neither `average_checkpoints` nor early stopping, the function returns the last checkpoint.
+    `step` is the last step of the run. The function leaves out damaged checkpoints, and prints a line for each
+    damaged checkpoint.
     """
     last = folder / f"checkpoint-{step}"
     # Leave out checkpoints with a damaged manifest, because the manifest states whether a checkpoint was
@@ -190,7 +202,7 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
     weights = [final_weights_file(training)]
     if training.average_checkpoints:
         chosen = [*scheduled_checkpoints(until), last][-training.average_checkpoints :]
-    elif training.early_stopping_patience is not None:
+    elif training.stops_early:
         candidates = [
             checkpoint
             for checkpoint in [*scheduled_checkpoints(until), last]
@@ -210,10 +222,11 @@ def final_checkpoints(folder: Path, training: AnyTraining, step: int) -> list[Pa
 
 
 def final_weights_file(training: AnyTraining) -> str:
-    """Return the name of the weights file that the final checkpoint uses. If the run computes moving
-    averages, the final checkpoint uses the file of the moving averages.
+    """Return the name of the weights file that the final checkpoint uses. If the run or its optimizer
+    averages the weights, the final checkpoint uses the file of the averages.
     """
-    return WEIGHTS_FILE if training.ema_decay is None else AVERAGED_WEIGHTS_FILE
+    has_averages = training.ema_decay is not None or training.optimizer_averages_weights
+    return AVERAGED_WEIGHTS_FILE if has_averages else WEIGHTS_FILE
 
 
 def checkpoints_until(folder: str | Path, step: int) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The final files of a finished run, their manifest, and the repair of damaged or missing files.
+"""Writes the final files of a run and their manifest, and repairs damaged or missing final files.
 
 The manifest of the output folder has the sizes and hashes of the final files, the text of recipe.yaml and
 results.json, and the digest of the training pairs. If a finished run continues, for example with more steps,
@@ -38,21 +38,20 @@ FINAL_STAGING_FOLDER = ".staging"
 
 
 def _outputs_files() -> list[str]:
-    """Return the names of the files with the outputs on the test split, for all tasks that write outputs."""
+    """Return the names of the files that tasks write with the outputs on the test split."""
     return [task.outputs_file for task in TASKS.values() if task.outputs_file]
 
 
 def _final_files() -> list[str]:
-    """Return patterns of the files that a run writes at its end. The folder may also contain files of the
-    user.
+    """Return patterns for the names of the files that a run writes at its end. Other files in the folder
+    belong to the user.
     """
     return [*CHECKPOINT_FILES, "*_vaswani.py", CURVE_FILE, *_outputs_files()]
 
 
 def write_final_record(folder: Path, recipe: str, results: str, training_pairs: dict[str, Any]) -> None:
-    """Write the manifest of a finished run, then recipe.yaml and results.json.
-
-    The manifest also contains the texts of recipe.yaml and results.json.
+    """Write the manifest of a finished run, and then recipe.yaml and results.json. The manifest contains
+    copies of the texts of recipe.yaml and results.json.
     """
     paths = {path for pattern in _final_files() for path in folder.glob(pattern) if path.is_file()}
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
@@ -88,8 +87,8 @@ def restore_records(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str:
-    """Return a text that names the damaged and missing files of a finished run; empty if no file is damaged
-    or missing.
+    """Return a text that names the damaged and missing files of a finished run. The text is empty if no file
+    is damaged or missing.
     """
     fault = "; ".join(faults_of(folder).values())
     if not fault or any(verify_manifest(checkpoint) is None for checkpoint in checkpoints_in(folder)):
@@ -104,7 +103,7 @@ def find_damage(folder: Path) -> str:
 
 
 def stage_model(model: PreTrainedModel, corpus: Corpus, folder: Path) -> Path:
-    """Write model and tokenizers of a run into the staging folder inside its output folder."""
+    """Write the model and the tokenizers of a run into a staging folder inside the output folder."""
     staging = folder / FINAL_STAGING_FOLDER
     refuse_vanished_folder(folder)
     shutil.rmtree(staging, ignore_errors=True)
@@ -129,9 +128,8 @@ def move_into_place(staging: Path, folder: Path) -> None:
 def repair_run(
     folder: Path, model: PreTrainedModel, corpus: Corpus, recorded: dict[str, Any], score: Callable[[], Any]
 ) -> None:
-    """Write the damaged and missing files of a finished run again.
-
-    The new files have the same weights and results as the original files.
+    """Write the damaged and missing files of a finished run again, with the same weights and results as
+    before.
     """
     staging = stage_model(model, corpus, folder)
     faults = faults_of(folder)
@@ -151,5 +149,5 @@ def repair_run(
         score()
     others = faults_of(folder)
     if others:
-        say(f"these files were made again, but with different bytes: {', '.join(others)}")
+        say(f"these files were written again, but differ from the original files: {', '.join(others)}")
     write_final_record(folder, recorded["recipe"], recorded["results"], recorded["training_pairs"])

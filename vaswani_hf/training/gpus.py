@@ -1,4 +1,4 @@
-"""The GPUs for which `vaswani plan --hardware` estimates the hours and the price of a run."""
+"""Lists the GPUs for which `vaswani plan --hardware` can estimate the duration and the price of a run."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from ..model.inputs_vaswani import nearest_name
 # paper trains a model (Section 5.2).
 PAPER_GPUS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 NUM_PAPER_GPUS = 8
-# The share of its peak that a GPU is assumed to reach. The share is not measured, because no run of this
-# package on a GPU has been measured. Small models and small batches reach a smaller share of the peak.
+# A plan assumes that a GPU reaches this fraction of its peak speed. The fraction is not measured, because no
+# run of this package on a GPU has been measured. Small models and small batches reach a smaller fraction.
 ASSUMED_UTILIZATION = 0.3
 # Each price in `GPUS` is the price of the smallest machine with one GPU of the model.
 PRICES = "Hugging Face Jobs on 2026-08-21, https://huggingface.co/docs/hub/jobs-pricing"
@@ -20,10 +20,12 @@ class Gpu:
     """A GPU model, with its peak speeds in TFLOPS, without sparsity.
 
     Attributes:
-        bf16: The peak of matrix products in bfloat16 (TFLOPS); None if the hardware has no bfloat16.
-        fp32: The peak in float32 (TFLOPS), without tensor cores, because PyTorch does not use TF32 by default.
-        source: The data sheet of the manufacturer.
-        price: The price in US dollars per hour from the page that `PRICES` names; None if the page has no
+        bf16: The peak speed of matrix products in bfloat16 (TFLOPS); None if the GPU has no bfloat16
+            instructions.
+        fp32: The peak speed in float32 (TFLOPS) without tensor cores, because PyTorch does not use TF32 by
+            default.
+        source: The source of the speeds: the data sheet of the manufacturer.
+        price: The price in US dollars per hour, from the page that `PRICES` names. None if the page lists no
             machine with one GPU of this model.
         flavor: The value of `hf jobs run --flavor` for the smallest machine with one GPU of this model; None if
             there is no such machine.
@@ -38,8 +40,8 @@ class Gpu:
     memory: int = 0
 
     def peak(self, bf16: bool) -> tuple[float, str]:
-        """Return the peak in FLOPs per second, and the dtype of this peak: bfloat16 if `bf16` is true and the
-        GPU supports bfloat16, otherwise float32.
+        """Return the peak speed in FLOPs per second, and its dtype. The dtype is bfloat16 if `bf16` is true
+        and the GPU supports bfloat16, otherwise float32.
         """
         if bf16 and self.bf16 is not None:
             return self.bf16 * 1e12, "bfloat16"
@@ -47,8 +49,8 @@ class Gpu:
 
 
 _NVIDIA = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
-# The H100, the H200 and the V100 are the SXM models. The sources of H100, H200, L4 and L40S give the bfloat16
-# peaks with sparsity. Without sparsity the peak is half of the number in the data sheet.
+# The speeds of H100, H200 and V100 are the speeds of the SXM versions. The sources of H100, H200, L4 and L40S
+# give the bfloat16 peaks with sparsity. Without sparsity the peak is half of the number in the data sheet.
 GPUS = {
     "H200": Gpu(989, 67, "https://www.nvidia.com/en-us/data-center/h200/", 5.0, "h200", 141),
     "H100": Gpu(989, 67, "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"),

@@ -1,4 +1,4 @@
-"""The name of the hardware of a run, and the default settings for this hardware."""
+"""Determines the name of the hardware of a run, and the default settings for this hardware."""
 
 import os
 from typing import Any
@@ -14,7 +14,7 @@ from .trainer import MAX_PART_SIZE
 # The number of data workers: processes that prepare batches for an accelerator. A run on a CPU starts no data
 # workers, because data workers would use the cores that the training needs.
 WORKERS_OF_AN_ACCELERATOR = 2
-# Limit the data workers per core, because a larger number is probably a mistake, and the data workers would
+# Limit the number of data workers per core. A larger number is probably a mistake, and the data workers would
 # fill the memory.
 WORKERS_OF_A_CORE = 16
 
@@ -62,7 +62,7 @@ def _flops_at_once(training: AnyTraining, model: Any) -> float:
 
 
 def describe_computation(training: AnyTraining, device: torch.device) -> str:
-    """Describe precision, compilation and data workers, for the first line that a run prints."""
+    """Return a text about precision, compilation and data workers for the first line that a run prints."""
     if training.bf16:
         parts = ["computing in bfloat16 (to compute in float32: `--bf16 false`)"]
     elif not has_bfloat16(device):
@@ -72,15 +72,15 @@ def describe_computation(training: AnyTraining, device: torch.device) -> str:
     else:
         parts = ["computing in float32 (to compute in bfloat16: `--bf16 true`)"]
     if training.torch_compile:
-        parts.append("compiled (to switch it off: `--torch_compile false`)")
+        parts.append("compiled (to turn compilation off: `--torch_compile false`)")
     if workers := training.dataloader_num_workers:
         parts.append(f"batches prepared by {workers:,} process{'' if workers == 1 else 'es'}")
     return ", ".join(parts)
 
 
 def hardware_name(device: torch.device, num_processes: int) -> str:
-    """Name the hardware of a run, such as "8 x NVIDIA H100", or the name, the cores and the used threads of a
-    CPU.
+    """Return the name of the hardware of a run, such as "8 x NVIDIA H100". For a CPU, return its name, its
+    number of cores and the number of used threads.
     """
     if device.type == "cuda":
         return f"{num_processes} x {torch.cuda.get_device_name(device)}"

@@ -1,4 +1,4 @@
-"""Start a run from the weights of other models, and freeze parts of the model."""
+"""Starts a run from the weights of other models, and freezes parts of the model."""
 
 import json
 import os
@@ -39,7 +39,7 @@ _OF_WHOLE_MODELS = ("cross_attention_score", "norm_position_of_decoder", "tie_wo
 
 
 class Base(NamedTuple):
-    """A model that `model.init_from` names: a run starts from the weights of this model."""
+    """A model that the recipe key `model.init_from` names. The run starts from the weights of this model."""
 
     name: str
     folder: Path
@@ -47,8 +47,8 @@ class Base(NamedTuple):
 
 
 def find_bases(model: ModelSettings) -> dict[str, Base]:
-    """Return the models that the stacks start from, with the keys "encoder" and "decoder"; empty without
-    `init_from`.
+    """Return a dict that maps "encoder" and "decoder" to the models that the two stacks start from. The dict
+    is empty if the recipe has no `init_from`.
 
     Models on the Hub are downloaded.
     """
@@ -170,8 +170,8 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
 
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return a vocabulary without `<mask>`, because no text contains `<mask>`, and only one task needs
-    `<mask>`.
+    """Return a vocabulary without `<mask>`. `<mask>` is ignored in comparisons of vocabularies, because no
+    text contains `<mask>` and only one task needs it.
     """
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
@@ -194,8 +194,8 @@ def with_kept_tokenizers(
     normalizers = json.loads(source.backend_tokenizer.to_str())["normalizer"] or {}
     kinds = [step["type"] for step in normalizers.get("normalizers", [normalizers]) if "type" in step]
     found: dict[str, Any] = {
-        # Raise the sizes to `SMALLEST_VOCABULARY`, because the sizes are upper limits, and the tokenizers of
-        # an imported model may be smaller than the smallest permitted size.
+        # Use at least `SMALLEST_VOCABULARY` as the size, because the tokenizers of an imported model may be
+        # smaller than the smallest size that a recipe permits. The size in a recipe is only an upper limit.
         "vocab_size": max(len(source), SMALLEST_VOCABULARY),
         "target_vocab_size": None if target is source else max(len(target), SMALLEST_VOCABULARY),
         "shared_vocabulary": target is source,
@@ -224,7 +224,7 @@ def with_kept_tokenizers(
 
 
 def _tokenizers_for(task: Task, base: Base) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Return the tokenizers of a model in `init_from`, in the form that a task needs."""
+    """Load the tokenizers of a model in `init_from`, and let the task adapt the tokenizers."""
     source, target = load_tokenizers(base.folder, base.name)
     try:
         return task.adopt_tokenizers(source, target)
@@ -304,7 +304,9 @@ def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
 
 
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
-    """Return the weights of the parts `names` of a model. A tied weight belongs to each part that uses it."""
+    """Return the weights of the parts of a model that `names` lists. A tied weight belongs to all parts that
+    use it.
+    """
     weights = dict(model.named_parameters(remove_duplicate=False))
     known = {".".join(name.split(".")[:part]) for name in weights for part in range(1, name.count(".") + 2)}
     found: dict[int, nn.Parameter] = {}

@@ -29,8 +29,8 @@ def measure_speed(
     """Measure training steps for `seconds` seconds. Return the target tokens per second, and the hardware.
 
     All sentences have `length` random tokens, so batches have no padding. The forward and backward passes are
-    repeated until the time is over. The time of an optimizer step is measured once, and added to the mean
-    time of the forward and backward passes.
+    repeated for `seconds` seconds. The time of an optimizer step is measured once, and added to the mean time
+    of the forward and backward passes.
     """
     is_cpu = not torch.accelerator.is_available()
     device = torch.device("cpu") if is_cpu else torch.accelerator.current_accelerator()
@@ -41,7 +41,7 @@ def measure_speed(
     for weight in frozen_weights(model, training.frozen):
         weight.requires_grad_(False)
     if training.gradient_checkpointing:
-        # Try two names of the method, because transformers 5.23 renamed the method.
+        # Look for both names of the method, because transformers 5.23 has renamed the method.
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)()
     if training.torch_compile:
@@ -61,7 +61,7 @@ def measure_speed(
     rows = max(1, int(share * max(source_tokens, target_tokens)) // length)
     source_length = min(length, max(1, int(share * source_tokens) // rows))
     target_length = min(length, max(1, int(share * target_tokens) // rows))
-    # Draw ids from 4 on, because the ids below 4 are special tokens.
+    # Draw random token ids of 4 or more, because the ids below 4 are special tokens.
     source = torch.randint(4, config.vocab_size, (rows, source_length), device=device)
     labels = torch.randint(4, config.decoder_vocab_size, (rows, target_length), device=device)
     batch = {

@@ -1,11 +1,12 @@
-"""The exponential moving average of the weights.
-
-A run validates the average and saves the average as the final weights.
+"""Averages of the weights over the steps of a run. A run uses an average for the validation and as the final
+weights.
 """
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,16 +16,50 @@ from transformers import TrainerCallback
 from ..checkpoint.files import AVERAGED_WEIGHTS_FILE
 
 
-class MovingAverage(TrainerCallback):
-    """The moving average of the weights. Step `t` = 1, 2, … sets the average to `d * average + (1 - d) *
-    weights`.
+class WeightAverage(ABC):
+    """An average of the weights of a model over the steps of a run."""
 
-    `d` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in tf.train.ExponentialMovingAverage. The small
-    `d` of the first steps soon removes the influence of the random initial weights.
+    def __init__(self, model: nn.Module):
+        self.weights = dict(model.named_parameters())
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Give the model the averaged weights inside the block."""
+        kept = [weight.detach().clone() for weight in self.weights.values()]
+        self._put_average_in_place()
+        try:
+            yield
+        finally:
+            self._put_back(kept)
+
+    def save(self, folder: Path) -> None:
+        """Write the averages into the folder of a checkpoint, in float32."""
+        with self.in_place():
+            averages = {name: weight.detach().float().cpu() for name, weight in self.weights.items()}
+            save_file(averages, folder / AVERAGED_WEIGHTS_FILE)
+
+    @abstractmethod
+    def _put_average_in_place(self) -> None: ...
+
+    def _put_back(self, kept: list[torch.Tensor]) -> None:
+        self._assign(kept)
+
+    @torch.no_grad()
+    def _assign(self, values: list[torch.Tensor]) -> None:
+        for weight, value in zip(self.weights.values(), values, strict=True):
+            weight.copy_(value)
+
+
+class MovingAverage(WeightAverage, TrainerCallback):
+    """Keeps an exponential moving average of the weights of a model. Step `t` = 1, 2, … sets the average to
+    `d * average + (1 - d) * weights`.
+
+    `d` is the smaller of `decay` and `(1 + t) / (10 + t)`, as in tf.train.ExponentialMovingAverage. `d` is
+    small in the first steps, so that the random initial weights soon have no influence.
     """
 
     def __init__(self, model: nn.Module, decay: float, checkpoint: Path | None = None):
-        self.weights = dict(model.named_parameters())
+        super().__init__(model)
         self.decay = decay
         self.averages = {name: weight.detach().float().clone() for name, weight in self.weights.items()}
         if checkpoint is not None:
@@ -34,28 +69,30 @@ class MovingAverage(TrainerCallback):
 
     @torch.no_grad()
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Move the average towards the weights."""
+        """Update the average with the current weights."""
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         for average, weight in zip(self.averages.values(), self.weights.values(), strict=True):
             average.lerp_(weight.float(), 1 - decay)
 
-    @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Give the model the averaged weights inside the block."""
-        kept = [weight.detach().clone() for weight in self.weights.values()]
+    def _put_average_in_place(self) -> None:
         self._assign([*self.averages.values()])
-        try:
-            yield
-        finally:
-            self._assign(kept)
 
-    @torch.no_grad()
-    def _assign(self, values: list[torch.Tensor]) -> None:
-        for weight, value in zip(self.weights.values(), values, strict=True):
-            weight.copy_(value)
 
-    def save(self, folder: Path) -> None:
-        """Write the averages into the folder of a checkpoint, in float32."""
-        save_file(
-            {name: average.cpu() for name, average in self.averages.items()}, folder / AVERAGED_WEIGHTS_FILE
-        )
+class OptimizerAverage(WeightAverage):
+    """The average of the weights that an optimizer computes, such as Schedule-Free AdamW.
+
+    `eval` of the optimizer gives the model the averaged weights. `train` of the optimizer gives the model the
+    trained weights again, but with rounding errors. Therefore the trained weights are copied, so that a
+    validation or a checkpoint does not change the training.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Any):
+        super().__init__(model)
+        self.optimizer = optimizer
+
+    def _put_average_in_place(self) -> None:
+        self.optimizer.eval()
+
+    def _put_back(self, kept: list[torch.Tensor]) -> None:
+        self.optimizer.train()
+        super()._put_back(kept)

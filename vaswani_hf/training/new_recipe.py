@@ -36,10 +36,10 @@ _COLUMN = 38
 
 @dataclass(frozen=True)
 class _Size:
-    """The settings that `vaswani init` chooses for a corpus of at most `most_pairs` pairs."""
+    """The settings that `vaswani init` chooses for a corpus of at most `most_pairs` sentence pairs."""
 
     most_pairs: float
-    # The origin of the settings, for a comment in the written recipe.
+    # The origin of the settings, which the written recipe states in a comment.
     reason: str
     vocab_size: int
     d_model: int
@@ -159,26 +159,25 @@ _SIZES = (
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Facts about a corpus. All numbers of tokens are estimated from a sample of the pairs."""
+    """Statistics of a corpus. The numbers of tokens are estimated from a sample of the pairs."""
 
     num_pairs: int
     num_sampled: int
     vocab_size: int
     source_tokens: int
     target_tokens: int
-    # The mean number of tokens of the longer side of a pair.
+    # The mean number of tokens of the longer text of a pair.
     mean_length: int
     max_length: int
-    # The share of the pairs with more than `max_length` tokens on a side.
+    # The fraction of the pairs whose source or target has more than `max_length` tokens.
     share_too_long: float
     words_per_target: float
 
 
 def new_recipe(data: dict[str, Any], output_dir: str, seconds: float) -> tuple[str, str]:
-    """Return a recipe for a corpus as YAML, and a summary in one sentence.
-
-    `data` has the languages and the training files, as in the section `data` of a recipe. The function measures
-    training steps on this machine for `seconds` seconds.
+    """Return a recipe for a corpus as YAML, and a one-sentence summary. `data` is the section `data` of the
+    recipe, with the languages and the training files. The function measures training steps on this machine
+    for `seconds` seconds.
     """
     section = TASKS["translation"].data_settings.load(data, "data.")
     print("reading the training data", file=sys.stderr, flush=True)
@@ -254,7 +253,7 @@ def _survey(pairs: Dataset, largest_vocabulary: int) -> _Corpus:
 
 
 def _sections(data: dict[str, Any], corpus: _Corpus, size: _Size) -> dict[str, dict[str, tuple[Any, str]]]:
-    """Return the keys of each section, with their values and comments."""
+    """Return the keys, values and comments of each section of the new recipe."""
     held_out = min(1000, corpus.num_pairs // 20)
     tokens_per_epoch = max(corpus.source_tokens, corpus.target_tokens)
     tokens_per_batch = size.tokens_per_batch
@@ -368,6 +367,6 @@ def _lines(keys: dict[str, tuple[Any, str]]) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """Return a value as YAML on one line."""
+    """Format a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)
     return text.removesuffix("...\n").strip()

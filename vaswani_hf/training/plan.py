@@ -54,10 +54,10 @@ def plan_run(
 ) -> dict[str, Any]:
     """Plan a run of one process, and return the values that `plan_as_text` prints.
 
-    `hardware` is a GPU in gpus.py. `tokens_per_second` is a measured rate of target tokens. If `measure` is
-    true, this function measures the rate of target tokens on this machine. `price_per_hour` is the price of
-    the hardware. `mean_length` is the assumed mean length of a sentence (tokens). Values that depend on the
-    number of steps are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several
+    `hardware` is a GPU in gpus.py. `tokens_per_second` is the measured speed of a run in target tokens per
+    second. If `measure` is true, this function measures the speed on this machine. `price_per_hour` is the
+    price of the hardware. `mean_length` is the assumed mean length of a sentence (tokens). Values that depend
+    on the number of steps are None if the recipe gives `num_train_epochs` instead of `max_steps`. If several
     processes share each batch, the FLOPs are the sum over all processes.
     """
     model_class = TASKS[task].model_class
@@ -77,8 +77,8 @@ def plan_run(
     on_accelerator = batch_cost(config, training, model_class, length)
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # A part is at least as long as the longest sentence, because a sentence is never divided between
-        # parts.
+        # A part of a batch is at least as long as the longest sentence, because a sentence is never divided
+        # between parts.
         largest = max(largest, longest)
     on_processor = batch_cost(
         config, training, model_class, length, on_accelerator=False, largest_part=largest
@@ -94,7 +94,7 @@ def plan_run(
         source_tokens = batches * training.source_tokens_per_batch
         target_tokens = batches * training.target_tokens_per_batch
 
-    # `speed` has the seconds of a step, and a text that says where this number comes from.
+    # `speed` contains the time of a step in seconds, and a text about the source of this number.
     seconds = None
     speed = "give `--hardware`, `--measure` or a measured `--tokens_per_second`"
     if measure:
@@ -165,7 +165,7 @@ def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[
 
 
 def _price(hours: float | None, price_per_hour: float | None, name: str | None) -> dict[str, Any] | None:
-    """Return the price of the run; None if the price per hour or the number of hours is unknown."""
+    """Return the price of the run. Return None if the price per hour or the number of hours is unknown."""
     source = "by `--price_per_hour`"
     if price_per_hour is None and name in GPUS:
         price_per_hour = GPUS[name].price
@@ -190,7 +190,9 @@ def _refuse_unplannable(model: ModelSettings, config: VaswaniConfig) -> None:
 
 
 def parameters_by_part(model: Any) -> dict[str, Any]:
-    """Return the numbers of parameters by stack and part. A tied parameter counts once."""
+    """Return the number of parameters of each stack and of each part of the model. A tied parameter counts
+    once.
+    """
     only_stack = getattr(model.config, "stack", None)
     stacks = {stack: dict.fromkeys(("total", *_PARTS.values()), 0) for stack in ("encoder", "decoder")}
     total = embeddings = 0
@@ -218,8 +220,8 @@ def batch_cost(
 ) -> StepCost:
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
-    If the token budgets of source and target differ, the side with the smaller budget has shorter sentences.
-    `largest_part` is the largest number of positions per side if the batch is computed in parts.
+    If the batch has different token budgets for source and target, the sentences with the smaller budget are
+    shorter. `largest_part` is the largest number of positions per side if the batch is computed in parts.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
@@ -246,8 +248,8 @@ def planned_flops(
     length: int,
     cost: StepCost,
 ) -> dict[str, Any]:
-    """Return the FLOPs of a step and of the run for sentences of `length` tokens. The FLOPs are counted, and
-    also estimated as in the paper.
+    """Return the FLOPs of a step and of the whole run for sentences of `length` tokens: the counted number,
+    and the number according to the paper's estimate.
     """
     in_paper = cost
     if training.gradient_checkpointing:
@@ -313,7 +315,7 @@ def _paper_flops(config: VaswaniConfig, length: int) -> int:
 
 
 def plan_as_text(plan: dict[str, Any]) -> str:
-    """Return the result of `plan_run` as lines of text."""
+    """Format the result of `plan_run` as lines of text."""
     parameters = plan["parameters"]
     classes = " and ".join(f"{size:,}" for size in sorted({plan["vocab_size"], plan["decoder_vocab_size"]}))
     lines = [
@@ -347,7 +349,7 @@ def _length_lines(plan: dict[str, Any]) -> list[str]:
         ]
     lines = [f"steps             {plan['steps']:>15,}"]
     for side in ("source", "target"):
-        # Leave out the source tokens of a language model, because a language model has none.
+        # Leave out the line for source tokens, because a language model has no source.
         if plan[f"{side}_tokens"] is not None:
             lines.append(
                 f"{side} tokens     {plan[f'{side}_tokens']:>15,}  at most: positions, padding included"

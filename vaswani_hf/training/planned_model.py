@@ -1,4 +1,4 @@
-"""The model of a recipe on the meta device, built without data and without trained tokenizers."""
+"""Creates the model of a recipe on the meta device, without data and without trained tokenizers."""
 
 from typing import Any
 

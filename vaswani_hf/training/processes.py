@@ -27,10 +27,10 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 def say(line: str, *, is_result: bool = False) -> None:
-    """Print a line at once. If the program that reads the output, such as `head`, has ended, the run
-    continues without output.
+    """Print a line immediately. If the program that reads the output, such as `head`, has ended, continue
+    without output.
 
-    With `--quiet`, the level of the log is ERROR, and only results are printed.
+    Apply the option `--quiet`: set the level of the log to ERROR, and print only results.
     """
     if not is_result and not logging.getLogger("vaswani_hf").isEnabledFor(logging.WARNING):
         return
@@ -76,7 +76,9 @@ def _discard_output(stream: TextIO) -> None:
 
 
 class PipeSafeStream:
-    """A wrapper of a standard stream that ignores a closed pipe, for the progress bars of other libraries."""
+    """Wraps a standard stream, and ignores errors if the pipe is closed. Used for the progress bars of other
+    libraries.
+    """
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -159,7 +161,7 @@ class Processes:
             self.gather(True)
             raise
         if any(self.gather(False)):
-            # Print nothing here, because the process in which the function failed prints the error.
+            # End without a message, because the process in which the function failed prints the error.
             sys.exit(1)
         return result
 
@@ -180,7 +182,7 @@ class Processes:
             dist.broadcast_object_list(message, src=0, group=self._group)
             has_failed, shared = message
             if has_failed and error is None:
-                # Print nothing here, because the first process prints the error.
+                # End without a message, because the first process prints the error.
                 sys.exit(1)
             results = results or shared
         if error is not None:

@@ -1,4 +1,4 @@
-"""The results of a run: results.json, the outputs on the test split, and the training curve.
+"""Writes the results of a run: results.json, the outputs on the test split, and the training curve.
 
 The task computes the scores. publish/model_card.py reads results.json.
 """
@@ -51,13 +51,14 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that a user may change in a finished run: its length, final weights and scores.
+    """Return the settings that a user may change after a run has finished. These settings determine the
+    length of the run, its final weights and its scores.
 
     `values` maps `section.key` to the values of the published recipe. Published recipes name data files
     without their folders, because the data may have been moved.
     """
-    training = "max_steps num_train_epochs average_checkpoints early_stopping_patience".split()
-    names = {f"training.{key}" for key in training}
+    lengths = "max_steps num_train_epochs early_stopping_patience early_stopping_score".split()
+    names = {f"training.{key}" for key in [*lengths, "average_checkpoints"]}
     return {
         name: value
         for name, value in values.items()
@@ -66,14 +67,14 @@ def changeable_values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
-    """Write recipe.yaml, and print the numbers of dropped pairs and of pairs per epoch."""
+    """Write recipe.yaml, and print the number of removed pairs and the number of pairs per epoch."""
     write_whole(folder / RECIPE_FILE, recipe)
     for split, report in corpus.reports.items():
         if report.read:
             is_twice = split == "train" and corpus.both_directions
             both = ", each pair in both directions" if is_twice else ""
-            # Print "validation loss" instead of "validation", because only the loss leaves out the dropped
-            # lines, and BLEU scores all lines.
+            # Print "validation loss" instead of "validation", because the removed lines are left out only in
+            # the loss. BLEU includes all lines.
             name = "validation loss" if split == "validation" else split
             say(f"{name}{both}: {report.in_words(corpus.are_texts)}")
     if corpus.weighted is None:
@@ -85,8 +86,8 @@ def record_recipe(folder: Path, recipe: str, corpus: Corpus) -> None:
 
 
 def recorded_cost(folder: Path, trainer: VaswaniTrainer) -> dict[str, Any]:
-    """Return the cost of the training from results.json; empty if steps were trained after results.json was
-    written.
+    """Return the recorded cost of the training (such as its time) from results.json. Return an empty dict if
+    steps were trained after results.json was written.
     """
     try:
         facts = dict(read_results(folder)["training"])
@@ -129,8 +130,8 @@ def results_of_run(
     results["asked"] = asked
     results["data"] = data_facts(data)
     if isinstance(corpus.train, IterableDataset) and corpus.reports["train"].read:
-        # Print the counts of a stream after the training, because the counts change while the stream is read.
-        # The counts of a stream include all epochs.
+        # Print the number of pairs in a stream after the training, because the number changes while the
+        # stream is read. The number includes all epochs.
         say(f"train, as far as the stream was read: {corpus.reports['train'].in_words(corpus.are_texts)}")
     results["corpus"] = {split: dataclasses.asdict(report) for split, report in corpus.reports.items()}
     draw_curve(folder, step)
@@ -201,8 +202,7 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
         "epochs": last.get("epoch"),
         "target_tokens": int(trainer.target_tokens_seen),
         "seconds": last.get("seconds", 0.0),
-        # For a resumed run, results.json names the machine and the versions that were used after the
-        # interruption.
+        # For a resumed run, record the machine and the versions that were used after the interruption.
         "resumed_at_step": trainer.start_step or None,
         "hardware": hardware_name(trainer.args.device, trainer.args.world_size),
         "processes": trainer.args.world_size,

@@ -1,8 +1,10 @@
 """Continues an earlier run from its newest undamaged checkpoint, with the same recipe and the same data."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerState
 
 from ..checkpoint.files import (
@@ -18,18 +20,18 @@ from ..checkpoint.manifest import metadata_of, verify_manifest
 from ..optimization.schedules import SCHEDULES
 from ..optimization.section import AnyTraining
 from ..settings.data import DataSettings
-from .checkpoints import has_lost_patience
+from .checkpoints import reason_to_stop
 from .processes import say
 from .results import read_results
 
-# The keys that a resumed run may change, because these keys do not change what a training step computes.
-# `gradient_accumulation_steps` may change together with the number of processes; `_refuse_other_batches`
-# checks that the product of both numbers stays the same.
+# A resumed run may have other values for these keys, because the keys do not change the result of a training
+# step. `gradient_accumulation_steps` may change together with the number of processes;
+# `_refuse_other_batches` checks that the product of both numbers stays the same.
 FREE_TO_CHANGE = """
     output_dir data.test_split data.test_name data.test_dataset data.num_proc data.license data.attribution
     training.max_steps training.num_train_epochs training.logging_steps training.eval_steps training.save_steps
-    training.save_total_limit training.average_checkpoints training.early_stopping_patience training.report_to
-    model.code training.dataloader_num_workers training.resume training.gradient_accumulation_steps
+    training.save_total_limit training.average_checkpoints training.early_stopping_patience
+    training.early_stopping_score training.report_to model.code training.dataloader_num_workers training.resume training.gradient_accumulation_steps
 """.split()
 FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
@@ -38,9 +40,10 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     """Return True if a folder holds a finished run, and the recipe changes no value that a finished run may
     change.
 
-    `asked` has the values of the new recipe that a finished run may change (see `changeable_values`).
-    `asked` has the values of the new recipe. `recorded` has the values of the saved recipe under the same
-    keys. If results.json has another value for a key, the value in results.json counts.
+    `asked` contains the values in the new recipe for settings that may change in a finished run (see
+    `changeable_values`). `asked` contains the values of the new recipe, and `recorded` the values of the
+    saved recipe under the same keys. A value in results.json takes precedence over the value in the saved
+    recipe.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -55,7 +58,7 @@ def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -
     except (ValueError, AttributeError, TypeError):
         # If results.json is damaged, the run computes the results again from the checkpoints.
         return False
-    # Ignore null keys of the test split, because a recipe without a test split needs no new scores.
+    # Ignore keys of the test split that are null, because a recipe without a test split needs no new scores.
     wanted = {
         key: value for key, value in asked.items() if not (key.startswith("data.test_") and value is None)
     }
@@ -69,7 +72,7 @@ def check_earlier_run(
     values: dict[str, Any],
     earlier: dict[str, Any] | None,
 ) -> None:
-    """Refuse an output folder with an earlier run if the recipe does not continue that run."""
+    """Raise an error if the output folder contains an earlier run that the recipe does not continue."""
     if not checkpoints_in(folder) and not (folder / WEIGHTS_FILE).exists():
         return
     if not training.resume:
@@ -103,9 +106,8 @@ def check_earlier_run(
 
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """Return the newest undamaged checkpoint of a run; None without checkpoints.
-
-    Print a line for each damaged checkpoint.
+    """Return the newest undamaged checkpoint of a run, or None if the run has no checkpoints. Print a line
+    for each damaged checkpoint.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
@@ -129,18 +131,26 @@ def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> 
     return None
 
 
+def keep_number_of_threads(checkpoint: Path) -> None:
+    """Use the number of threads of the earlier run, because another number changes the last bits of sums.
+
+    The variable OMP_NUM_THREADS, which the user or a launcher sets, has precedence.
+    """
+    threads = metadata_of(checkpoint).get("threads")
+    if threads is not None and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(threads, os.cpu_count() or 1))
+
+
 def stopped_early(checkpoint: Path, training: AnyTraining) -> bool:
     """Return True if early stopping ended the run at the newest checkpoint of the run."""
     is_scheduled = metadata_of(checkpoint).get("scheduled", False)
-    return is_scheduled and has_lost_patience(
-        TrainerState.load_from_json(str(checkpoint / STATE_FILE)), training
-    )
+    state = TrainerState.load_from_json(str(checkpoint / STATE_FILE))
+    return is_scheduled and bool(reason_to_stop(state, training))
 
 
 def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> None:
-    """Refuse training pairs that differ from the training pairs of the run in `folder`.
-
-    `pairs` is the digest of the pairs.
+    """Raise an error if the training pairs differ from the training pairs of the run in `folder`. `pairs` is
+    the digest of the new training pairs.
     """
     before = metadata_of(checkpoint).get("training_pairs", pairs)
     if before != pairs:
@@ -151,7 +161,7 @@ def refuse_other_data(folder: Path, checkpoint: Path, pairs: dict[str, Any]) -> 
 
 
 def refuse_fewer_steps(folder: Path, training: AnyTraining, checkpoint: Path, max_steps: int) -> None:
-    """Refuse `max_steps` if the checkpoint that the run continues from is already after this step."""
+    """Raise an error if the checkpoint that the run continues from is already after the step `max_steps`."""
     key = "num_train_epochs" if training.max_steps is None else "max_steps"
     if max_steps < step_of(checkpoint):
         raise ValueError(

@@ -47,6 +47,7 @@ from ..checkpoint.tokenizers import SHARED_IDS_MARK
 from ..data.columns import pair_lengths
 from ..data.corpus import Corpus
 from ..data.memory import keep_free_memory
+from ..optimization.optimizers import OPTIMIZERS
 from ..publish.during_training import PushCheckpointsCallback, fetch_checkpoints
 from ..publish.push import Destination, check_destination, push
 from ..recipe import Recipe, load_recipe
@@ -88,7 +89,8 @@ class InterruptedRunError(Exception):
 
 
 def train(recipe: Recipe) -> dict[str, Any]:
-    """Train, score and save a model as a recipe says, and publish it if the recipe asks for it.
+    """Train, score and save a model according to a recipe. Publish the model if the recipe has
+    `publishing.push_to_hub`.
 
     The same recipe gives the same weights on the same machine. A resumed run gives the weights of an
     uninterrupted run.
@@ -158,7 +160,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     processes.run_on_main(lambda: finish_run(recipe, trainer))
     processes.run_on_main(lambda: say(results.end_in_words(trainer), is_result=True))
     if processes.is_first:
-        # Let only the first process push. The other processes end without waiting for the push.
+        # Only the first process pushes. The other processes end without waiting for the push.
         push_result(recipe.output_dir, recipe.publishing)
     return results.read_results(folder)
 
@@ -167,7 +169,9 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
 
 
 def _resolve_with_earlier_run(recipe: Recipe, processes: Processes) -> tuple[Recipe, Recipe | None]:
-    """Return the resolved recipe, and the recipe of the earlier run or None."""
+    """Resolve the values in the recipe that depend on the data and the machine. Return the resolved recipe,
+    and the recipe of an earlier run in the output folder (or None).
+    """
     folder = Path(recipe.output_dir)
     training = recipe.training
     repo_id = recipe.publishing.hub_model_id
@@ -186,8 +190,8 @@ def _restored_recipe(folder: Path) -> Recipe | None:
 
 
 def earlier_recipe(folder: Path) -> Recipe | None:
-    """Return the recipe.yaml that an earlier run has written to its output folder; None if the file is
-    missing.
+    """Return the content of the recipe.yaml that an earlier run has written to its output folder. Return None
+    if the file is missing.
     """
     path = folder / RECIPE_FILE
     return load_recipe(path, is_record=True) if path.is_file() else None
@@ -230,7 +234,7 @@ def _planned_model(recipe: Recipe) -> Any:
 
 
 def refuse_another_run(recipe: Recipe, earlier: Recipe | None) -> None:
-    """Refuse a recipe that does not continue the earlier run in its output folder.
+    """Raise an error if the recipe does not continue the earlier run in its output folder.
 
     `earlier` is the saved recipe of the earlier run.
     """
@@ -253,7 +257,7 @@ def _changeable_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def _refuse_other_data(recipe: Recipe) -> None:
-    """Refuse training data that differ from the data of the finished run."""
+    """Raise an error if the training data differs from the data of the finished run."""
     folder = Path(recipe.output_dir)
     if finished.read_final_record(folder):
         load_corpus = TASKS[recipe.task].load_corpus
@@ -277,9 +281,8 @@ def _publish_again(recipe: Recipe, recorded: Recipe | None) -> None:
 
 
 def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | None:
-    """Check the recipe, prepare the folder, and find the checkpoint to continue from.
-
-    `fault` names the damaged files of a finished run; empty for other runs.
+    """Check the recipe, prepare the output folder, and find the checkpoint to continue from. `fault` names
+    the damaged files of a finished run, and is empty for other runs.
     """
     folder = Path(recipe.output_dir)
     _warn(processes.run_on_main(recipe.training_warnings), processes)
@@ -287,9 +290,12 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
         say(
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
         )
-    # Call `frozen_weights` now, because the function refuses names in `training.frozen` that are not parts of
-    # the model.
-    initialization.frozen_weights(_planned_model(recipe), recipe.training.frozen)
+    planned = _planned_model(recipe)
+    # Call `frozen_weights` early, because the function raises an error if a name in `training.frozen` is not
+    # a part of the model.
+    initialization.frozen_weights(planned, recipe.training.frozen)
+    # Build an optimizer early, because an optimizer may need a library that is not installed.
+    OPTIMIZERS[recipe.training.optimizer].build(planned, recipe.training, bf16=False)
 
     def newest_checkpoint() -> Path | None:
         with naming_the_folder(folder):
@@ -297,6 +303,8 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
         return resume.find_checkpoint(folder, recipe.training, processes.count)
 
     checkpoint = processes.run_on_main(newest_checkpoint)
+    if checkpoint is not None:
+        resume.keep_number_of_threads(checkpoint)
     processes.run_on_main(lambda: _prepare_folder(recipe))
     return checkpoint
 
@@ -305,7 +313,8 @@ def _prepare_folder(recipe: Recipe) -> None:
     publishing = recipe.publishing
     _check_reporters(recipe.training.report_to, publishing)
     if publishing.push_to_hub:
-        # Check the permission to push now, so that a missing permission is not found only after the training.
+        # Check the permission to push before the training, so that a missing permission is not found only
+        # after the training.
         check_destination(Destination(publishing.hub_model_id or "", publishing.hub_private_repo))
     folder = Path(recipe.output_dir)
     with naming_the_folder(folder):
@@ -379,7 +388,7 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
     """Build the untrained model of a run on the CPU, with the seed and the search settings of the recipe."""
     set_seed(recipe.seed)
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
-    # Two separate tokenizers can have one vocabulary if the tokenizers come from an imported model.
+    # The tokenizers of an imported model can be two separate objects that share one vocabulary.
     has_one_vocabulary = source is target or target.init_kwargs.get(SHARED_IDS_MARK, False)
     config = recipe.model.make_config(
         vocab_size=len(source),
@@ -403,10 +412,8 @@ def build_model(recipe: Recipe, corpus: Corpus) -> Any:
 def size_warnings(
     model: PreTrainedModel, corpus: Corpus, settings: ModelSettings, tokenizer: TokenizerSettings
 ) -> list[str]:
-    """Return warnings if the vocabulary or the model is far too large for the corpus. The limits are
-    constants of this module.
-
-    A run that starts from another model and a run on a stream are not checked.
+    """Return warnings if the vocabulary or the model is much too large for the corpus, according to constants
+    in this file. A run that starts from another model is not checked, and a run on a stream is not checked.
     """
     if settings.init_from is not None or not isinstance(corpus.train, Dataset):
         return []
@@ -465,7 +472,7 @@ def _build_trainer(
     )
     trainer.stop = stop
     if training.max_steps is None:
-        # Check the warm-up now, because the trainer has just computed the number of steps from the number of
+        # Check the warm-up here, because the trainer has just computed the number of steps from the number of
         # epochs.
         _warn(warmup_warnings(training, trainer.args.max_steps), processes)
     add_callbacks(trainer, recipe.publishing)
@@ -478,7 +485,7 @@ def add_callbacks(trainer: VaswaniTrainer, publishing: PublishingSettings) -> No
     trainer.add_callback(RunLogCallback(trainer))
     if publishing.push_to_hub and publishing.hub_strategy != "end":
         trainer.add_callback(PushCheckpointsCallback(trainer.args.output_dir, publishing))
-    if trainer.training.early_stopping_patience is not None:
+    if trainer.training.stops_early:
         trainer.add_callback(EarlyStoppingCallback(trainer.training))
 
 
@@ -552,7 +559,7 @@ def run_training(trainer: VaswaniTrainer, checkpoint: Path | None) -> None:
 
 
 def finish_run(recipe: Recipe, trainer: VaswaniTrainer) -> None:
-    """Make the final checkpoint and the results of a trained run from its numbered checkpoints.
+    """Compute the final checkpoint and the results of a trained run from its numbered checkpoints.
 
     If the run was finished before, write only damaged and missing files again.
     """
@@ -621,7 +628,9 @@ def _is_same_file(path: Path, other: Path) -> bool:
 
 
 def push_result(folder: str, publishing: PublishingSettings) -> None:
-    """Push a finished run if its recipe says so. The run is finished even if the push fails."""
+    """Push the checkpoint of a finished run if the recipe has `publishing.push_to_hub`. The run stays
+    finished even if the push fails.
+    """
     if not publishing.push_to_hub:
         return
     repo_id, private = publishing.hub_model_id or "", publishing.hub_private_repo
@@ -652,20 +661,18 @@ def _locked(folder: Path, processes: Processes) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_lost_processes(folder: Path, stop: GracefulShutdown) -> Iterator[None]:
-    """Replace an error of gloo or NCCL about a lost process by an error whose message says how to
-    continue.
-    """
+    """Convert an error of gloo or NCCL about a lost process to an error whose message tells how to continue."""
     try:
         yield
     except RuntimeError as error:
         if not re.search(_LOST_PROCESS, str(error)):
             raise
         if stop.received:
-            # Raise the error of a signal, because the same signal has probably ended the other process.
+            # Raise the error for a signal, because the same signal has probably ended the other process.
             raise ShutdownRequested from error
         raise LostProcessError(
-            f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause, "
-            "and continue with `--resume true`."
+            f"Another process of the run in '{folder}' has ended, so this process ends, too; find the cause "
+            "in the output of the other process, and continue with `--resume true`."
         ) from error
 
 

@@ -1,8 +1,6 @@
-"""Configures training with FSDP2 or DeepSpeed ZeRO-2. The files in configuration/accelerate turn on FSDP2 or
-ZeRO-2.
-
-With FSDP2 each process holds a share of each weight. With ZeRO-2 each process holds all weights, a share of
-the gradients and a share of the optimizer state.
+"""Configures training with FSDP2 or DeepSpeed ZeRO-2. The configuration files in configuration/accelerate
+turn on FSDP2 or ZeRO-2. With FSDP2, each process stores a part of each weight. With ZeRO-2, each process
+stores all weights, but only a part of the gradients and a part of the optimizer state.
 """
 
 import os
@@ -19,12 +17,14 @@ from ..optimization.optimizers import OPTIMIZERS
 from ..optimization.regularizers import regularizer_of
 from ..optimization.section import AnyTraining
 
-# The file in which DeepSpeed stores the name of the folder with its state.
+# DeepSpeed stores the name of the folder with its state in this file.
 ZERO_STEP_FILE = "latest"
 
 
 def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training: AnyTraining) -> None:
-    """Configure FSDP or DeepSpeed for float32 weights and whole checkpoints. Refuse other settings."""
+    """Configure FSDP or DeepSpeed to keep float32 weights and to save unsharded checkpoints. Refuse other
+    settings.
+    """
     plugin, zero = (getattr(accelerator.state, f"{name}_plugin", None) for name in ("fsdp", "deepspeed"))
     if checkpoint is not None:
         _refuse_other_sharding(checkpoint, f"{FSDP_MODEL_NAME}.bin", "FSDP", is_on=plugin is not None)
@@ -42,8 +42,8 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
         return
     if plugin.fsdp_version != 2:
         raise ValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
-    # Save whole weights in checkpoints, because averaging and the Hub need whole weights. Reset the settings
-    # of the earlier state dict type first, because `set_state_dict_type` would keep these settings.
+    # Save unsharded weights in checkpoints, because averaging and the Hub need unsharded weights. Remove the
+    # settings of the previous state dict type first, because `set_state_dict_type` would keep them.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     # Remove accelerate's mixed-precision policy of FSDP2, because the policy would also round the weights of

@@ -38,8 +38,8 @@ aten = torch.ops.aten
 class StepCost:
     """The cost of a training step with one batch, in FLOPs and bytes."""
 
-    # The number of positions of each side, that is, tokens with padding. A language model has 0 source
-    # positions.
+    # The numbers of source positions and of target positions (tokens, including padding). A language model
+    # has 0 source positions.
     source_positions: int
     target_positions: int
     # FLOPs of the forward and the backward pass.
@@ -53,7 +53,7 @@ class StepCost:
     optimizer: int
     # Bytes of the tensors that the layers keep for the backward pass, including bfloat16 copies of weights.
     activations: int
-    # Bytes that the loss needs in addition to the activations.
+    # Additional bytes that the computation of the loss needs, apart from the activations.
     loss: int
     # The peak memory of the step in bytes. The peak includes neither the memory of PyTorch itself nor unused
     # memory of PyTorch's allocator.
@@ -75,12 +75,12 @@ def step_cost(
 
     A batch has `rows` pairs without padding: sources of `source_length` tokens and targets of `target_length`
     tokens. The loss is computed at all positions. `on_accelerator` selects the kernels of a GPU instead of
-    the kernels of a CPU. `accumulates` means that the gradients of earlier batches exist when the step
-    begins.
+    the kernels of a CPU. `accumulates` is True if the gradients of earlier batches already exist when the
+    step begins.
     """
     bf16 = training.bf16 is True
     model = planned_model(copy.deepcopy(config), model_class).train()
-    # Switch the cache of `generate` off, because training does not use the cache.
+    # Turn off the key-value cache, because training does not use the cache.
     model.config.use_cache = False
     with contextlib.ExitStack() as stack:
         stack.enter_context(FakeTensorMode())
@@ -111,7 +111,7 @@ def step_cost(
             optimizer.zero_grad()
 
         if training.gradient_checkpointing:
-            # Try two names of the method, because transformers 5.23 renamed the method.
+            # Look for both names of the method, because transformers 5.23 has renamed the method.
             enable = (
                 getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             )
@@ -143,7 +143,8 @@ def step_cost(
         output.loss.backward()
         batch_flops = counter.flops - optimizer_flops
         optimizer.step()
-        # Delete the moving average only now, because the moving average exists during the whole step.
+        # Delete the moving average only after the step, because in a real run the moving average exists
+        # during the whole step.
         del average
     activations = after_layers[-1] - before
     return StepCost(
@@ -190,7 +191,7 @@ class _Counter(TorchDispatchMode):
         formula = _FORMULAS.get(func.overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=results)
-        # Put a single result into a tuple, because an operator returns either one tensor or several tensors.
+        # Convert a single result to a tuple, because an operator may return one tensor or several tensors.
         for result in results if isinstance(results, tuple | list) else (results,):
             if isinstance(result, torch.Tensor) and result.device.type != "meta":
                 self._add(result.untyped_storage())
@@ -213,14 +214,15 @@ class _Counter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kernels_of_an_accelerator(dtype: torch.dtype) -> Iterator[None]:
-    """Use the attention, the dropout and the loss chunks as on a GPU, not as on a CPU.
+    """Context manager that makes the step use the attention, the dropout and the loss chunks of a GPU instead
+    of a CPU.
 
     The functions are patched, because a `TorchFunctionMode` is not active while the backward pass computes
     checkpointed layers again.
     """
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **kwargs):
-        # Convert to `dtype` here, because autocast on a CPU leaves attention in float32.
+        # Convert the inputs to `dtype` here, because autocast on a CPU leaves attention in float32.
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         bias = attn_mask
         if attn_mask is not None and attn_mask.dtype == torch.bool:

@@ -1,7 +1,7 @@
 """Graceful shutdown: a SIGINT or SIGTERM sent to one process is forwarded to all processes on the machine.
 
 Launchers and schedulers kill a process about half a minute after the signal. During training the trainer
-saves a checkpoint first (see callbacks.py). Before and after the training, a signal ends the run at once,
+saves a checkpoint first (see callbacks.py). Before and after the training, a signal ends the run immediately,
 because there is nothing to save.
 """
 
@@ -63,8 +63,8 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def listening(self, processes: Processes) -> Iterator[None]:
-        """Receive signals inside the block. In other threads than the main thread do nothing, because Python
-        allows signal handlers only in the main thread.
+        """Context manager that receives signals. Outside the main thread, the context manager does nothing,
+        because Python allows signal handlers only in the main thread.
         """
         self._is_first = processes.is_first
         machine, own_pid = _machine(), os.getpid()
@@ -104,9 +104,11 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def ending_at_once(self, sentence: Callable[[], str]) -> Iterator[None]:
-        """Raise ShutdownRequested inside the block, in the main thread, if a signal arrives or has arrived.
+        """Context manager that raises ShutdownRequested in the main thread if a signal arrives or has already
+        arrived.
 
-        `sentence` gives the message that is printed if the process does not react in time.
+        `sentence` is a function that returns a message. The message is printed if the process does not react
+        in time.
         """
         earlier_sentence, earlier_raises = self.sentence, self._raises
         self.sentence = sentence
@@ -121,8 +123,8 @@ class GracefulShutdown:
 
     @contextlib.contextmanager
     def saving_first(self) -> Iterator[None]:
-        """Do not raise ShutdownRequested inside the block, because the trainer saves a checkpoint after a
-        signal.
+        """Context manager in which a signal does not raise ShutdownRequested, because the trainer saves a
+        checkpoint after a signal.
         """
         earlier = self._raises
         self._raises = False
@@ -151,10 +153,14 @@ class GracefulShutdown:
             # Ignore a RuntimeError, because Python raises RuntimeError if the signal arrived while a line was
             # being printed.
             with contextlib.suppress(RuntimeError):
-                say(f"{name}: saving a checkpoint after this step … (a second signal ends the run at once)")
+                say(
+                    f"{name}: saving a checkpoint after this step … (a second signal ends the run immediately)"
+                )
 
     def _watch(self, reader: socket.socket) -> None:
-        """Forward the first signal. If the main thread does not end the process in time, kill the process."""
+        """Wait for the first signal and forward it. If the main thread does not end the process in time, kill
+        the process.
+        """
         while (numbers := reader.recv(1)) and numbers[0] not in SIGNALS:
             pass
         if not numbers:

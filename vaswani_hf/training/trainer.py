@@ -48,7 +48,7 @@ from .checkpoints import (
     refuse_vanished_folder,
     rotate_checkpoints,
 )
-from .moving_average import MovingAverage
+from .moving_average import MovingAverage, OptimizerAverage, WeightAverage
 from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
@@ -77,11 +77,13 @@ class DivergedRunError(Exception):
 
 
 def largest_part(training: AnyTraining, d_model: int) -> int | None:
-    """Return the largest number of positions per side that a CPU computes at once; None for whole batches."""
+    """Return the largest number of source positions (and of target positions) that a CPU computes at the same
+    time. Return None if batches are not divided.
+    """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
-    # A compiled model computes whole batches, because parts have more different shapes, and each shape costs
-    # a compilation.
+    # Do not divide batches for a compiled model, because parts have more different shapes, and each shape
+    # needs a compilation.
     return positions if is_large and not training.torch_compile else None
 
 
@@ -95,7 +97,7 @@ def _ignore_signals(worker: int) -> None:
 class VaswaniTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer with token-budget batches, the schedule of the paper, and the scores of a task.
 
-    `checkpoint` is the checkpoint that the run continues from. `kwargs` are the other arguments of
+    `checkpoint` is the checkpoint that the run continues from. `kwargs` are additional arguments of
     Seq2SeqTrainer.
     """
 
@@ -143,18 +145,20 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.regularized_loss: RegularizedLoss | None = None
         if regularizer is not None:
             self.regularized_loss = regularizer.build(self.model, training, self.accelerator.autocast)
-        self.moving_average: MovingAverage | None = None
+        # The average of the weights that the run validates and saves; None if the run has no average.
+        self.weight_average: WeightAverage | None = None
         if training.ema_decay is not None:
-            self.moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
-            self.add_callback(self.moving_average)
+            moving_average = MovingAverage(self.model, training.ema_decay, checkpoint)
+            self.add_callback(moving_average)
+            self.weight_average = moving_average
         if training.gradient_checkpointing:
-            # Try two names of the method, because transformers 5.23 renamed the method.
+            # Look for both names of the method, because transformers 5.23 has renamed the method.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             (enable or self.model.gradient_checkpointing_enable)()
 
     @property
     def batches_per_step(self) -> int:
-        """The number of batches of an optimizer step, for all processes together."""
+        """The number of batches in an optimizer step, summed over all processes."""
         return self.training.gradient_accumulation_steps * self.args.world_size
 
     @property
@@ -194,9 +198,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return EndlessSampler(sampler, self.start_step * self.batches_per_step, **share)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return the endless loader of training batches.
-
-        The loader has no length, because the recipe sets the length of a run.
+        """Return a loader that yields training batches without end. The loader has no length, because the
+        recipe sets the length of a run.
         """
         options: dict[str, Any] = {
             "collate_fn": self.corpus.train_collator,
@@ -242,11 +245,10 @@ class VaswaniTrainer(Seq2SeqTrainer):
 
     @property
     def max_part_positions(self) -> int | None:
-        """The largest number of positions per side in a part of a batch; None if batches are not cut.
-
-        The value does not depend on the number of processes, because a part of another size would get other
-        dropout masks. DeepSpeed computes whole batches, because DeepSpeed would take an optimizer step after
-        each part.
+        """The largest number of source positions (and of target positions) in a part of a batch; None if
+        batches are not divided. The value does not depend on the number of processes, because parts of other
+        sizes would get other dropout masks. DeepSpeed computes whole batches, because DeepSpeed would take an
+        optimizer step after each part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -279,6 +281,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             build = OPTIMIZERS[self.training.optimizer].build
             trained = self.model if model is None else model
             self.optimizer = build(trained, self.training, bf16=self.training.bf16 is True)
+            if self.training.optimizer_averages_weights:
+                self.weight_average = OptimizerAverage(self.model, self.optimizer)
         return self.optimizer
 
     def create_scheduler(
@@ -295,7 +299,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None:
-            # If the gradients are sharded, gather the shards of the norm.
+            # Gather the parts of the norm if the gradients are sharded.
             whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self.norms_of_step = self.norms_of_step + whole
         return norm
@@ -338,11 +342,11 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.args.output_dir = str(folder)
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
-            # Put back the complete checkpoint that the run was replacing. Delete the incomplete checkpoint,
-            # because the incomplete checkpoint may fill the disk. If the output folder has vanished, delete
-            # nothing. After the cleanup, raise the error that interrupted the save.
+            # Restore the complete checkpoint that the run was replacing. Delete the incomplete checkpoint,
+            # because it may fill the disk. If the output folder has been deleted, there is nothing to delete.
+            # After the cleanup, raise the error that interrupted the save.
             with contextlib.suppress(OSError):
-                # Do not touch the folder of another run.
+                # Do not delete files in the folder of another run.
                 refuse_vanished_folder(folder)
                 put_back_replaced(folder)
                 shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
@@ -359,8 +363,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         step = self.state.global_step
         staged = folder / STAGING_FOLDER / f"checkpoint-{step}"
         save_tokenizers(self.corpus.source_tokenizer, self.corpus.target_tokenizer, staged)
-        if self.moving_average is not None:
-            self.moving_average.save(staged)
+        if self.weight_average is not None:
+            self.weight_average.save(staged)
         if isinstance(self.train_batches, EndlessStream):
             text = json.dumps(self.train_batches.state_dict(step * self.batches_per_step))
             (staged / STREAM_FILE).write_text(text, encoding="utf-8")
@@ -372,6 +376,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
             "validated": not self.validation_is_due,
             "processes": self.args.world_size,
             "gradient_accumulation_steps": self.training.gradient_accumulation_steps,
+            "threads": torch.get_num_threads(),
             "target_tokens": int(self.target_tokens_seen),
             "training_pairs": self.corpus.digest,
         }
@@ -385,14 +390,14 @@ class VaswaniTrainer(Seq2SeqTrainer):
         """Return the scores on the validation split: unsmoothed loss per token, perplexity, scores of the
         task.
 
-        If the run has a moving average of the weights, the scores belong to the averaged weights, and the
+        If the run or its optimizer averages the weights, the scores belong to the averaged weights, and the
         scores of the weights themselves have names such as `eval_raw_loss`.
         """
         start = time.perf_counter()
         metrics = self._validate()
-        if metrics and self.moving_average is not None:
+        if metrics and self.weight_average is not None:
             raw = {f"raw_{name}": value for name, value in metrics.items()}
-            with self.moving_average.in_place():
+            with self.weight_average.in_place():
                 metrics = self._validate()
             metrics = metrics and {**metrics, **raw}
         if not metrics:
@@ -434,7 +439,7 @@ class VaswaniTrainer(Seq2SeqTrainer):
         batches = list(TokenBudgetSampler(*pair_lengths(self.corpus.validation), budget, budget, seed=None))
         return DataLoader(
             PairRows(self.corpus.validation),
-            # Give each process a share of the batches.
+            # Divide the batches among the processes.
             batch_sampler=batches[self.args.process_index :: self.args.world_size],
             collate_fn=self.corpus.validation_collator,
         )
@@ -458,7 +463,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return shares
 
     def _validation_outputs(self, model: Any, pairs: datasets.Dataset) -> list[tuple[int, str]]:
-        """Return the outputs for this process's share of the validation split, with the index of each row."""
+        """Return the outputs for the part of the validation split that this process computes, with the index
+        of each row.
+        """
         rows = range(self.args.process_index, len(pairs), self.args.world_size)
         outputs = self.task.validation_outputs(model, self.corpus, pairs[rows]["source"], self.evaluation)
         return list(zip(rows, outputs, strict=True))
@@ -472,7 +479,7 @@ def training_arguments(
     validates: bool,
     publishing: PublishingSettings | None = None,
 ) -> Seq2SeqTrainingArguments:
-    """Return the arguments of transformers' Trainer for a run."""
+    """Convert the recipe of a run to the arguments of the Trainer of transformers."""
     publishing = publishing or PublishingSettings()
     arguments = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
     for name in publishing.trackio:
@@ -500,7 +507,7 @@ def training_arguments(
         save_strategy="steps",
         # Log infinite and NaN losses, because infinite and NaN losses end the run.
         logging_nan_inf_filter=False,
-        # Do not let the Trainer skip batches, because the loader of this class already begins after the
+        # Prevent the Trainer from skipping batches, because the loader of this class already begins after the
         # batches of the checkpoint.
         ignore_data_skip=True,
         remove_unused_columns=False,

@@ -40,7 +40,7 @@ from ..model.beam_search_vaswani import NotFiniteError, coverage_score, length_p
 from ..model.configuration_vaswani import eos_token_ids
 from ..model.generation_vaswani import PAPER_MAX_LENGTH, max_tokens_by_source, setting_of
 from ..model.inputs_vaswani import SearchSettings, validate_search_fields
-from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment
+from ..model.translator_vaswani import DEFAULT_MAX_LENGTH, Hypothesis, Segment, language_token
 from ..version import install_command
 from .ctranslate2_files import CTranslate2Files
 from .translator import Translator
@@ -193,7 +193,7 @@ class CTranslate2Backend:
                 "into a translation."
             )
         config = self._config(settings)
-        prefixes = [segment.prefix for segment in segments]
+        prefixes = [[*language_token(segment), *segment.prefix] for segment in segments]
         source = self._source([segment.token_ids for segment in segments])
         prefix = self._target(prefixes) if any(prefixes) else None
         limits = [self._limit(config, segment) for segment in segments]
@@ -208,8 +208,9 @@ class CTranslate2Backend:
                 raise NotFiniteError(number, segments[number].text)
         firsts = self._first_attention(source) if with_attention else [None] * len(source)
         found = []
-        for result, first, start in zip(results, firsts, prefixes, strict=True):
-            found.append(self._ranked(result, first, len(start), config))
+        for segment, result, first, start in zip(segments, results, firsts, prefixes, strict=True):
+            num_counted = len(language_token(segment))
+            found.append(self._ranked(result, first, len(start), num_counted, config))
         return found
 
     def score(
@@ -343,11 +344,16 @@ class CTranslate2Backend:
         return [result.attention[0][0] for result in results]
 
     def _ranked(
-        self, result: Any, first: list[float] | None, prefix_length: int, config: SearchSettings
+        self,
+        result: Any,
+        first: list[float] | None,
+        prefix_length: int,
+        num_counted: int,
+        config: SearchSettings,
     ) -> list[Hypothesis]:
         """Return the hypotheses of a sentence, sorted by the score of this package's search. The score is the
         log-probability of the tokens after the prefix, divided by the length penalty, plus the coverage
-        penalty.
+        penalty. The length penalty counts `num_counted` tokens of the prefix.
         """
         hypotheses = []
         for i, tokens in enumerate(result.hypotheses):
@@ -356,13 +362,14 @@ class CTranslate2Backend:
             # of all tokens, including the prefix. Undo this division, because the search of this package does
             # not count the prefix.
             log_prob = result.scores[i] * len(tokens) ** config.length_penalty
-            score = log_prob / length_penalty(len(tokens) - prefix_length, config)
+            score = log_prob / length_penalty(len(tokens) - prefix_length + num_counted, config)
             if config.coverage_penalty and attention:
                 score += (
                     config.coverage_penalty * coverage_score(torch.tensor(attention).sum(dim=0), None).item()
                 )
             token_ids = [self._target_ids[token] for token in tokens]
-            hypotheses.append(Hypothesis(token_ids, prefix_length, score=score, attention=attention))
+            hypothesis = Hypothesis(token_ids, prefix_length, num_counted, score=score, attention=attention)
+            hypotheses.append(hypothesis)
         hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
         return hypotheses[: config.num_return_sequences]
 

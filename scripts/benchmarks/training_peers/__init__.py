@@ -1,3 +1,3 @@
-"""The competitors of scripts/benchmarks/training.py. Each competitor is a process: `python -m
-training_peers.NAME SETTINGS`.
+"""The toolkits that scripts/benchmarks/training.py compares. The command `python -m training_peers.NAME
+SETTINGS` runs one toolkit in its own process.
 """

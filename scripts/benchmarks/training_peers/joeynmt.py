@@ -1,7 +1,7 @@
-"""JoeyNMT as a competitor: its own training loop with token batches, on the same subword pieces as the other
-competitors.
+"""Trains JoeyNMT for the benchmark training.py, with JoeyNMT's training loop and token batches, on the same
+subword tokens as the other toolkits.
 
-Run this file with an interpreter that has joeynmt. The interpreter does not need vaswani_hf.
+Run this file with a Python interpreter in which joeynmt is installed. vaswani_hf need not be installed.
 """
 
 from pathlib import Path
@@ -16,13 +16,14 @@ from training_peers.turns import NoMoreTurnsError, PeerSettings, Turns, read_set
 
 
 class CompetingManager(TrainManager):
-    """The training loop of JoeyNMT. The loop waits between the turns of JoeyNMT."""
+    """The training loop of JoeyNMT. The loop pauses while other toolkits train."""
 
     turns: Turns
     started = False
 
     def _train_step(self, batch):
-        # Report a step when the next step starts, because JoeyNMT has no hook after a step of the optimizer.
+        # Report each optimizer step at the start of the next step, because JoeyNMT cannot call a function
+        # after an optimizer step.
         if self.started:
             self.turns.step_ended()
         self.started = True

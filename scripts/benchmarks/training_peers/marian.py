@@ -1,7 +1,8 @@
-"""Marian (C++) as a competitor: the trainer of `pymarian` in a process that is paused between its turns.
+"""Trains Marian (C++) for the benchmark training.py. The trainer of `pymarian` runs in a process that is
+paused while other toolkits train.
 
-Run this file with an interpreter that has pymarian. The interpreter does not need PyTorch. Marian prints the
-number of target tokens after each update. Marian does not report padding.
+Run this file with a Python interpreter in which pymarian is installed. PyTorch need not be installed. Marian
+prints the number of target tokens after each update. Marian does not report padding.
 """
 
 import json
@@ -59,14 +60,15 @@ def updates(process: subprocess.Popen) -> Iterator[int]:
             yield int(found[1].replace(",", ""))
         elif " : Up. " in line:
             break
-    raise RuntimeError("Marian has ended early, or its log has no number of tokens.")
+    raise RuntimeError("Marian ended too early, or the log of Marian contains no number of tokens.")
 
 
 def train(turns: Turns, training: subprocess.Popen, per_target_token: float) -> None:
-    """Run the paused training for one turn at a time, until `NoMoreTurnsError` is raised.
+    """Continue the paused training for one turn at a time, until the benchmark ends the training
+    (`NoMoreTurnsError`).
 
     `per_target_token` is the number of source and target tokens of the corpus divided by its number of target
-    tokens. Marian reports target tokens only.
+    tokens. The factor is needed because Marian reports only target tokens.
     """
     before = resident("VmRSS")
     done = updates(training)
@@ -112,14 +114,14 @@ def main() -> None:
     """Train in turns."""
     settings = read_settings()
     turns = Turns()
-    # Exit with an exception after a SIGTERM, so that `finally` also ends Marian.
+    # Raise an exception after a SIGTERM, so that the `finally` block ends Marian.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     facts = json.loads((Path(settings.folder) / "facts.json").read_text(encoding="utf-8"))
     training = start_training(settings)
     try:
         train(turns, training, facts["tokens_per_target_token"])
     except NoMoreTurnsError:
-        # Send a SIGTERM, because Marian saves the model after a SIGTERM.
+        # End the training with SIGTERM, because Marian then saves the model.
         training.send_signal(signal.SIGTERM)
         training.send_signal(signal.SIGCONT)
         training.communicate()

@@ -1,4 +1,6 @@
-"""MarianMT with Seq2SeqTrainer as a competitor, with random batches or with `group_by_length`."""
+"""Trains MarianMT with the Seq2SeqTrainer of transformers for the benchmark training.py, with random batches
+or with `group_by_length`.
+"""
 
 import sys
 from pathlib import Path
@@ -22,7 +24,7 @@ PAIRS_PER_BATCH = 128
 
 
 class CompetingTrainer(Counting, Seq2SeqTrainer):
-    """The `Seq2SeqTrainer` of transformers, which also counts the tokens of its batches."""
+    """The `Seq2SeqTrainer` of transformers, extended by a count of the tokens in its batches."""
 
 
 def marian(shape: Shape, *, pad_token_id: int, eos_token_id: int, start_token_id: int) -> MarianMTModel:
@@ -78,7 +80,9 @@ def arguments_of(settings: PeerSettings, *, is_grouped: bool) -> Seq2SeqTraining
 
 
 def main() -> None:
-    """Train in turns. The second argument may be "grouped" for batches of sentences of similar lengths."""
+    """Train in turns. If the second command-line argument is "grouped", sentences of similar lengths are in
+    one batch.
+    """
     settings = read_settings()
     turns = Turns(torch.cuda if settings.device == "cuda" else None)
     corpus = corpus_of(recipe_of(settings))

@@ -1,5 +1,5 @@
-"""Prepares the inputs of all competitors: the encoded corpus, its subword pieces as text, vocabularies, and
-the FLOPs per token.
+"""Prepares the inputs of all toolkits that training.py compares: the encoded corpus, the subword tokens as
+text, vocabularies, and the number of FLOPs per token.
 """
 
 import json
@@ -15,11 +15,12 @@ from vaswani_hf.data.corpus import Corpus
 
 
 def training_flops(shape: Shape, source: np.ndarray, target: np.ndarray) -> float:
-    """Return the FLOPs of a training step on N pairs, without padding. The lengths [N] of the pairs are in
-    tokens.
+    """Return the number of FLOPs of a training step on N sentence pairs without padding. The two arguments
+    with lengths have the shape [N], in tokens.
 
-    A product with a matrix takes 2 FLOPs per token and parameter. Scores and weighted sums take 4 * width
-    FLOPs for each pair of a query and a key. A backward pass takes twice the FLOPs of a forward pass.
+    A product with a matrix takes 2 FLOPs per token and parameter. Attention scores and weighted sums of
+    values take 4 * width FLOPs for each pair of a query and a key. A backward pass takes twice the FLOPs of a
+    forward pass.
     """
     width = shape.width
     # Self-attention has four projections per token. Cross-attention has two projections per source token (key
@@ -35,7 +36,9 @@ def training_flops(shape: Shape, source: np.ndarray, target: np.ndarray) -> floa
 
 
 def write_pieces(corpus: Corpus, folder: Path, vocabulary: int) -> None:
-    """Write the sentences as pieces separated by spaces, and the vocabulary files of JoeyNMT and Marian."""
+    """Write the sentences as subword tokens that are separated by spaces, and write the vocabulary files of
+    JoeyNMT and Marian.
+    """
     tokenizer = corpus.source_tokenizer
     splits: dict[str, Any] = {"train": corpus.train, "validation": corpus.validation}
     for split, pairs in splits.items():

@@ -1,5 +1,5 @@
-"""Shared code of the competitors that use the Trainer of transformers: a callback that pauses a system until
-its next turn, a mixin that counts tokens, and the validation loss.
+"""Classes and functions for the toolkits in training.py that use the Trainer of transformers: a callback that
+pauses the training while other toolkits train, a mixin that counts tokens, and the validation loss.
 """
 
 import torch
@@ -14,7 +14,9 @@ from vaswani_hf.model.loss_vaswani import IGNORED_LABEL
 
 
 class TurnsCallback(TrainerCallback):
-    """Starts the measured time slices at the beginning of the training, and counts the optimizer steps."""
+    """Callback that waits for the first turn at the beginning of the training, and counts the optimizer
+    steps.
+    """
 
     def __init__(self, turns: Turns):
         self.turns = turns
@@ -27,8 +29,8 @@ class TurnsCallback(TrainerCallback):
 
 
 class Counting:
-    """Mixin for a trainer: counts the tokens and positions of each batch. `Counting` must be the first base
-    class.
+    """Mixin for a `Trainer` that counts the tokens and the positions of each batch. `Counting` must be the
+    first base class of the trainer.
     """
 
     turns: Turns

@@ -1,9 +1,9 @@
-"""The turns of a competitor: the competitor trains on command, reports its progress, and waits while the
-other competitors train.
+"""Lets a toolkit in training.py train in turns: the toolkit trains when the benchmark sends a command,
+reports its progress, and waits while the other toolkits train.
 
-benchmarks/training.py writes lines of JSON to the standard input of the process, {"steps": 3}, {"tokens":
-40000} or {"end": true}. The process answers with lines of JSON on its standard output. This file imports the
-standard library only, because each competitor has an interpreter of its own.
+The commands are lines of JSON on the standard input of the process: {"steps": 3}, {"tokens": 40000} or
+{"end": true}. The answers are lines of JSON on the standard output of the process. This file imports only the
+standard library, because each toolkit has its own Python interpreter with different packages.
 """
 
 import json
@@ -19,8 +19,8 @@ from typing import Any
 class Shape:
     """The sizes of a model and of its batches.
 
-    `tokens` is the number of positions of a batch on each side. The compared systems train in turns. `turn`
-    is the number of source and target tokens that a system trains on before the next system continues.
+    `tokens` is the number of source positions, and also the number of target positions, in a batch. `turn` is
+    the number of source and target tokens that a toolkit trains on before the next toolkit continues.
     """
 
     width: int
@@ -34,8 +34,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """The settings that all competitors share, such as the shape, the folder of the texts and the peak
-    learning rate.
+    """The settings that all toolkits share, such as the shape, the folder of the texts and the peak learning
+    rate.
     """
 
     shape: Shape
@@ -52,7 +52,7 @@ class PeerSettings:
 
 
 def read_settings() -> PeerSettings:
-    """Read the settings of a competitor from the file that its command line names."""
+    """Read the settings from the file that the first command-line argument names."""
     content = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     return PeerSettings(**{**content, "shape": Shape(**content["shape"])})
 
@@ -68,15 +68,16 @@ class NoMoreTurnsError(Exception):
 
 
 class Turns:
-    """Starts, counts and ends the turns of a competitor. The times and the memory sizes exclude the imports
-    before the first turn.
+    """Starts, counts and ends the turns of a toolkit. The reported times do not include the imports before
+    the first turn.
 
     `device` is `torch.cuda` if the competitor computes on a GPU, otherwise None.
     """
 
     def __init__(self, device: Any = None):
         self._device = device
-        # Write the answers to a copy of the descriptor, because libraries may print to the standard output.
+        # Write the answers to a copy of the file descriptor, because libraries may print other text to the
+        # standard output.
         self._answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         self._goal = 0
@@ -84,8 +85,8 @@ class Turns:
         self.tokens: Any = 0
         self.positions: Any = 0
         if device is None:
-            # Reset the peak of the resident size. On Linux, writing 5 to /proc/self/clear_refs resets the
-            # peak.
+            # Reset the recorded peak of the resident memory. On Linux, writing 5 to /proc/self/clear_refs
+            # resets the peak.
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         self._before = resident("VmRSS")
 
@@ -94,7 +95,7 @@ class Turns:
         self._answer({"ready": True})
 
     def start(self) -> None:
-        """Report that the first turn can begin, and wait for the command of the first turn."""
+        """Report that the first turn can begin, and wait for the command that starts the first turn."""
         self.ready()
         self._wait()
 
@@ -104,7 +105,9 @@ class Turns:
         self.positions += positions
 
     def step_ended(self) -> None:
-        """Count a step of the optimizer. After the last step of a turn, report and wait for the next turn."""
+        """Count an optimizer step. After the last step of a turn, report the progress and wait for the next
+        turn.
+        """
         self.steps += 1
         if self.steps < self._goal:
             return
@@ -136,7 +139,9 @@ class Turns:
         self._began = time.perf_counter()
 
     def next_command(self) -> dict[str, int]:
-        """Read the next command: train for `steps` more steps, or train until `tokens` tokens in all."""
+        """Wait for the next command. A command lets the toolkit train for `steps` more steps, or until the
+        total number of tokens is `tokens`.
+        """
         command = json.loads(sys.stdin.readline() or '{"end": true}')
         if "end" in command:
             raise NoMoreTurnsError

@@ -1,4 +1,6 @@
-"""This package as a competitor: the same training as in `vaswani train`, but without checkpoints."""
+"""Trains a model with this package for the benchmark training.py, as `vaswani train` does, but without saving
+checkpoints.
+"""
 
 import json
 from pathlib import Path
@@ -18,7 +20,7 @@ from vaswani_hf.training.trainer import VaswaniTrainer, training_arguments
 
 
 class CompetingTrainer(Counting, VaswaniTrainer):
-    """The trainer of `vaswani train`, which also counts the tokens of its batches."""
+    """The trainer of `vaswani train`, extended by a count of the tokens in its batches."""
 
 
 def sizes(shape: Shape) -> dict[str, int]:
@@ -34,8 +36,8 @@ def sizes(shape: Shape) -> dict[str, int]:
 
 
 def recipe_of(settings: PeerSettings) -> Recipe:
-    """Return the recipe with which this package trains. The recipe leaves out settings that the package
-    chooses for the hardware.
+    """Return the recipe for the training. The recipe does not contain settings that the package chooses
+    depending on the hardware.
     """
     folder = Path(settings.folder)
     shape = settings.shape
@@ -50,8 +52,9 @@ def recipe_of(settings: PeerSettings) -> Recipe:
         "max_steps": 10**6,
         "source_tokens_per_batch": shape.tokens,
         "target_tokens_per_batch": shape.tokens,
-        # Choose the factor so that the peak of the paper's schedule is `settings.learning_rate`. The peak is
-        # factor * width ** -0.5 * warmup_steps ** -0.5.
+        # Choose the factor so that the highest learning rate of the paper's schedule is
+        # `settings.learning_rate`. The highest learning rate is factor * width ** -0.5 * warmup_steps **
+        # -0.5.
         "learning_rate_factor": settings.learning_rate * (shape.width * settings.warmup_steps) ** 0.5,
         "warmup_steps": settings.warmup_steps,
         "save_steps": 10**6,
@@ -70,7 +73,7 @@ def recipe_of(settings: PeerSettings) -> Recipe:
 
 
 def corpus_of(recipe: Recipe, *, new_tokenizers: bool = False) -> Corpus:
-    """Return the corpus of a recipe. The tokenizer of the corpus is in the folder of the texts."""
+    """Return the corpus of a recipe. The tokenizer is loaded from the folder of the texts."""
     folder = Path(recipe.output_dir).parent
     return TASKS[recipe.task].load_corpus(
         recipe.data, recipe.tokenizer, recipe.seed, folder, new_tokenizers=new_tokenizers

@@ -7,6 +7,7 @@ from ..entries import Optimizer
 from .adam import ADAM as ADAM
 from .adamw import ADAMW as ADAMW
 from .muon import MUON as MUON
+from .schedule_free import SCHEDULE_FREE_ADAMW as SCHEDULE_FREE_ADAMW
 
 # The table OPTIMIZERS has all entries that this module imports.
 OPTIMIZERS = {entry.name: entry for entry in [*globals().values()] if isinstance(entry, Optimizer)}

@@ -1,5 +1,7 @@
 """Adam (Kingma and Ba 2015), the optimizer of the paper (Section 5.3)."""
 
+from typing import Any
+
 import torch
 from pydantic import Field
 from torch import nn
@@ -20,8 +22,8 @@ class AdamSettings(Settings):
     0."""
 
 
-def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
-    """Build PyTorch's fused AdamW.
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the parameter groups of an optimizer for the trained weights of a model.
 
     As in transformers' Trainer, biases and layer norms have no weight decay.
     """
@@ -34,7 +36,12 @@ def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -
             others.append(weight)
         else:
             decaying.append(weight)
-    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def fused_adamw(model: nn.Module, settings: AdamSettings, weight_decay: float) -> torch.optim.AdamW:
+    """Build PyTorch's fused AdamW."""
+    groups = decay_groups(model, weight_decay)
     betas = (settings.adam_beta1, settings.adam_beta2)
     return torch.optim.AdamW(groups, betas=betas, eps=settings.adam_epsilon, fused=True)
 

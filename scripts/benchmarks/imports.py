@@ -1,0 +1,46 @@
+"""Prints the table of imports: for each format, the largest difference between the original and the imported model.
+
+Run `python scripts/benchmarks/imports.py` from a clone. The script runs the tests of the imports that call
+`record_parity` of tests/parity.py. A test whose library is not installed is skipped, and its row is missing.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from xml.etree import ElementTree
+
+from timing import print_header
+
+_TESTS = Path(__file__).parents[2] / "tests" / "convert"
+
+
+def measured(files: list[Path]) -> dict[tuple[str, str], list[float]]:
+    """Run tests, and return the recorded differences (nats) by format and original."""
+    with TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        words = ["-q", "-p", "no:xdist", "-k", "compute", "-o", "junit_family=xunit1"]
+        words += [f"--junitxml={report}", *map(str, files)]
+        subprocess.run([sys.executable, "-m", "pytest", *words], check=True, stdout=sys.stderr)
+        found: dict[tuple[str, str], list[float]] = {}
+        for element in ElementTree.parse(report).iter("property"):
+            if element.get("name") == "parity":
+                format, original, difference = json.loads(element.get("value", ""))
+                found.setdefault((format, original), []).append(difference)
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    rows = measured(sorted(_TESTS.glob("test_import_*.py")))
+    print_header()
+    print()
+    print("| format | compared with | models | largest difference (nats) |")
+    print("|---|---|---|---|")
+    for (format, original), differences in sorted(rows.items()):
+        print(f"| {format} | {original} | {len(differences)} | {max(differences):.1e} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Compares ways to wait for threads: the speed of training and of translation, alone and beside a busy process.
+
+    python scripts/benchmarks/threads.py [--work train translate --shapes tiny base --ways one before after]
+
+Each way has a process of its own with its own environment variables, because the OpenMP library reads the
+variables only once. The processes take turns. In every round, each process works once alone and once beside
+another process that keeps one core busy. The table has the medians of the rounds.
+"""
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import print_header, ratio
+from training import SHAPES
+from training_peers.turns import Shape
+from training_peers.vaswani import sizes
+
+from vaswani_hf import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani_hf.optimization.section import EncoderDecoderTraining
+from vaswani_hf.training.measure import measure_speed
+
+# The environment variables of each way. GNU's OpenMP library reads OMP_WAIT_POLICY and GOMP_SPINCOUNT. `after`
+# is the way of the command `vaswani`.
+WAYS = {
+    "one": {"OMP_NUM_THREADS": "1"},
+    "before": {"OMP_NUM_THREADS": "2"},
+    "passive": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"},
+    "after": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "1000"},
+    "longer": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "10000"},
+}
+LENGTH = 16
+BUSY = "while True: pass"
+# The scheduling group of the session of this process, on Linux.
+AUTOGROUP = Path("/proc/self/autogroup")
+
+
+def train(shape: Shape, tokens: int) -> Callable[[float], float]:
+    """Return a function that trains for a number of seconds, and returns the target tokens per second."""
+    config = VaswaniConfig(vocab_size=shape.vocabulary, **sizes(shape))
+    training = EncoderDecoderTraining(
+        source_tokens_per_batch=tokens, target_tokens_per_batch=tokens, bf16=False
+    )
+    return lambda seconds: measure_speed(config, training, VaswaniForSeq2SeqLM, LENGTH, seconds)[0]
+
+
+def translate(shape: Shape, tokens: int) -> Callable[[float], float]:
+    """Return a function that translates for a number of seconds, and returns the target tokens per second."""
+    torch.manual_seed(0)
+    model = VaswaniForSeq2SeqLM(VaswaniConfig(vocab_size=shape.vocabulary, **sizes(shape))).eval()
+    source = torch.randint(4, shape.vocabulary, (tokens // LENGTH, LENGTH))
+    search: dict[str, Any] = {"num_beams": 4, "min_new_tokens": LENGTH, "max_new_tokens": LENGTH}
+
+    def speed(seconds: float) -> float:
+        tokens = 0
+        start = time.perf_counter()
+        while (elapsed := time.perf_counter() - start) < seconds:
+            model.generate(source, **search)
+            tokens += source.numel()
+        return tokens / elapsed
+
+    return speed
+
+
+WORK = {"train": train, "translate": translate}
+
+
+def serve(work: str, shape: str, tokens: int) -> None:
+    """Read numbers of seconds from the standard input, and print the speed of the work in these seconds."""
+    measure = WORK[work](SHAPES[shape], tokens)
+    measure(0.1)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(measure(float(line)), flush=True)
+
+
+class Worker:
+    """A process that measures a kind of work in one way."""
+
+    def __init__(self, way: str, work: str, shape: str, tokens: int):
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--tokens", str(tokens), "--serve", work, shape],
+            env=os.environ | WAYS[way],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def speed(self, seconds: float) -> float:
+        """Let the process work, and return its target tokens per second."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+class BusyProcess:
+    """A process that keeps one core busy inside a `with` block."""
+
+    def __init__(self) -> None:
+        # Start a session, because Linux first divides a core among sessions, and then among the processes of
+        # a session. A program in another terminal also has another session.
+        self._process = subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True)
+        self._process.send_signal(signal.SIGSTOP)
+        if AUTOGROUP.exists():
+            # Give the new session the priority of this session.
+            priority = AUTOGROUP.read_text(encoding="ascii").split()[-1]
+            Path(f"/proc/{self._process.pid}/autogroup").write_text(priority, encoding="ascii")
+
+    def __enter__(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def __exit__(self, *error: object) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+def compare(work: str, shape: str, arguments: argparse.Namespace) -> None:
+    """Measure all ways in turns, and print a table."""
+    workers: dict[str, Worker] = {}
+    busy = BusyProcess()
+    alone: dict[str, list[float]] = {way: [] for way in arguments.ways}
+    beside: dict[str, list[float]] = {way: [] for way in arguments.ways}
+    try:
+        for way in arguments.ways:
+            workers[way] = Worker(way, work, shape, arguments.tokens)
+        for number in range(arguments.rounds):
+            for way in arguments.ways if number % 2 == 0 else reversed(arguments.ways):
+                alone[way].append(workers[way].speed(arguments.seconds))
+                with busy:
+                    beside[way].append(workers[way].speed(arguments.seconds))
+    finally:
+        busy.end()
+        for worker in workers.values():
+            worker.end()
+    first = arguments.ways[0]
+    print(f"\n{work}, {shape}: target tokens/s, and the ratio to `{first}` alone")
+    print("| way | alone | ratio | beside a busy process | ratio |\n|---|---|---|---|---|")
+    for way in arguments.ways:
+        cells = [way]
+        for speeds in (alone[way], beside[way]):
+            cells += [f"{statistics.median(speeds):,.0f}", str(ratio(speeds, alone[first]))]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Measure each kind of work at each shape."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["tiny", "base"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["one", "before", "after"])
+    parser.add_argument("--tokens", type=int, default=512, help="positions of a batch on each side")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="the length of a turn")
+    parser.add_argument("--serve", nargs=2, metavar=("WORK", "SHAPE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args(words)
+    if arguments.serve:
+        work, shape = arguments.serve
+        serve(work, shape, arguments.tokens)
+        return
+    print_header()
+    print(f"load average of the last minute: {os.getloadavg()[0]:.1f}")
+    # Exit with an exception after a SIGTERM, so that `finally` also ends the workers.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    for shape in arguments.shapes:
+        for work in arguments.work:
+            compare(work, shape, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""A page in headless Chromium without a network, and small models whose searches are uncertain."""
+
+import shutil
+
+import pytest
+from factories import tiny_tokenizer
+from other_models import other_model
+from word_model import trained_on_words
+
+from vaswani_hf import VaswaniConfig
+from vaswani_hf.checkpoint.tokenizers import save_tokenizers
+from vaswani_hf.model.translator_vaswani import BaseTranslator
+
+TEXTS = ("one two three four five eins zwei drei vier fünf",)
+OTHER_KINDS = ("marian", "t5", "bart")
+
+
+@pytest.fixture(scope="session")
+def _browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed.")
+    paths = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+    path = next(paths, None)
+    if path is None:
+        pytest.skip("Chromium is not installed.")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def browser_page(_browser):
+    """An empty page of headless Chromium. After the test, check that the page requested nothing from a network and
+    wrote no errors.
+    """
+    context = _browser.new_context(viewport={"width": 1200, "height": 900})
+    context.set_offline(True)
+    # The machine of the tests may be busy.
+    context.set_default_timeout(120_000)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type != "log" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: errors.append(request.url) if "file:" not in request.url[:5] else None)
+    yield page
+    context.close()
+    assert errors == []
+
+
+@pytest.fixture(scope="session")
+def word_translator() -> BaseTranslator:
+    """A translator of number words. The model was trained for a second, so that its beams are different."""
+    tokenizer = tiny_tokenizer(TEXTS)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer),
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        dropout=0.0,
+    )
+    return BaseTranslator(trained_on_words(config, tokenizer), tokenizer, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def word_checkpoint(word_translator, tmp_path_factory) -> str:
+    """The folder of a checkpoint with the model of `word_translator`."""
+    folder = tmp_path_factory.mktemp("words")
+    word_translator.model.save_pretrained(folder)
+    save_tokenizers(word_translator.source_tokenizer, word_translator.target_tokenizer, folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session", params=OTHER_KINDS)
+def other_translator(request) -> BaseTranslator:
+    """A translator with a tiny model of another class of transformers."""
+    tokenizer = tiny_tokenizer(TEXTS)
+    return BaseTranslator(other_model(request.param, tokenizer), tokenizer, tokenizer)

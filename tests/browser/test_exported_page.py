@@ -1,0 +1,71 @@
+"""The page of `vaswani export --format html` in headless Chromium: it translates, and explains a translation."""
+
+import re
+
+import pytest
+
+from vaswani_hf import Translator
+from vaswani_hf.convert.export import export
+from vaswani_hf.convert.html_engine import PAGE_FILE
+
+TEXTS = ["one two three", "five", "", "two\tfour  it's"]
+
+
+@pytest.fixture
+def page(word_checkpoint, browser_page, tmp_path):
+    export(word_checkpoint, tmp_path / "words", "html", "float32")
+    browser_page.goto((tmp_path / "words" / PAGE_FILE).as_uri())
+    return browser_page
+
+
+@pytest.fixture
+def translator(word_checkpoint):
+    return Translator.from_pretrained(word_checkpoint, "cpu", dtype="float32")
+
+
+def translate(page, text):
+    page.fill("#source", text)
+    page.wait_for_function(
+        "text => document.querySelector('.source')?.textContent.trim() === text "
+        "&& document.getElementById('status').textContent.startsWith('Translated')",
+        arg=text.split("\n")[0],
+    )
+
+
+def test_translations_and_scores_are_those_of_python(page, translator):
+    found = page.evaluate("texts => texts.map((text) => vaswani.translator.translate(text)[0])", TEXTS)
+    expected = list(translator.translate(TEXTS, return_scores=True))
+    assert [one["text"] for one in found] == [one.text for one in expected]
+    assert [one["score"] for one in found] == pytest.approx([one.score or 0 for one in expected], abs=1e-4)
+
+
+def test_the_page_translates_each_line_while_the_user_types(page, translator):
+    translate(page, "one two three\nfive")
+    expected = list(translator.translate(["one two three", "five"]))
+    assert [line.strip() for line in page.locator(".translation").all_inner_texts()] == expected
+    assert page.locator(".line").first.locator("li").count() == 2
+    page.locator(".target").first.focus()
+    detail = page.locator(".detail").first.inner_text()
+    assert re.fullmatch(r"\w+: probability [\d.]+ %, most attention to “\w+”", detail)
+    page.select_option("#number", "1")
+    page.wait_for_function("document.querySelectorAll('.line li').length === 0")
+    page.fill("#source", "")
+    page.wait_for_function("document.querySelectorAll('.line').length === 0")
+
+
+def test_the_translation_begins_with_the_given_words(page, translator):
+    page.fill("#prefix", "vier")
+    translate(page, "one two three")
+    (expected,) = translator.translate(["one two three"], target_prefixes=["vier"])
+    assert page.locator(".translation").inner_text().strip() == expected
+
+
+def test_the_page_explains_a_translation(page, translator):
+    translate(page, "one two three")
+    (expected,) = translator.translate(["one two three"])
+    page.get_by_role("button", name="Explain this translation").click()
+    page.locator("#view h1", has_text=expected).wait_for()
+    page.locator("#view h2", has_text="beam search").wait_for()
+    # A new text replaces the explanation.
+    translate(page, "five")
+    page.wait_for_function("document.getElementById('view').childElementCount === 0")

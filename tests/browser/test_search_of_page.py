@@ -1,0 +1,97 @@
+"""The search of the page over the recorded tree (view/search.js) in Node.js."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from test_explanation import SEARCHES, TEXT, results_of
+
+from vaswani_hf.browser.explain import explain
+from vaswani_hf.browser.page import view_script
+
+PROGRAM = """
+const {record, runs} = JSON.parse(require("fs").readFileSync(0, "utf-8"));
+const found = runs.map(([temperature, penalty]) => vaswaniView.searchTree(record, temperature, penalty));
+console.log(JSON.stringify(found));
+"""
+
+
+@pytest.fixture
+def search_tree(tmp_path):
+    """Search a recorded tree in Node.js, for pairs of a temperature and a length penalty."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("Node.js is not installed.")
+    program = tmp_path / "program.js"
+    program.write_text(view_script() + PROGRAM, encoding="utf-8")
+
+    def run(explanation, runs: list[tuple[float, float]]) -> list[dict]:
+        record = json.loads(explanation.as_json())["search"]
+        given = json.dumps({"record": record, "runs": runs})
+        done = subprocess.run([node, program], input=given, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    return run
+
+
+def tokens_of_path(record, node: int) -> list[int]:
+    path = []
+    while node > 0:
+        path.append(record.nodes[node].token)
+        node = record.nodes[node].parent
+    return path[::-1]
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_with_the_recorded_settings_the_page_finds_the_recorded_search(word_translator, search_tree, search):
+    explanation = explain(word_translator, TEXT, **search)
+    check_recorded(explanation, search_tree)
+
+
+def test_the_page_finds_the_recorded_search_of_another_model(other_translator, search_tree):
+    check_recorded(explain(other_translator, TEXT, num_beams=3, max_new_tokens=12), search_tree)
+
+
+def check_recorded(explanation, search_tree) -> None:
+    record = explanation.search
+    (found,) = search_tree(explanation, [(1, record.length_penalty)])
+    assert found["numUnknown"] == 0
+    assert [one["node"] for one in found["finished"]] == [one.node for one in record.finished]
+    scores = [one["score"] for one in found["finished"]]
+    assert scores == pytest.approx([one.score for one in record.finished], abs=1e-4)
+    fates = {one["node"]: one["fate"] for step in found["steps"] for one in step["candidates"]}
+    for index, node in enumerate(record.nodes[1:], 1):
+        assert fates.get(index, "dropped") == node.state
+
+
+def test_another_length_penalty_gives_the_result_of_a_search_with_this_penalty(word_translator, search_tree):
+    explanation = explain(word_translator, TEXT, num_beams=3, length_penalty_type="gnmt", length_penalty=1.0)
+    penalties = [0.0, 0.4, 0.8, 1.2]
+    compared = 0
+    found = search_tree(explanation, [(1, penalty) for penalty in penalties])
+    for penalty, of_page in zip(penalties, found, strict=True):
+        if of_page["numUnknown"] > 0:
+            continue
+        real = explain(word_translator, TEXT, num_beams=3, length_penalty_type="gnmt", length_penalty=penalty)
+        (tokens, score), *_ = results_of(real.search)
+        assert tokens_of_path(explanation.search, of_page["finished"][0]["node"]) == tokens
+        assert of_page["finished"][0]["score"] == pytest.approx(score, abs=1e-4)
+        compared += 1
+    assert compared > 0
+
+
+def test_another_temperature_changes_the_sums(word_translator, search_tree):
+    explanation = explain(word_translator, TEXT, num_beams=2)
+    record = explanation.search
+    hot, cold = search_tree(explanation, [(2.0, 1), (0.5, 1)])
+    number = record.temperatures.index(2.0)
+    for found, number, temperature in (
+        (hot, record.temperatures.index(2.0), 2.0),
+        (cold, record.temperatures.index(0.5), 0.5),
+    ):
+        first = found["steps"][0]["candidates"][0]
+        node = record.nodes[first["node"]]
+        expected = node.log_prob / temperature - record.nodes[0].normalizers[number]
+        assert first["sum"] == pytest.approx(expected, abs=1e-5)
+    assert hot["steps"][0]["candidates"][0]["sum"] < cold["steps"][0]["candidates"][0]["sum"]

@@ -1,0 +1,95 @@
+"""The number of threads of a command beside other programs, and how the threads wait."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from vaswani_hf.cli import threads
+from vaswani_hf.cli.threads import ProcessorTimes, free_cores, leaving_busy_cores, processor_times
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_waiting_threads_sleep_soon_unless_the_user_has_chosen_how_they_wait(chosen, expected):
+    environment = os.environ.copy()
+    environment.pop("GOMP_SPINCOUNT", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "vaswani_hf", "env"],
+        # GNU's OpenMP library prints the values that it uses when torch loads the library.
+        env=environment | chosen | {"OMP_DISPLAY_ENV": "VERBOSE"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    set_by = [line for line in done.stdout.splitlines() if line.startswith("GOMP_SPINCOUNT: ")]
+    assert set_by == ([f"GOMP_SPINCOUNT: {expected}"] if expected else [])
+    used = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    if expected and used:
+        assert set(used) == {expected}
+
+
+@pytest.mark.parametrize(
+    ("idle", "own", "expected"),
+    [(16, 4, 2.0), (6, 4, 1.0), (0, 4, 0.4), (15, 2, 1.7)],
+    ids=["nobody else", "one busy program", "many busy programs", "a little work"],
+)
+def test_free_cores_are_those_that_other_programs_leave(idle, own, expected):
+    """Two cores have 20 seconds together in 10 seconds."""
+    before = ProcessorTimes(total=1000, idle=300, own=5)
+    after = ProcessorTimes(total=1020, idle=300 + idle, own=5 + own)
+    assert free_cores(before, after, 2) == pytest.approx(expected)
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
+def test_the_times_of_the_processor_grow(tmp_path, monkeypatch):
+    first, second = processor_times(), processor_times()
+    assert all(later >= earlier >= 0 for earlier, later in zip(first, second, strict=True))
+    (tmp_path / "stat").write_text("cpu  100 20 30 400 50 6 7 8 0 0\ncpu0 1 2 3\n")
+    monkeypatch.setattr(threads, "_STATISTICS", tmp_path / "stat")
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert processor_times()[:2] == (621 / ticks, 450 / ticks)
+
+
+@pytest.fixture
+def imported(monkeypatch, tmp_path):
+    """Import torch in a block of `leaving_busy_cores` with this number of free cores of 8; the numbers of threads that are set."""
+
+    def imported(free):
+        times = iter([ProcessorTimes(0, 0, 0), ProcessorTimes(8, free, 0)])
+        (tmp_path / "stat").touch()
+        monkeypatch.setattr(threads, "_STATISTICS", tmp_path / "stat")
+        monkeypatch.setattr(threads, "processor_times", lambda: next(times))
+        monkeypatch.setattr(os, "cpu_count", lambda: 8)
+        chosen = []
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+        monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+        with monkeypatch.context() as before:
+            before.delitem(sys.modules, "torch")
+            with leaving_busy_cores():
+                sys.modules["torch"] = torch
+        return chosen
+
+    return imported
+
+
+@pytest.mark.parametrize(("free", "chosen"), [(8, []), (7.6, []), (7, [7]), (3.4, [3]), (0.1, [1])])
+def test_a_command_uses_as_many_threads_as_cores_are_free(imported, monkeypatch, capsys, free, chosen):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert imported(free) == chosen
+    said = capsys.readouterr().err
+    assert said.startswith(f"using {chosen[0]} of 8 threads, ") if chosen else said == ""
+
+
+def test_the_number_of_the_user_has_precedence(imported, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert imported(1) == []

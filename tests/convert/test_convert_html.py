@@ -1,0 +1,349 @@
+"""The export to HTML: in Node.js the page has the tokens, log-probabilities and translations of Python."""
+
+import base64
+import json
+import random
+import re
+
+import pytest
+import torch
+from factories import tiny_config, tiny_model, tiny_tokenizer
+from word_model import WORDS, random_sentences, trained_on_words
+
+from vaswani_hf import Translator, VaswaniForSeq2SeqLM
+from vaswani_hf.browser.explain import explain
+from vaswani_hf.checkpoint.tokenizers import load_tokenizers, save_tokenizers
+from vaswani_hf.cli import main
+from vaswani_hf.convert.certify import certify
+from vaswani_hf.convert.export import export
+from vaswani_hf.convert.html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
+from vaswani_hf.convert.html_weights import with_int8_weights
+
+needs_node = pytest.mark.skipif(not HtmlEngine.is_available(), reason="needs Node.js: apt install nodejs")
+LINES = [" ".join(WORDS), " ".join(WORDS.values())]
+# Texts with apostrophes, several scripts, combining characters, tabs, no-break spaces, and the text of a special token.
+RARE_TEXTS = [
+    "It's two, isn't it?  \t1,234 ½",
+    "five four ☃ «漢字» 🏳️‍🌈 e\u0301 İΣ ﬁ",
+    "a\u00a0b\u2003c\x85d\x1ce\ufefff </s> <pad>",
+    "   three",
+]
+
+
+@pytest.fixture(scope="module")
+def make_checkpoint(tmp_path_factory):
+    """Make a checkpoint of a model after a short training."""
+
+    def make(tokenizer=None, settings=None, **fields):
+        tokenizer = tokenizer or tiny_tokenizer(LINES * 3, 290)
+        config = tiny_config(vocab_size=len(tokenizer), encoder_layers=1, d_model=32, **fields)
+        model = trained_on_words(config, tokenizer)
+        model.generation_config.update(num_beams=4, **settings or {})
+        folder = tmp_path_factory.mktemp("html") / "checkpoint"
+        model.save_pretrained(folder)
+        save_tokenizers(tokenizer, tokenizer, folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def checkpoint(make_checkpoint):
+    return make_checkpoint(d_k=5, d_v=7, encoder_ffn_dim=19)
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint):
+    export(checkpoint, checkpoint.parent / "float32", "html", "float32")
+    return checkpoint.parent / "float32"
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return [*random_sentences(12, random.Random(1))[0], "two", ""]
+
+
+def same_translations(found, expected):
+    """Compare the translations of the page with the translations of Python."""
+    assert len(found) == len(expected)
+    for of_text, translation in zip(found, expected, strict=True):
+        own = [translation, *(translation.alternatives or [])]
+        assert [one["text"] for one in of_text] == [one.text for one in own]
+        for one, other in zip(of_text, own, strict=True):
+            assert one["tokens"] == (other.tokens or [])
+            assert [word["word"] for word in one["words"]] == [word.word for word in other.words or []]
+            numbers = [one["score"], one["log_prob"], one["confidence"], *one["token_log_probs"]]
+            numbers += [word["confidence"] for word in one["words"]]
+            expected_numbers = [other.score or 0, other.log_prob or 0, other.confidence or 0]
+            expected_numbers += other.token_log_probs or []
+            expected_numbers += [word.confidence for word in other.words or []]
+            assert numbers == pytest.approx(expected_numbers, abs=1e-4)
+            if other.alignment is not None:
+                assert " ".join(f"{i}-{j}" for i, j in one["alignment"]) == other.alignment
+
+
+@needs_node
+@pytest.mark.parametrize("quantization", ["int8", "float32"])
+def test_the_command_prints_the_difference_to_the_stored_weights(checkpoint, tmp_path, capsys, quantization):
+    words = [
+        "export",
+        str(checkpoint),
+        str(tmp_path / "out"),
+        "--format",
+        "html",
+        "--quantization",
+        quantization,
+    ]
+    assert main([*words, "--source_language", "en", "--target_language", "de"]) == 0
+    found = re.fullmatch(
+        "Largest difference between the log-probabilities of the page and of the checkpoint on sample inputs: "
+        r"(\S+)\.\n",
+        capsys.readouterr().out,
+    )
+    assert float(found[1]) < 1e-4
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {PAGE_FILE, MODULE_FILE, "README.md"}
+    page = (tmp_path / "out" / PAGE_FILE).read_text()
+    assert "<title>out</title>" in page and "From English to German." in page
+    assert "{{" not in page.partition('<script type="application/json"')[0]
+
+
+def test_without_node_the_page_is_written_and_the_command_says_so(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(HtmlEngine, "is_available", classmethod(lambda cls: False))
+    message = "The page was not compared with the checkpoint, because Node.js is not installed."
+    assert export(checkpoint, tmp_path / "out", "html") == message
+    assert (tmp_path / "out" / PAGE_FILE).exists()
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_return_sequences": 4},
+        {"length_penalty": 0.6, "length_penalty_type": "gnmt", "num_return_sequences": 2},
+        {"length_penalty": 1.2, "length_penalty_type": "gnmt", "early_stopping": True},
+        {"early_stopping": "never", "length_penalty": 2.0},
+        {"coverage_penalty": 0.4, "num_return_sequences": 2},
+        {"num_beams": 1},
+        {"max_length_a": 0.4, "max_length_b": 1},
+        {"max_new_tokens": 3, "num_beams": 2},
+        {"max_length": 5},
+        {"target_prefix": "zwei fü", "num_return_sequences": 2},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_translations_equal_those_of_python(checkpoint, exported, texts, options):
+    expected = dict(options)
+    prefix = expected.pop("target_prefix", None)
+    translations = Translator.from_pretrained(checkpoint, dtype="float32").translate(
+        texts, return_alignments=True, target_prefixes=[prefix] * len(texts) if prefix else None, **expected
+    )
+    same_translations(HtmlEngine(exported).translations(texts, **options), list(translations))
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"norm_position": "pre", "activation_function": "gelu", "attention_bias": True, "lm_head_bias": True},
+        {"norm_position": "pre", "norm_position_of_decoder": "post", "final_norm": True},
+        {"position_timescales": "tensor2tensor", "position_offset": 2, "activation_function": "swish"},
+        {"position_embedding": "learned", "max_position_embeddings": 30, "scale_embedding": False},
+        {"position_embedding": "none", "activation_function": "gelu_new", "attention_score": "general"},
+        {"attention_score": "dot_mean", "tie_word_embeddings": False, "activation_function": "tanh"},
+        {"decoder_start_token_id": 1, "zero_start_embedding": True, "encoder_attention_heads": 4},
+    ],
+    ids=lambda fields: " ".join(fields),
+)
+def test_each_supported_field_of_the_config_is_computed(tmp_path, fields):
+    tokenizer = tiny_tokenizer(LINES * 3, 290)
+    model = tiny_model(vocab_size=len(tokenizer), **fields)
+    model.save_pretrained(tmp_path / "checkpoint")
+    save_tokenizers(tokenizer, tokenizer, tmp_path / "checkpoint")
+    # The export compares the log-probabilities of the page with those of the checkpoint.
+    assert export(tmp_path / "checkpoint", tmp_path / "out", "html", "float32").startswith(
+        "Largest difference"
+    )
+    texts = ["one two", "five"]
+    translator = Translator.from_pretrained(tmp_path / "checkpoint", dtype="float32")
+    expected = list(translator.translate(texts, num_beams=3, max_new_tokens=12, return_alignments=True))
+    same_translations(
+        HtmlEngine(tmp_path / "out").translations(texts, num_beams=3, max_new_tokens=12), expected
+    )
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"normalization": "NFC", "lowercase": True},
+        {"normalization": "NFKC", "tags": (">>de<<", ">>en<<")},
+    ],
+    ids=["bytes", "NFC", "NFKC"],
+)
+def test_rare_texts_have_the_token_ids_of_python(make_checkpoint, options):
+    tokenizer = tiny_tokenizer([*LINES, *RARE_TEXTS] * 3, 330, **options)
+    folder = make_checkpoint(tokenizer)
+    export(folder, folder.parent / "out", "html", "float32")
+    engine = HtmlEngine(folder.parent / "out")
+    source, _ = load_tokenizers(folder)
+    texts = [*RARE_TEXTS, *(f"{tag} {text}" for tag in options.get("tags", ()) for text in RARE_TEXTS)]
+    assert engine.encode(texts) == source(texts)["input_ids"]
+    # Also decode divided characters.
+    rows = [ids[1:] for ids in source(RARE_TEXTS)["input_ids"]]
+    assert engine.decode(rows) == [source.decode(ids, skip_special_tokens=True) for ids in rows]
+
+
+@needs_node
+def test_two_vocabularies_and_texts_that_are_too_long(tmp_path):
+    source, target = (
+        tiny_tokenizer(line, size, model_max_length=9) for line, size in zip(LINES, (270, 275), strict=True)
+    )
+    sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
+    model = tiny_model(**sizes, share_encoder_decoder_embeddings=False)
+    model.save_pretrained(tmp_path / "two")
+    save_tokenizers(source, target, tmp_path / "two")
+    export(tmp_path / "two", tmp_path / "out", "html", "float32")
+    texts = ["one two three four five one two three", "fourfivefourfivefourfive one"]
+    translator = Translator.from_pretrained(tmp_path / "two", dtype="float32")
+    expected = list(translator.translate(texts, num_beams=2, max_new_tokens=5, return_alignments=True))
+    same_translations(
+        HtmlEngine(tmp_path / "out").translations(texts, num_beams=2, max_new_tokens=5), expected
+    )
+
+
+@needs_node
+def test_int8_weights_translate_as_python_with_the_same_weights(checkpoint, texts, tmp_path):
+    export(checkpoint, tmp_path / "out", "html")
+    model = with_int8_weights(VaswaniForSeq2SeqLM.from_pretrained(checkpoint))
+    assert not torch.equal(
+        model.lm_head.weight, VaswaniForSeq2SeqLM.from_pretrained(checkpoint).lm_head.weight
+    )
+    translator = Translator(model, *load_tokenizers(checkpoint))
+    expected = list(translator.translate(texts, num_return_sequences=2, return_alignments=True))
+    same_translations(HtmlEngine(tmp_path / "out").translations(texts, num_return_sequences=2), expected)
+
+
+def close(found, expected):
+    """Compare two values of JSON. Numbers may differ by 1e-4, because Python rounds the numbers."""
+    if isinstance(expected, float) and found is not None:
+        assert found == pytest.approx(expected, abs=1e-4)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected:
+            close(found[name], expected[name])
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            close(one, other)
+    else:
+        assert found == expected
+
+
+@needs_node
+@pytest.mark.parametrize("coverage_penalty", [0.0, 0.3])
+def test_the_explanation_equals_that_of_python(checkpoint, exported, coverage_penalty):
+    translator = Translator.from_pretrained(checkpoint, dtype="float32")
+    options = {"num_beams": 3, "coverage_penalty": coverage_penalty}
+    expected = json.loads(explain(translator, "three five one", name="float32", **options).as_json())
+    (found,) = HtmlEngine(exported).explanations(["three five one"], **options)
+    for of_page, of_python in zip(found["attention"].values(), expected["attention"].values(), strict=True):
+        close(_weights(of_page), _weights(of_python))
+    del found["attention"], expected["attention"]
+    close(found, expected)
+
+
+def _weights(packed):
+    integers = memoryview(base64.b64decode(packed["data"])).cast("H").tolist()
+    return {"shape": packed["shape"], "weights": [integer / 65535 for integer in integers]}
+
+
+@needs_node
+def test_certify_has_a_row_for_each_quantization(checkpoint):
+    sources, references = random_sentences(20, random.Random(2))
+    rows = certify(checkpoint, sources, references, formats=["html"])["rows"]
+    assert [(row["engine"], row["weights"], row["status"]) for row in rows[1:]] == [
+        ("HTML", "float32", "measured"),
+        ("HTML", "int8", "measured"),
+    ]
+    assert rows[1]["changed"] == 0 and rows[1]["message"] == ""
+    assert rows[1]["largest_difference"] < 1e-4 < rows[2]["largest_difference"]
+
+
+def without_byte(file):
+    file["model"]["merges"] = []
+    del file["model"]["vocab"]["ý"]
+
+
+def with_metaspace(file):
+    file["pre_tokenizer"] = {
+        "type": "Metaspace",
+        "replacement": "▁",
+        "prepend_scheme": "always",
+        "split": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "message"),
+    [
+        (
+            {"attention_window": 3},
+            {},
+            "`attention_window` is 3, which HTML cannot express: the format has no attention",
+        ),
+        (
+            {"attention_score": "additive"},
+            {},
+            "`attention_score` is 'additive', which HTML cannot express: the format supports only dot products",
+        ),
+        (
+            {"activation_function": "relu2"},
+            {},
+            "`activation_function` is 'relu2', which HTML cannot express: the page supports only \"relu\", ",
+        ),
+        (
+            {},
+            {"no_repeat_ngram_size": 3},
+            "`no_repeat_ngram_size` of the generation config is 3, which HTML cannot express: the search of the page",
+        ),
+    ],
+)
+def test_configs_that_the_page_cannot_express_are_refused(tmp_path, fields, settings, message):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(vocab_size=len(tokenizer), **fields)
+    model.generation_config.update(**settings)
+    model.save_pretrained(tmp_path / "checkpoint")
+    save_tokenizers(tokenizer, tokenizer, tmp_path / "checkpoint")
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        export(tmp_path / "checkpoint", tmp_path / "out", "html")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [(without_byte, "model.vocab"), (with_metaspace, "pre_tokenizer")],
+    ids=["byte", "metaspace"],
+)
+def test_tokenizers_that_the_page_cannot_express_are_refused(tmp_path, change, part):
+    tokenizer = tiny_tokenizer()
+    tiny_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "checkpoint")
+    save_tokenizers(tokenizer, tokenizer, tmp_path / "checkpoint")
+    path = tmp_path / "checkpoint" / "tokenizer.json"
+    file = json.loads(path.read_text())
+    change(file)
+    path.write_text(json.dumps(file))
+    with pytest.raises(
+        ValueError, match=rf"^`{part}` of tokenizer.json is .*, which HTML cannot express: the page"
+    ):
+        export(tmp_path / "checkpoint", tmp_path / "out", "html")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_page_asks_for_nothing_from_the_network(exported):
+    page = (exported / PAGE_FILE).read_text()
+    code = re.sub(r'<script type="(?:application/json|text/plain)"[^<]*</script>', "", page)
+    addresses = set(re.findall(r"https?://[^\s\"'`)]+", code))
+    # The name of the SVG namespace is no address that a browser opens.
+    assert addresses <= {"http://www.w3.org/2000/svg"}
+    assert "eval(" not in code and "import(" not in code and "fetch(" not in code

@@ -1,0 +1,52 @@
+"""The comparison of an imported model with its original, which the tests of all imports share.
+
+scripts/benchmarks/imports.py runs the tests that call `record_parity`, and prints the recorded differences.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from vaswani_hf import VaswaniForSeq2SeqLM
+
+RECORDED = Path(__file__).parent / "convert" / "recorded"
+
+
+def record_parity(record_property, format, original, difference, limit=1e-4):
+    """Record the largest difference of two log-probabilities (nats), and check that it is below `limit`."""
+    record_property("parity", json.dumps([format, original, float(difference)]))
+    assert difference < limit
+
+
+def load_recorded(name):
+    """Models of another library, and the outputs that the library computed."""
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return torch.load(RECORDED / f"{name}.pt", weights_only=True)
+
+
+def write_files(case, folder):
+    """Write the recorded text files of a model."""
+    folder.mkdir()
+    for name, content in case["files"].items():
+        (folder / name).write_bytes(content.numpy().tobytes())
+
+
+def largest_difference(folder, case, padding):
+    """The largest difference between the log-probabilities of an imported checkpoint and the recorded outputs.
+    `padding` is the id of the padding token, whose probability is 0 in this package.
+    """
+    model = VaswaniForSeq2SeqLM.from_pretrained(folder).eval()
+    source, target = case["input_ids"], case["decoder_input_ids"]
+    with torch.no_grad():
+        logits = model(
+            input_ids=source,
+            attention_mask=(source != padding).long(),
+            decoder_input_ids=target,
+            decoder_attention_mask=(target != padding).long(),
+        ).logits
+    classes = [number for number in range(logits.shape[-1]) if number != padding]
+    expected = case["log_probs"][..., classes] if "log_probs" in case else case["logits"][..., classes]
+    found = logits[..., classes].log_softmax(-1)
+    return (found - expected.log_softmax(-1))[target != padding].abs().max()

@@ -1,0 +1,104 @@
+"""Schedule-Free AdamW: averages, exact resuming, two processes, and a missing library."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_runs import metrics, same, weights
+
+from vaswani_hf.optimization.optimizers import OPTIMIZERS
+from vaswani_hf.optimization.section import EncoderDecoderTraining
+from vaswani_hf.publish.model_card import model_card
+from vaswani_hf.training.moving_average import OptimizerAverage
+
+ROOT = Path(__file__).parents[2]
+SCHEDULE_FREE = {"optimizer": "schedule_free_adamw", "lr_scheduler_type": "constant", "learning_rate": 0.01}
+OPTIONS = " ".join(f"--{key}={value}" for key, value in SCHEDULE_FREE.items()) + " --average_checkpoints=0"
+
+
+def settings(**keys):
+    return EncoderDecoderTraining(max_steps=8, average_checkpoints=0, **SCHEDULE_FREE, **keys)
+
+
+def test_a_missing_library_is_named_before_the_data_is_prepared(train_command, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "schedulefree", None)
+    code, _, error = train_command(OPTIONS)
+    assert code == 2
+    assert error.startswith(
+        "`training.optimizer` schedule_free_adamw needs the library schedulefree; install the library with `pip install "
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_average_is_that_of_the_paper_and_leaves_the_training_unchanged():
+    """Compare with Algorithm 1 of Defazio et al. 2024 in Python numbers."""
+    pytest.importorskip("schedulefree")
+    model = torch.nn.Linear(1, 1, bias=False)
+    start = model.weight.item()
+    beta1, beta2, epsilon, rate = 0.9, 0.98, 1e-9, 0.01
+    optimizer = OPTIMIZERS["schedule_free_adamw"].build(model, settings(), bf16=False)
+    average = OptimizerAverage(model, optimizer)
+    optimizer.param_groups[0]["lr"] = rate
+    z = x = y = start
+    squares = total = 0.0
+    for step in range(1, 6):
+        gradient = math.sin(step)
+        model.weight.grad = torch.full_like(model.weight, gradient)
+        optimizer.step()
+        squares = beta2 * squares + (1 - beta2) * gradient**2
+        z -= rate * gradient / (math.sqrt(squares / (1 - beta2**step)) + epsilon)
+        total += rate**2
+        share = rate**2 / total
+        x = (1 - share) * x + share * z
+        y = (1 - beta1) * z + beta1 * x
+        trained = model.weight.detach().clone()
+        assert trained.item() == pytest.approx(y, abs=1e-6)
+        with average.in_place():
+            assert model.weight.item() == pytest.approx(x, abs=1e-6)
+        assert torch.equal(model.weight, trained)
+
+
+def test_a_run_validates_and_publishes_the_average_and_resumes_exactly(whole, run):
+    pytest.importorskip("schedulefree")
+    folder = whole(OPTIONS)
+    last = folder / "checkpoint-8"
+    assert same(weights(folder), load_file(last / "moving_average.safetensors"))
+    assert not same(weights(folder), weights(last))
+    rows = [row for row in metrics(folder) if "eval_loss" in row]
+    assert rows
+    said = "| average of the weights by the optimizer schedule_free_adamw: the last step |"
+    assert said in str(model_card(folder, "user/new"))
+    assert all(row["eval_loss"] != row["eval_raw_loss"] for row in rows)
+    # Save after step 3 in addition, because a save must not change the training.
+    run("run", OPTIONS, "--max_steps=3")
+    part = run("run", OPTIONS, "--resume=true")
+    assert same(weights(part), weights(folder))
+    assert same(weights(part / "checkpoint-8"), weights(last))
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_model_of_one_process(python, run, tmp_path):
+    pytest.importorskip("schedulefree")
+    # Use a large epsilon, because Adam would amplify rounding errors of gradients near 0.
+    exact = f"{OPTIONS} --model.dropout=0 --label_smoothing=0 --adam_epsilon=1e-4"
+    alone = run("alone", exact)
+    (tmp_path / "train.py").write_text(
+        "import sys\nimport vaswani_hf.data.toy_corpora\nfrom vaswani_hf.cli import main\n"
+        "vaswani_hf.data.toy_corpora.NUMBERS_HELD_OUT = 20\nsys.exit(main(['train', *sys.argv[1:]]))\n"
+    )
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += [str(tmp_path / "train.py"), str(run.recipe), f"--output_dir={tmp_path / 'together'}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [*command, *exact.split(), "--gradient_accumulation_steps=1"],
+        env=environment,
+        check=True,
+        timeout=300,
+    )
+    for name, tensor in weights(alone).items():
+        torch.testing.assert_close(weights(tmp_path / "together")[name], tensor, rtol=0, atol=1e-5)

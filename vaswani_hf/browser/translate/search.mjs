@@ -1,0 +1,203 @@
+// Beam search for one sentence, with the rules of vaswani_hf/model/beam_search_vaswani.py.
+//
+// In comments, K is the number of beams and V the size of the target vocabulary.
+
+// The score of a missing translation.
+const MISSING = -1e9;
+
+// Return ((5 + length) / 6)^penalty for the type "gnmt" (Wu et al. 2016, Equation 14), else length^penalty.
+export function lengthPenalty(length, settings) {
+  const base = settings.length_penalty_type === "gnmt" ? (5 + length) / 6 : length;
+  return base ** settings.length_penalty;
+}
+
+// Return the sum of log(min(coverage, 1)) over the source tokens (Wu et al. 2016, Equation 14).
+export function coverageScore(coverage) {
+  const smallest = 2 ** -126;
+  return coverage.reduce((sum, value) => sum + Math.log(Math.min(Math.max(value, smallest), 1)), 0);
+}
+
+// Return log(sum(exp(logits / temperature))) of the V logits that begin at `start`.
+export function logSumExp(logits, start, number, temperature = 1) {
+  let largest = -Infinity;
+  for (let i = start; i < start + number; i++) {
+    largest = logits[i] > largest ? logits[i] : largest;
+  }
+  let sum = 0;
+  for (let i = start; i < start + number; i++) {
+    sum += Math.exp((logits[i] - largest) / temperature);
+  }
+  return largest / temperature + Math.log(sum);
+}
+
+// Return the `number` best continuations of the beams, best first. `logits` [K, V] are compared without sorting the
+// vocabulary. `normalizers` [K] are the results of `logSumExp`, and `excluded` is the id of a token that is never written.
+export function bestContinuations(logits, beams, normalizers, number, excluded) {
+  const numClasses = logits.length / beams.length;
+  const best = [];
+  beams.forEach((beam, k) => {
+    const first = k * numClasses;
+    const offset = beam.score - normalizers[k];
+    let lowest = best.length < number ? -Infinity : best[number - 1].score;
+    for (let token = 0; token < numClasses; token++) {
+      const score = offset + logits[first + token];
+      if (score > lowest && token !== excluded) {
+        let place = best.length;
+        while (place > 0 && best[place - 1].score < score) {
+          place -= 1;
+        }
+        best.splice(place, 0, { parent: beam, token, score, logProb: logits[first + token] - normalizers[k] });
+        if (best.length > number) {
+          best.pop();
+        }
+        lowest = best.length < number ? -Infinity : best[number - 1].score;
+      }
+    }
+  });
+  return best;
+}
+
+// Return the tokens of a hypothesis after the prompt.
+export function tokensOf(hypothesis) {
+  const tokens = [];
+  for (let last = hypothesis; last.parent; last = last.parent) {
+    tokens.push(last.token);
+  }
+  return tokens.reverse();
+}
+
+export function logProbsOf(hypothesis) {
+  const logProbs = [];
+  for (let last = hypothesis; last.parent; last = last.parent) {
+    logProbs.push(last.logProb);
+  }
+  return logProbs.reverse();
+}
+
+// A hypothesis has the fields `parent` (null for the prompt), `token`, `score` (the summed log-probability), `logProb` of
+// the token, and, as soon as the decoder has read the token, `node` and `coverage`.
+export class BeamSearch {
+  // `prompt` are the token ids that the translation begins with, `limit` is the maximum number of new tokens, and `ends`
+  // are the ids of `</s>`. `settings` has the fields `num_beams`, `num_return_sequences`, `length_penalty`,
+  // `length_penalty_type`, `coverage_penalty` and `early_stopping` of the generation config. `onStep`, if given, is
+  // called after each step with an object: the search, the beams `before` the step, their `logits` [K, V] and
+  // `normalizers` [K] (see `logSumExp`), the hypotheses `entering` the finished translations, the new `beams`, and the
+  // number `step` of the step, from 1.
+  constructor(model, decoder, prompt, { settings, limit, ends, excluded, onStep = null }) {
+    this.model = model;
+    this.decoder = decoder;
+    this.prompt = prompt;
+    this.settings = settings;
+    this.limit = limit;
+    this.ends = new Set(ends);
+    this.excluded = excluded;
+    this.onStep = onStep;
+    this.numBeams = settings.num_beams;
+    this.numCandidates = Math.max(2, 1 + ends.length) * this.numBeams;
+    // As in Python, greedy search is a beam search with one beam that stops at the first `</s>`.
+    this.stopsWhenFull = settings.early_stopping === true || this.numBeams === 1;
+    const isGnmt = settings.length_penalty_type === "gnmt";
+    this.considersAllLengths =
+      !this.stopsWhenFull && (settings.early_stopping === "never" || (isGnmt && settings.early_stopping === false));
+    this.numCounted = this.considersAllLengths ? settings.num_return_sequences : this.numBeams;
+    this.beams = [{ parent: null, token: null, score: 0, logProb: 0, node: -1 }];
+    this.numSteps = 0;
+    this.finished = [];
+    this.isOver = false;
+  }
+
+  scored(logProb, length, coverage) {
+    const score = logProb / lengthPenalty(length, this.settings);
+    return coverage ? score + this.settings.coverage_penalty * coverageScore(coverage) : score;
+  }
+
+  // Take one step. The search is finished if `isOver` is true.
+  step() {
+    const logits = this.numSteps === 0 ? this.readPrompt() : this.readBeams();
+    const numClasses = logits.length / this.beams.length;
+    const normalizers = this.beams.map((beam, k) => logSumExp(logits, k * numClasses, numClasses));
+    if (normalizers.some((normalizer) => !Number.isFinite(normalizer))) {
+      throw new Error("The logits of the model are NaN or infinite: the weights of the model are damaged.");
+    }
+    const best = bestContinuations(logits, this.beams, normalizers, this.numCandidates, this.excluded);
+    this.numSteps += 1;
+    const hasEnded = (candidate) => this.ends.has(candidate.token) || this.numSteps >= this.limit;
+    const entering = best.slice(0, this.numBeams).filter(hasEnded);
+    const remaining = best.filter((candidate) => !hasEnded(candidate));
+    const before = this.beams;
+    for (const candidate of entering) {
+      const score = this.scored(candidate.score, this.numSteps, candidate.parent.coverage);
+      this.finished.push({ hypothesis: candidate, score });
+    }
+    this.finished.sort((left, right) => right.score - left.score);
+    this.finished.length = Math.min(this.finished.length, this.numBeams);
+    this.beams = remaining.slice(0, this.numBeams);
+    this.isOver = this.beams.length === 0 || this.isFinal();
+    if (this.onStep) {
+      this.onStep({ search: this, before, logits, normalizers, entering, beams: this.beams, step: this.numSteps });
+    }
+  }
+
+  // Return true if no longer translation can change the results.
+  isFinal() {
+    if (this.stopsWhenFull && this.finished.length === this.numBeams) {
+      return true;
+    }
+    const worst = this.finished.length < this.numCounted ? MISSING : this.finished[this.numCounted - 1].score;
+    const isLimit = this.considersAllLengths && this.settings.length_penalty > 0;
+    return this.scored(this.beams[0].score, isLimit ? this.limit : this.numSteps) <= worst;
+  }
+
+  run() {
+    while (!this.isOver) {
+      this.step();
+    }
+    return this.finished;
+  }
+
+  // Read the prompt, and return the logits [1, V] of the next token.
+  readPrompt() {
+    const first = this.decoder.paths.length;
+    const parents = this.prompt.map((token, i) => (i === 0 ? -1 : first + i - 1));
+    const { states, nodes } = this.read(this.prompt, parents, this.prompt.map(() => this.beams[0]));
+    this.beams[0].node = nodes[nodes.length - 1];
+    return this.model.logits(states.subarray(states.length - states.length / nodes.length), 1);
+  }
+
+  // Read the last token of each beam, and return the logits [K, V] of the next tokens.
+  readBeams() {
+    const tokens = this.beams.map((beam) => beam.token);
+    const parents = this.beams.map((beam) => beam.parent.node);
+    const { states, nodes } = this.read(tokens, parents, this.beams);
+    this.beams.forEach((beam, k) => {
+      beam.node = nodes[k];
+    });
+    return this.model.logits(states, nodes.length);
+  }
+
+  // Read tokens. With a coverage penalty, add the attention of each token to the coverage of its hypothesis.
+  read(tokens, parents, hypotheses) {
+    if (!this.settings.coverage_penalty) {
+      return this.decoder.read(tokens, parents);
+    }
+    const recorded = { self: [], cross: [] };
+    const result = this.decoder.read(tokens, parents, recorded);
+    const ofLastLayer = recorded.cross[recorded.cross.length - 1];
+    hypotheses.forEach((hypothesis, i) => {
+      const attention = meanOverHeads(ofLastLayer[i], this.decoder.source.length);
+      const before = hypothesis.coverage || (hypothesis.parent && hypothesis.parent.coverage);
+      hypothesis.coverage = before ? attention.map((value, place) => value + before[place]) : attention;
+    });
+    return result;
+  }
+}
+
+// Return the mean [n] of attention weights [H, n].
+export function meanOverHeads(weights, number) {
+  const mean = new Float64Array(number);
+  const numHeads = weights.length / number;
+  for (let i = 0; i < weights.length; i++) {
+    mean[i % number] += weights[i] / numHeads;
+  }
+  return mean;
+}

@@ -1,0 +1,78 @@
+"""Sets how many threads PyTorch uses and how the threads wait, because other programs may use the processor.
+
+scripts/benchmarks/threads.md has the measurements.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+# If the user has set one of these variables, the user has chosen how the threads of GNU's OpenMP library wait.
+_WAITING_VARIABLES = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
+_STATISTICS = Path("/proc/stat")
+
+
+def limit_spinning(environment: MutableMapping[str, str]) -> None:
+    """Let a thread that waits for other threads sleep after microseconds instead of milliseconds.
+
+    PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting thread of the library spins for
+    300,000 iterations. If another program takes the core of one thread, the other threads spin for most of
+    the time. The library reads the variable when torch is imported, so call this function before the import.
+    """
+    if not _WAITING_VARIABLES & environment.keys():
+        environment["GOMP_SPINCOUNT"] = "1000"
+
+
+class ProcessorTimes(NamedTuple):
+    """Seconds since the start of the machine, summed over all cores: all time, the idle time, and the time
+    that this process has used.
+    """
+
+    total: float
+    idle: float
+    own: float
+
+
+def processor_times() -> ProcessorTimes:
+    """Read the times of the processor from Linux."""
+    line = _STATISTICS.read_text(encoding="ascii").split("\n", 1)[0]
+    user, nice, system, idle, waiting, interrupts, soft_interrupts, stolen = map(int, line.split()[1:9])
+    ticks = user + nice + system + idle + waiting + interrupts + soft_interrupts + stolen
+    per_second = os.sysconf("SC_CLK_TCK")
+    own = os.times()
+    return ProcessorTimes(ticks / per_second, (idle + waiting) / per_second, own.user + own.system)
+
+
+def free_cores(before: ProcessorTimes, after: ProcessorTimes, num_cores: int) -> float:
+    """Return the mean number of cores that other programs have left free between two times."""
+    free = after.idle - before.idle + after.own - before.own
+    return num_cores * free / (after.total - before.total)
+
+
+@contextmanager
+def leaving_busy_cores() -> Iterator[None]:
+    """After the block, let PyTorch use only as many threads as cores are free. The block imports torch.
+
+    The other programs are measured during the import, because the import takes seconds. The threads of an
+    operation wait for each other, so a thread on a busy core delays all threads. The function does nothing if
+    the user has set OMP_NUM_THREADS, if torch is already imported, or if the system is not Linux.
+    """
+    if "OMP_NUM_THREADS" in os.environ or "torch" in sys.modules or not _STATISTICS.exists():
+        yield
+        return
+    before = processor_times()
+    yield
+    import torch
+
+    most = torch.get_num_threads()
+    num_threads = max(1, min(most, round(free_cores(before, processor_times(), os.cpu_count() or 1))))
+    if num_threads < most:
+        torch.set_num_threads(num_threads)
+        print(
+            f"using {num_threads:,} of {most:,} threads, because other programs use the processor; "
+            "OMP_NUM_THREADS sets another number",
+            file=sys.stderr,
+        )

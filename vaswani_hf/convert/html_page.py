@@ -1,0 +1,350 @@
+"""Converts a checkpoint to one HTML page that translates in the browser, without a server and without the network.
+
+The exported folder has these files:
+
+- index.html: the page, with the weights, the tokenizers and the scripts inside.
+- vaswani.mjs: the scripts without the page, as a JavaScript module for other pages and for Node.js.
+- README.md: how to use the two files.
+
+The scripts are in the folder `browser/translate`. The search has the rules of beam_search_vaswani.
+"""
+
+import base64
+import html
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCardData
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerFast
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+from ..browser.page import view_script, view_style
+from ..checkpoint.files import CARD_FILE, write_whole
+from ..checkpoint.tokenizers import is_tree_tokenizer
+from ..model.configuration_vaswani import decoder_start_token_id, eos_token_ids
+from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
+from ..model.translator_vaswani import DEFAULT_SEARCH
+from .formats import (
+    ALL_FIELDS,
+    Expressible,
+    Format,
+    Limit,
+    NotExpressibleError,
+    Tokenizers,
+    alternatives,
+    needs_end_token,
+    needs_start_token,
+    report,
+    sample_batch,
+)
+from .html_engine import MODULE_FILE, PAGE_FILE, HtmlEngine
+from .html_weights import packed_weights, with_int8_weights
+from .simplify import SCALED_DOT_LIMITS, with_scaled_dot
+
+_SCRIPTS = Path(__file__).parent.parent / "browser" / "translate"
+# The scripts in an order in which each script follows the scripts that it imports.
+_MODULE = ("tokenizer.mjs", "matrix.mjs", "model.mjs", "search.mjs", "translator.mjs", "explain.mjs")
+_PAGE = ("page.mjs",)
+_IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=async|function|class|const)", re.MULTILINE)
+
+_TITLE = "HTML"
+_ACTIVATIONS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish", "tanh")
+_NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend")
+_POSITIONS = ("sinusoidal", "learned", "none")
+# The settings of the search that the page has, with their defaults.
+_SEARCH: dict[str, Any] = {
+    "num_beams": DEFAULT_SEARCH["num_beams"],
+    "num_return_sequences": 1,
+    "length_penalty": 1.0,
+    "length_penalty_type": "power",
+    "coverage_penalty": 0.0,
+    "early_stopping": False,
+    "max_length": None,
+    "max_new_tokens": None,
+    "max_length_a": None,
+    "max_length_b": None,
+}
+# The fields of a generation config that do not change the result of a beam search without sampling.
+_IDLE = frozenset(
+    """
+    _from_model_config bos_token_id cache_implementation decoder_start_token_id eos_token_id output_attentions
+    output_hidden_states output_logits output_scores pad_token_id renormalize_logits return_dict_in_generate
+    temperature top_k top_p transformers_version use_cache
+    """.split()
+)
+# The values of other fields that have no effect, in addition to None, False, 0 and empty lists.
+_NEUTRAL = {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1}
+# The number of random texts with which the tokenizers are compared, and the largest number of tokens of a text.
+_NUM_TEXTS = 50
+_NUM_TOKENS = 12
+
+
+def export_html(
+    model: VaswaniForSeq2SeqLM,
+    tokenizers: Tokenizers | None,
+    folder: Path,
+    quantization: str | None = None,
+) -> str:
+    """Write the page and the module. Compare the log-probabilities and the token ids of the page, in Node.js, with
+    those of the model and its tokenizers.
+    """
+    assert tokenizers is not None
+    generation = _generation_settings(model)
+    model = with_scaled_dot(model).float()
+    is_int8 = quantization != "float32"
+    source, target = tokenizers
+    settings = {
+        "name": "{{model}}",
+        "config": {name: getattr(model.config, name) for name in sorted(ALL_FIELDS)},
+        "generation": generation,
+        "start_token_id": decoder_start_token_id(model.config),
+        "end_token_ids": eos_token_ids(model.config),
+        "excluded_token_id": model.excluded_class(0.0, None),
+        "source_tokenizer": _tokenizer_settings(source),
+        "target_tokenizer": None if target is source else _tokenizer_settings(target),
+    }
+    folder.mkdir()
+    write_whole(folder / MODULE_FILE, _joined(_MODULE) + "\nexport { Translator, explain, readPage };\n")
+    page = (_SCRIPTS / "page.html").read_text(encoding="utf-8")
+    contents = {
+        "style": view_style() + (_SCRIPTS / "page.css").read_text(encoding="utf-8"),
+        "view": view_script(),
+        "settings": _escaped(json.dumps(settings, ensure_ascii=False, separators=(",", ":"))),
+        "weights": base64.b64encode(packed_weights(model, is_int8)).decode(),
+        "script": _joined([*_MODULE, *_PAGE]),
+    }
+    write_whole(folder / PAGE_FILE, _filled(page, contents))
+    if not HtmlEngine.is_available():
+        return "The page was not compared with the checkpoint, because Node.js is not installed."
+    engine = HtmlEngine(folder)
+    _compare_tokenizers(engine, source, target)
+    return _compare_log_probs(engine, with_int8_weights(model) if is_int8 else model)
+
+
+def _joined(names: Any) -> str:
+    """Return the scripts as one script without import and export statements."""
+    texts = []
+    for name in names:
+        text = (_SCRIPTS / name).read_text(encoding="utf-8")
+        texts.append(_EXPORT.sub("", _IMPORT.sub("", text)).strip())
+    return "\n\n".join(texts) + "\n"
+
+
+def _escaped(content: str) -> str:
+    """Escape "<" in JSON, because "</script>" would end the element of the page."""
+    return content.replace("<", "\\u003c")
+
+
+def _filled(page: str, contents: dict[str, str]) -> str:
+    """Replace each `{{name}}` of a page by the text of this name. Keep other names."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: contents.get(found[1], found[0]), page)
+
+
+def _generation_settings(model: VaswaniForSeq2SeqLM) -> dict[str, Any]:
+    """Return the settings of the search. Raise a NotExpressibleError for a setting that the page does not have."""
+    config = model.generation_config
+    for name, value in config.to_diff_dict().items():
+        has_effect = value and value != _NEUTRAL.get(name)
+        if has_effect and name not in _SEARCH and name not in _IDLE:
+            raise NotExpressibleError(
+                f"`{name}` of the generation config is {value!r}, which {_TITLE} cannot express: the search of the page "
+                "has no such setting."
+            )
+    settings = {}
+    for name, default in _SEARCH.items():
+        value = getattr(config, name, None)
+        settings[name] = default if value is None else value
+    return settings
+
+
+def _tokenizer_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """Return tokenizer.json and two settings of tokenizer_config.json. Raise a NotExpressibleError for a tokenizer
+    that tokenizer.mjs cannot express.
+    """
+    if is_tree_tokenizer(tokenizer):
+        raise NotExpressibleError(
+            f"The target tokenizer makes parse trees, which {_TITLE} cannot express: the page translates texts."
+        )
+    file = json.loads(tokenizer.backend_tokenizer.to_str())
+    settings = {
+        "file": file,
+        "split_special_tokens": bool(tokenizer.split_special_tokens),
+        "model_max_length": tokenizer.model_max_length,
+    }
+    for name, value in _foreign_parts(file, settings["split_special_tokens"]):
+        raise NotExpressibleError(
+            f"`{name}` of tokenizer.json is {json.dumps(value, ensure_ascii=False):.80}, which {_TITLE} cannot express: the "
+            "page supports only byte-level BPE."
+        )
+    file["truncation"] = file["padding"] = None
+    return settings
+
+
+def _foreign_parts(file: dict[str, Any], split_special_tokens: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each part of tokenizer.json that tokenizer.mjs does not implement."""
+    model = file["model"]
+    supported = {
+        "type": ("BPE",),
+        "dropout": (None, 0.0),
+        "continuing_subword_prefix": (None, ""),
+        "end_of_word_suffix": (None, ""),
+        "byte_fallback": (False,),
+    }
+    for name, values in supported.items():
+        if model.get(name, values[0]) not in values:
+            yield f"model.{name}", model[name]
+    missing = sorted(set(ByteLevel.alphabet()) - set(model["vocab"]))
+    if missing:
+        yield "model.vocab", f"without the byte {missing[0]}"
+    for step in _steps(file["normalizer"], "normalizers"):
+        if step["type"] not in _NORMALIZERS:
+            yield "normalizer", step
+    if (file["pre_tokenizer"] or {}).get("type") != "ByteLevel":
+        yield "pre_tokenizer", file["pre_tokenizer"]
+    template = file["post_processor"]
+    if template is not None and (template["type"] != "TemplateProcessing" or not _has_one_text(template)):
+        yield "post_processor", template
+    for step in _steps(file["decoder"], "decoders"):
+        is_supported = (
+            step["type"] == "ByteLevel"
+            or (step["type"] == "Replace" and "String" in step["pattern"])
+            or (step["type"] == "Strip" and step["stop"] == 0)
+        )
+        if not is_supported:
+            yield "decoder", step
+    for token in file["added_tokens"]:
+        is_found = not (token["special"] and split_special_tokens)
+        if is_found and (token["normalized"] or token["single_word"]):
+            yield "added_tokens", token
+
+
+def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    """Return the steps of a "Sequence" of tokenizer.json, or the single step."""
+    if part is None:
+        return []
+    if part["type"] != "Sequence":
+        return [part]
+    steps: list[dict[str, Any]] = []
+    for step in part[name]:
+        steps += _steps(step, name)
+    return steps
+
+
+def _has_one_text(template: dict[str, Any]) -> bool:
+    return sum("Sequence" in part for part in template["single"]) == 1
+
+
+def _compare_tokenizers(engine: HtmlEngine, source: Any, target: Any) -> None:
+    """Raise a ValueError if the page encodes a random text, or decodes random tokens, in another way."""
+    rng = random.Random(0)
+    rows = []
+    for _ in range(_NUM_TEXTS):
+        rows.append([rng.randrange(len(target)) for _ in range(rng.randint(1, _NUM_TOKENS))])
+    texts = [target.decode(row, skip_special_tokens=True) for row in rows]
+    if engine.decode(rows) != texts:
+        raise ValueError(
+            "The page decodes a translation in another way than the checkpoint; nothing was written."
+        )
+    if engine.encode(texts) != source(texts)["input_ids"]:
+        raise ValueError("The page encodes a text in another way than the checkpoint; nothing was written.")
+
+
+def _compare_log_probs(engine: HtmlEngine, model: VaswaniForSeq2SeqLM) -> str:
+    """Compare the log-probabilities of random translations."""
+    batch = sample_batch(model.config)
+    source_ids = _without_padding(batch["input_ids"], batch["attention_mask"])
+    target_ids = _without_padding(batch["decoder_input_ids"], batch["decoder_attention_mask"])
+    # Leave out the start token.
+    target_ids = [ids[1:] for ids in target_ids]
+    largest = 0.0
+    for source, target, found in zip(
+        source_ids, target_ids, engine.log_probs(source_ids, target_ids), strict=True
+    ):
+        labels = torch.tensor([target])
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([source]), labels=labels).logits
+        expected = logits[0].log_softmax(-1)[range(len(target)), target]
+        largest = max(largest, (expected - torch.tensor(found)).abs().max().item())
+    return report("log-probabilities of the page", largest)
+
+
+def _without_padding(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
+
+
+def describe_html(folder: Path, name: str, data: ModelCardData) -> None:
+    """Write the name and the languages of the model into the page, and write the model card."""
+    source, target = list(data.language or ("", ""))
+    names = [LANGUAGES.get(code, code).capitalize() for code in (source, target)]
+    contents = {
+        "name": name,
+        "languages": f"From {names[0]} to {names[1]}. " if source else "",
+        "source_language": source,
+        "target_language": target,
+    }
+    page = (folder / PAGE_FILE).read_text(encoding="utf-8")
+    contents = {key: html.escape(value) for key, value in contents.items()}
+    contents["model"] = _escaped(json.dumps(name)[1:-1])
+    write_whole(folder / PAGE_FILE, _filled(page, contents))
+    card = ModelCardData(
+        language=data.language,
+        license=data.license,
+        license_name=data.get("license_name"),
+        base_model=data.base_model,
+        pipeline_tag="translation",
+        tags=["translation", "vaswani"],
+    )
+    write_whole(folder / CARD_FILE, f"---\n{card}\n---\n\n{_USE.format(name=name)}")
+
+
+_USE = """# {name} as one HTML page
+
+`index.html` translates in the browser. Open the file, or put it on any web server. The page needs no network, because
+the weights are in the file. `vaswani export --format html` of [vaswani_hf](https://pypi.org/project/vaswani_hf) wrote
+the page.
+
+`vaswani.mjs` is the same translator as a JavaScript module without dependencies, for other pages and for Node.js:
+
+```js
+import {{ readFileSync }} from "node:fs";
+import {{ readPage }} from "./vaswani.mjs";
+
+const translator = readPage(readFileSync("index.html", "utf-8"));
+const [best] = translator.translate("A sentence of the source language.", {{ num_beams: 4 }});
+console.log(best.text, best.score);
+```
+"""
+
+
+def _one_of(name: str, values: tuple[str, ...]) -> Limit:
+    return lambda config: (
+        None if getattr(config, name) in values else f"the page supports only {alternatives(values)}"
+    )
+
+
+_LIMITS: dict[str, Limit] = {
+    **SCALED_DOT_LIMITS,
+    "activation_function": _one_of("activation_function", _ACTIVATIONS),
+    "position_embedding": _one_of("position_embedding", _POSITIONS),
+    "decoder_start_token_id": needs_start_token,
+    "eos_token_id": needs_end_token,
+}
+HTML = Format(
+    name="html",
+    expressible=Expressible(_TITLE, ALL_FIELDS, _LIMITS),
+    export=export_html,
+    quantizations=("int8", "float32"),
+    needs_tokenizers=True,
+    engine=HtmlEngine,
+    describe=describe_html,
+    certified=("float32", "int8"),
+    main_file=PAGE_FILE,
+    library_name="vaswani_hf",
+)

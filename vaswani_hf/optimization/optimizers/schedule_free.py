@@ -1,0 +1,68 @@
+"""Schedule-Free AdamW (Defazio et al. 2024): an average of the weights replaces the decay of the learning rate."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...version import install_command
+from ..entries import Optimizer
+from .adam import decay_groups
+from .adamw import AdamWSettings
+
+NAME = "schedule_free_adamw"
+
+
+def build_schedule_free(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> torch.optim.Optimizer:
+    """Return the optimizer AdamWScheduleFree of the library schedulefree for the weights of a model.
+
+    The gradients are computed at an interpolation between the averaged weights and the weights that AdamW
+    updates. The interpolation factor is `adam_beta1`.
+    """
+    try:
+        from schedulefree import AdamWScheduleFree
+    except ImportError:
+        raise ValueError(
+            f"`training.optimizer` {NAME} needs the library schedulefree; install the library with "
+            f"`{install_command('schedule_free')}`."
+        ) from None
+    groups = decay_groups(model, settings.weight_decay)
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    optimizer = AdamWScheduleFree(groups, betas=betas, eps=settings.adam_epsilon)
+    optimizer.train()
+    return optimizer
+
+
+def check_schedule_free(settings: Any) -> None:
+    """Refuse a learning rate that decays and a second average of the weights, because the average of the
+    optimizer replaces both. Refuse `adam_beta1: 0`, because the library then cannot compute the average.
+    """
+    wanted = f"with `training.optimizer: {NAME}`, but is"
+    if settings.lr_scheduler_type != "constant":
+        raise ValueError(
+            f"`training.lr_scheduler_type` must be constant {wanted} {settings.lr_scheduler_type!r}; set "
+            "`training.lr_scheduler_type: constant` and `training.learning_rate`."
+        )
+    if settings.ema_decay is not None:
+        raise ValueError(
+            f"`training.ema_decay` must be null {wanted} {settings.ema_decay}; leave `training.ema_decay` out."
+        )
+    if settings.average_checkpoints:
+        raise ValueError(
+            f"`training.average_checkpoints` must be 0 {wanted} {settings.average_checkpoints}; set "
+            "`training.average_checkpoints: 0`."
+        )
+    if settings.adam_beta1 == 0:
+        raise ValueError(
+            f"`training.adam_beta1` must be above 0 {wanted} 0; leave `training.adam_beta1` out."
+        )
+
+
+SCHEDULE_FREE_ADAMW = Optimizer(
+    NAME,
+    build_schedule_free,
+    AdamWSettings,
+    needs_whole_weights=True,
+    averages_weights=True,
+    check=check_schedule_free,
+)
