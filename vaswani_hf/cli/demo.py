@@ -37,9 +37,10 @@ def run(options: DemoOptions) -> None:
     from ..demo.interface import Direction, launch
 
     labels = [entry["label"] for entry in directions]
+    # Two models of the same direction need different labels.
     for entry, name in zip(directions, options.models, strict=True):
         if labels.count(entry["label"]) > 1:
-            entry["label"] = f"{entry['label']} ({name})"
+            entry["label"] = f"{entry['label']} ({Path(name).name})"
     launch(
         [Direction(**entry) for entry in directions],
         " and ".join(Path(name).name for name in options.models),

@@ -111,8 +111,8 @@ def make_page(directions: Sequence[Direction], title: str) -> gr.Blocks:
                 translation = gr.Textbox(
                     label="Translation", lines=3, elem_id="translation", interactive=False, buttons=["copy"]
                 )
-                confidences = gr.HTML(label="Confidence of each word", container=True)
-        alignment = gr.HTML(label="Word alignment", container=True)
+                confidences = gr.HTML(label="Confidence of each word", container=True, show_label=True)
+        alignment = gr.HTML(label="Word alignment", container=True, show_label=True)
         best = gr.HTML()
         with gr.Column(visible=any(one.explain for one in directions)):
             explain_button = gr.Button("Show the attention")
