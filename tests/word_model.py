@@ -34,6 +34,7 @@ def train_on_words(model: Any, tokenizer, steps: int = 60) -> Any:
         sources, targets = random_sentences(32, rng)
         inputs = tokenizer(sources, return_tensors="pt", padding=True)
         labels = tokenizer(targets, return_tensors="pt", padding=True)["input_ids"]
+        labels = labels.masked_fill(labels == tokenizer.pad_token_id, -100)
         model(**inputs, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()

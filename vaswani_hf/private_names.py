@@ -44,8 +44,8 @@ PRIVATE = {
     "transformers.trainer": "_get_grad_norm _load_rng_state _save_checkpoint",
     "datasets.arrow_dataset": "_indices",
     "evaluate.module": "_build_data_dir _compute _data_dir_root _info",
-    # `torch._check` is listed, although the documentation of `torch.export` describes it.
-    "torch": "_check",
+    # The documentation of `torch.export` describes `torch._check`.
+    "torch": "_check _dynamo",
     "torch.nn.modules.module": "_backward_hooks _backward_pre_hooks _compiled_call_impl _forward_hooks _forward_pre_hooks",
     # Dispatch modes and fake tensors are documented, but their modules have private names. All names that
     # begin with `_scaled` are attention kernels that `scaled_dot_product_attention` chooses from.
@@ -69,6 +69,7 @@ INSIDES = {
     "transformers.exporters.exporter_onnx": "OnnxExporter",
     "huggingface_hub.constants": "ENDPOINT HF_HUB_DISABLE_PROGRESS_BARS HF_HUB_DISABLE_XET",
     "huggingface_hub.utils": "enable_progress_bars filter_repo_objects parse_ratelimit_headers validate_repo_id",
+    "torch._dynamo._trace_wrapped_higher_order_op": "TransformGetItemToIndex",
     "ctranslate2.converters.transformers": """
         BartLoader TransformersConverter architecture_name get_model_spec register_loader set_attention set_common_layers
         set_decoder set_embeddings set_encoder set_layer_norm set_linear

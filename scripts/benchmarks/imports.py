@@ -36,7 +36,7 @@ def main() -> None:
     rows = measured(sorted(_TESTS.glob("test_import_*.py")))
     print_header()
     print()
-    print("| format | compared with | models | largest difference (nats) |")
+    print("| format | compared with | comparisons | largest difference (nats) |")
     print("|---|---|---|---|")
     for (format, original), differences in sorted(rows.items()):
         print(f"| {format} | {original} | {len(differences)} | {max(differences):.1e} |")

@@ -1,12 +1,12 @@
-"""Compares our causal language model with GPT-2 of transformers: the perplexity, and the time of a training
-step.
+"""Compares the causal language model of this package with GPT-2 of transformers: the perplexity, and the time
+of a training step.
 
     python scripts/examples/compare_gpt2.py --train train.en.gz --test test.en.gz
 
 The two models have the same size and are trained on the same texts. Both models train on each batch, one
-after the other, so that other work on the machine slows both models down. The model of this package has the
-shape and the initialization of GPT-2: layer normalization before each sub-layer, learned positions, GELU,
-biases in attention, and normal weights with a standard deviation of 0.02.
+after the other, so that other programs on the machine slow down both models to the same extent. The model of
+this package has the shape and the initialization of GPT-2: layer normalization before each sub-layer, learned
+positions, GELU, biases in attention, and normal weights with a standard deviation of 0.02.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def build_models(tokenizer: Any) -> dict[str, Any]:
 
 
 def train_step(model: Any, optimizer: torch.optim.Optimizer, batch: dict[str, Any], rate: float) -> None:
-    """Train for one step of AdamW with the learning rate `rate`."""
+    """Run one training step with AdamW at the learning rate `rate`."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     model.train()(**batch).loss.backward()
@@ -122,7 +122,7 @@ def perplexity(model: Any, corpus: Any, budget: int) -> float:
 def main(argv: list[str] | None = None) -> None:
     """Train both models with each seed, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--train", required=True, help="texts, one per line, plain or .gz")
+    parser.add_argument("--train", required=True, help="a file with one text per line, plain or .gz")
     parser.add_argument("--test", required=True, help="held-out texts")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument(

@@ -53,8 +53,8 @@ class Size:
 
 
 class SelfAttention(nn.Module):
-    """The attention of this package over states [B, n, d], restricted to r neighbours on each side if r is
-    not 0.
+    """Self-attention of this package on states [B, n, d]. If r is not 0, the attention is restricted to r
+    neighbours on each side.
     """
 
     def __init__(self, size: Size, implementation: str = "eager"):
@@ -64,7 +64,8 @@ class SelfAttention(nn.Module):
         window = {"attention_window": size.r} if size.r else {}
         config = VaswaniConfig(**shape, **window, attn_implementation=implementation)
         self.attention = VaswaniAttention(config, heads, layer_idx=0)
-        # Compute the mask here and not in `forward`, because a model computes the mask once for all layers.
+        # Compute the mask here instead of in `forward`, because a model computes the mask only once for all
+        # layers.
         self.mask = attention_masks([self.attention], torch.empty(1, size.n, size.d), None)[0]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -73,8 +74,8 @@ class SelfAttention(nn.Module):
 
 
 class AttentionCore(SelfAttention):
-    """Attention without projections: scores, weights and weighted sum. The paper gives the cost n^2 d for a
-    self-attention layer. The queries, the keys and the values are the states.
+    """Self-attention without projections: only scores, weights and weighted sum. The paper gives the cost n^2
+    d for a self-attention layer. The queries, the keys and the values are the states.
     """
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -110,7 +111,7 @@ class Convolution(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A row of the table: its layers, the entries of the paper, and the measured sizes.
+    """A row of the table: its type of layer, the paper's entries, and the sizes to measure.
 
     `layer` builds a layer from a size, the number of the layer in a stack and the implementation of
     attention. `path` computes the length of the longest path between two positions, in sequential operations,
@@ -139,8 +140,8 @@ def _dilated_layers(size: Size) -> int:
 # The smallest size is large enough that the leading term of the cost dominates. The largest size is small
 # enough that one layer takes about a second.
 LONG, WIDE, BROAD = (512, 1024, 2048, 4096), (128, 256, 512, 1024), (5, 9, 17, 33)
-# Measure no wider LSTM, because its matrices would not fit into the processor cache and its time would follow
-# another power law.
+# Do not measure a wider LSTM, because its matrices would not fit into the processor cache, and its time would
+# follow another power law.
 CACHED = (128, 256, 512)
 ROWS = (
     Row(
@@ -164,7 +165,8 @@ ROWS = (
         lambda size, _, kind: AttentionCore(size, kind),
         *("O(r n d)", "O(1)", "O(n/r)"),
         lambda size: _steps(size.n - 1, size.r),
-        # Measure no smaller sizes, because copying the neighbours would take as long as attending to them.
+        # Do not measure smaller sizes, because copying the neighbours would take as long as attending to
+        # them.
         Size(8192, 256, r=128),
         {"n": (4096, 8192, 16384), "d": WIDE, "r": (128, 256, 512)},
     ),
@@ -214,8 +216,8 @@ def sizes_of(row: Row, quick: bool = False) -> list[Size]:
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Switch the kernels of oneDNN off, because the FLOP counter and autograd see each kernel as one
-    operation.
+    """Context manager that turns off the kernels of oneDNN, because the FLOP counter and autograd see each
+    kernel as one operation.
     """
     with warnings.catch_warnings():
         # Suppress a warning of `mkldnn.flags` about GPUs, because the function warns even if there is no GPU.
@@ -238,7 +240,9 @@ def flops_of(row: Row, size: Size) -> int:
 
 
 def median_seconds(cases: Sequence[tuple[Row, Size]], repetitions: int) -> dict[tuple[Row, Size], float]:
-    """Measure the median seconds of a forward pass of each layer on one sentence. The layers take turns."""
+    """Measure the median seconds of a forward pass of each layer on one sentence. The layers are measured
+    alternately.
+    """
     ways = {}
     for row, size in cases:
         layer = row.layer(size, 0, "sdpa").eval()
@@ -250,7 +254,7 @@ def median_seconds(cases: Sequence[tuple[Row, Size]], repetitions: int) -> dict[
 
 class Fit(NamedTuple):
     """A power law, cost = factor · n^a · d^b …, fitted to the logarithms by least squares. `r_squared` is the
-    share of the variance of the logarithms of the costs that the power law explains.
+    fraction of the variance in the logarithms of the costs that the power law explains.
     """
 
     factor: float
@@ -266,8 +270,8 @@ class Fit(NamedTuple):
 
 
 def fit(sizes: Sequence[Size], costs: Sequence[float]) -> Fit:
-    """Fit a power law of the costs. The variables of the power law are those of n, d, k and r that differ
-    between the entries of `sizes`.
+    """Fit a power law of the costs. The variables of the power law are the numbers n, d, k and r that are not
+    the same in all `sizes`.
     """
     names = [name for name in asdict(sizes[0]) if len({getattr(size, name) for size in sizes}) > 1]
     logs = np.log([[math.e, *(getattr(size, name) for name in names)] for size in sizes])
@@ -316,8 +320,9 @@ def layers_between_ends(row: Row, size: Size) -> int:
     for depth in range(size.n):
         layer = row.layer(size, depth, "eager").double()
 
-        # Add the residual connection and layer normalization, as in Section 3.1 of the paper. Neither of them
-        # connects different positions, so the length of the path does not change.
+        # Add the residual connection and layer normalization, as in Section 3.1 of the paper. The residual
+        # connection and layer normalization do not connect different positions, so the length of the path
+        # does not change.
         def sublayer(states: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
             return nn.functional.layer_norm(states + layer(states), (size.d,))
 
@@ -387,7 +392,7 @@ def table(found: Sequence[Measured]) -> Iterator[str]:
 
 
 def draw(found: Sequence[Measured], path: str) -> None:
-    """Draw the measured seconds and the fitted power laws over each of n, d, k and r."""
+    """Draw the measured seconds and the fitted power laws as functions of n, d, k and r."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -426,7 +431,7 @@ def draw(found: Sequence[Measured], path: str) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure, print the table and write the picture."""
+    """Run all measurements, print the table, and write the picture."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--picture", default="complexity.png", help="the file of the picture (complexity.png)"

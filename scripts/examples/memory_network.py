@@ -29,14 +29,14 @@ WORDS = [
 ]
 STATEMENTS, SENTENCE, WIDTH = 10, 5, 64
 TRAINING, HELD_OUT, EPOCHS, BATCH, RATE = 5000, 1000, 8, 32, 2e-3
-# A story has statements and questions. The story has the answer of each question, and the number of
-# statements on which the answer depends.
+# A story has statements and questions. For each question, the story also has the answer, and the number of
+# statements that the answer depends on.
 Story = tuple[tuple[str, ...], list[tuple[str, str, int]]]
 
 
 def story_of(draw: random.Random) -> Story:
-    """Generate random statements, oldest first, and up to three questions that depend on one, two and three
-    statements.
+    """Generate a random story: statements, oldest first, and up to three questions. The answers depend on
+    one, two and three statements.
     """
     told: list[str] = []
     where: dict[str, str] = {}
@@ -65,7 +65,7 @@ def story_of(draw: random.Random) -> Story:
 
 
 def make_stories(seed: int) -> tuple[list[Story], list[Story]]:
-    """Generate random stories without duplicates, the training stories and the held-out stories."""
+    """Generate random stories without duplicates. Return the training stories and the held-out stories."""
     draw = random.Random(seed)
     stories: dict[tuple[str, ...], Story] = {}
     while len(stories) < TRAINING + HELD_OUT:
@@ -149,8 +149,8 @@ def accuracies(network: MemoryNetwork, stories: list[Story]) -> dict[int, float]
 
 @torch.no_grad()
 def shown(network: MemoryNetwork, story: Story) -> str:
-    """Return lines of text: the questions of a story with the network's answers, and each statement with its
-    attention weight in each hop.
+    """Return lines of text about one story: each question with the network's answer, and each statement with
+    its attention weight in each hop.
     """
     logits, weights = network(*tensors_of([story])[:2])
     lines = []
@@ -164,7 +164,7 @@ def shown(network: MemoryNetwork, story: Story) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Train the networks and print their results."""
+    """Run the experiment: train the networks, and print their results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--hops",

@@ -6,7 +6,7 @@ from vaswani_hf.data.toy_corpora import grammar_trees
 
 
 def main() -> None:
-    """Print the trees. No training corpus contains trees of the splits "validation" and "test"."""
+    """Print the trees. Trees of the splits "validation" and "test" never occur in a training corpus."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("number", type=int, help="the number of trees")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the random trees; default: 1")

@@ -1,4 +1,5 @@
-"""Compares the score functions of attention: effect of scaling, accuracy, and time of a training step.
+"""Compares the score functions of attention: the effect of scaling, the accuracy of trained models, and the
+time of a training step.
 
 `python scripts/examples/score_functions.py scaling` prints and draws the entropy and the gradient of the
 softmax for several widths of the keys. It takes seconds. `python scripts/examples/score_functions.py
@@ -37,7 +38,7 @@ SOURCES = {
     "additive_linear": ("w_q q + w_k k", "Veličković et al. 2018, Equation 3, linear"),
     "additive": ("v tanh(W q + U k)", "Bahdanau et al. 2015, A.1.2"),
 }
-# The score functions that multiply the dot product by a factor.
+# The score functions that only multiply the dot product by a factor.
 FACTORS = ("dot", "scaled_dot", "dot_mean")
 WIDTHS = (1, 4, 16, 64, 256, 1024)
 NUM_KEYS = 64
@@ -97,7 +98,7 @@ def compare_scaling(output: Path, num_queries: int = 2000) -> dict[str, list[dic
 
 def step_times(scores: list[str], repetitions: int) -> dict[str, list[float]]:
     """Measure the seconds of a training step of the recipe's model with each score function. The score
-    functions take turns.
+    functions are measured alternately.
     """
     fields = load_recipe(RECIPE).model.config_fields()
     tokens = torch.randint(4, 500, (32, 16))
@@ -120,7 +121,7 @@ def exact_match(score: str, output: Path, overrides: list[str]) -> float:
 
 
 def compare_training(arguments: argparse.Namespace) -> None:
-    """Train with each score function, and print the table."""
+    """Train a model with each score function, and print the table of results."""
     overrides = [] if arguments.max_steps is None else ["--max_steps", str(arguments.max_steps)]
     found = {score: exact_match(score, arguments.output, overrides) for score in arguments.scores}
     times = step_times(list(dict.fromkeys(["scaled_dot", *arguments.scores])), arguments.repetitions)
@@ -135,7 +136,7 @@ def compare_training(arguments: argparse.Namespace) -> None:
 
 
 def main(given: list[str] | None = None) -> None:
-    """Run the comparison that the command line names."""
+    """Run the comparison ("scaling" or "training") that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=["scaling", "training"])
     parser.add_argument("--output", type=Path, default=Path("checkpoints/score_functions"), help="folder")

@@ -1,4 +1,5 @@
-"""Prints the planned parameters and costs for Table 3, next to the numbers of the paper, in Markdown.
+"""Prints a Markdown table of the planned parameters and costs of the models in the paper's Table 3, next to
+the paper's numbers.
 
 Run `python scripts/examples/table3.py`. The rows are the recipes in configuration/table3/. Nothing is
 trained.
@@ -93,7 +94,7 @@ class PlannedRow(NamedTuple):
 
 @cache
 def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]:
-    """Return the planned rows of Table 3, by the name of the recipe."""
+    """Return a dict that maps the name of each recipe to its planned row of Table 3."""
     rows = {}
     for name in names:
         paper = PAPER[name]
@@ -106,7 +107,7 @@ def planned_rows(names: tuple[str, ...] = tuple(PAPER)) -> dict[str, PlannedRow]
 
 
 def table(rows: dict[str, PlannedRow]) -> list[str]:
-    """Return the rows as lines of Markdown."""
+    """Format the rows as lines of Markdown."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for row in rows.values():
         paper = row.paper

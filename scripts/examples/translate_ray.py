@@ -33,10 +33,10 @@ ORIGIN = b"vaswani_hf.origin"
 
 
 class PartTranslator:
-    """A worker with one model. The worker translates one range of rows after another."""
+    """A Ray worker that loads one model, and translates one range of rows after another."""
 
     def __init__(self, arguments: argparse.Namespace):
-        """Load no model. `__call__` loads the model, so that loading errors are reported like other
+        """Load no model. The model is loaded in `__call__`, so that loading errors are reported like other
         errors.
         """
         self._arguments = arguments
@@ -97,7 +97,7 @@ def batches_of(file: Any, start: int, stop: int) -> Iterator[Any]:
 
 
 def refuse(sentence: str, is_so: bool = True) -> None:
-    """End the process with the message `sentence` if `is_so` is True."""
+    """If `is_so` is True, end the process with the message `sentence`."""
     if is_so:
         sys.exit(f"translate_ray: {sentence}")
 
@@ -118,8 +118,8 @@ def input_files(source: Path, output: Path) -> list[Path]:
 
 
 def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the row ranges of a file with their output files. The file must have the text column, and must
-    not have the output column.
+    """Divide a file into ranges of rows, each with its output file. The file must contain the text column,
+    and must not contain the output column.
     """
     column, output_column = arguments.column, arguments.output_column
     try:
@@ -151,8 +151,8 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     origin = hashlib.sha256(json.dumps(facts).encode()).hexdigest().encode()
     starts, parts = range(0, max(rows, 1), arguments.rows_per_file), []
     for number, start in enumerate(starts):
-        # A single output file has a number in its name, too, so that two input files never have the same
-        # output file.
+        # Write a number into the name even if there is only one output file, so that two input files never
+        # have the same output file.
         name = f"{path.stem}-{number:05}-of-{len(starts):05}.parquet"
         part = {
             "path": str(path.resolve()),
@@ -207,8 +207,8 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     is_local = not os.environ.get("RAY_ADDRESS")
     if is_local:
-        # Switch the cluster mode of Ray off, so that all processes of Ray listen on the loopback interface
-        # only.
+        # Turn off the cluster mode of Ray, so that all processes of Ray listen only on the loopback
+        # interface.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     local: Any = {"num_cpus": arguments.workers, "include_dashboard": False} if is_local else {}
     try:

@@ -29,7 +29,9 @@ POSITIONS, WIDTH, SHIFT = 4, 4, 2
 
 
 def attention_of(width: int, is_causal: bool = False) -> VaswaniAttention:
-    """Return the attention of the package with one head, and with queries, keys and values of this width."""
+    """Create an attention layer of the package with one head. `width` is the width of queries, keys and
+    values.
+    """
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "d_k": width, "d_v": width}
     return VaswaniAttention(
         VaswaniConfig(d_model=2, **heads, attn_implementation="eager"), 1, 0, is_causal
@@ -266,7 +268,7 @@ rotation [[cos kw, sin kw], [-sin kw, cos kw]]. The entries of M are entries of 
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the text of the whole page in Markdown."""
     sections = (
         attention_page,
         masked_softmax_page,

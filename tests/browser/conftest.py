@@ -50,7 +50,7 @@ def browser_page(_browser):
 @pytest.fixture(scope="session")
 def word_translator() -> BaseTranslator:
     """A translator of number words. The model was trained for a second, so that its beams are different."""
-    tokenizer = tiny_tokenizer(TEXTS)
+    tokenizer = tiny_tokenizer(TEXTS, 295)
     config = VaswaniConfig(
         vocab_size=len(tokenizer),
         d_model=32,
@@ -77,5 +77,5 @@ def word_checkpoint(word_translator, tmp_path_factory) -> str:
 @pytest.fixture(scope="session", params=OTHER_KINDS)
 def other_translator(request) -> BaseTranslator:
     """A translator with a tiny model of another class of transformers."""
-    tokenizer = tiny_tokenizer(TEXTS)
+    tokenizer = tiny_tokenizer(TEXTS, 295)
     return BaseTranslator(other_model(request.param, tokenizer), tokenizer, tokenizer)

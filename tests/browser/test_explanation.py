@@ -78,7 +78,7 @@ def test_a_search_that_was_not_recorded_is_left_out_with_a_reason(other_translat
     monkeypatch.setattr(
         other_translator.model, "generate", lambda logits_processor=(), **kwargs: generate(**kwargs)
     )
-    explanation = explain(other_translator, TEXT, num_beams=2)
+    explanation = explain(other_translator, TEXT, num_beams=2, max_new_tokens=8)
     assert explanation.search is None
     assert "steps" in explanation.search_note
 

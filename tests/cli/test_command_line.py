@@ -492,3 +492,23 @@ def test_streams_that_are_closed_or_full(python, files, copier_checkpoint, strea
     said = [line for line in done.stderr.splitlines() if line.startswith("vaswani: ")]
     assert len(said) == bool(message) and all(line.startswith(f"vaswani: {message}") for line in said)
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+QUICK = """
+import sys
+sys.argv[0] = "vaswani"
+from vaswani_hf.cli import main
+assert main(["translate", sys.argv[1], "--text", "der Hund", "--device", "cpu"]) == 0
+for name in ("sympy", "torch._dynamo", "torch.distributed.tensor", "datasets", "sklearn"):
+    assert name not in sys.modules, name
+import torch
+assert torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2)).tolist() == [2, 2]
+assert "torch._dynamo" in sys.modules
+"""
+
+
+def test_a_command_that_only_infers_imports_no_slow_part_of_torch(copier_checkpoint):
+    """A new interpreter, because the warm interpreters have imported all parts. The compiler is loaded when it is used."""
+    command = [sys.executable, "-c", QUICK, copier_checkpoint]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert (done.stdout, done.stderr) == ("der Hund\n", "")

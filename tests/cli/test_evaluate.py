@@ -233,7 +233,7 @@ def test_comet_is_asked_for_all_systems_at_once(evaluate, comet):
     assert found["lengths"][0]["systems"][0]["comet"] == found["systems"][0]["comet"]
     code, out, _ = evaluate("b", "--comet", "some/model")
     assert f"COMET {found['systems'][1]['comet']['score']:.4f}  some/model\n" in out
-    assert "COMET by words of the source" in evaluate("a", "--compare", "b", "--comet", "some/model")[1]
+    assert "COMET by number of source words" in evaluate("a", "--compare", "b", "--comet", "some/model")[1]
 
 
 def test_a_comet_model_that_cannot_be_had_costs_no_other_score(evaluate, comet, checkpoints, monkeypatch):

@@ -1,6 +1,7 @@
 """`vaswani serve`: the process from its start to its end, and wrong options."""
 
 import contextlib
+import json
 import re
 import shutil
 import signal
@@ -51,8 +52,12 @@ def test_a_service_from_its_start_to_its_end(python, copier_checkpoint, copier, 
     ):
         assert lines[0].startswith("vaswani serves en to de at http://127.0.0.1:")
         assert re.fullmatch(
-            r"try: curl http://127\.0\.0\.1:\d+/translate --data-urlencode 'q=…' .*\n", lines[1]
+            r"try: curl http://127\.0\.0\.1:\d+/translate --data-urlencode 'q=Hello, world!' .*\n", lines[1]
         )
+        if shutil.which("curl"):
+            command = lines[1].removeprefix("try: ")
+            pasted = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+            assert json.loads(pasted.stdout).keys() == {"translatedText"}
         # A process that maps a shortened file into memory crashes.
         (checkpoint / "model.safetensors").write_bytes(b"")
         shutil.rmtree(checkpoint)
@@ -82,6 +87,32 @@ def test_the_engine_ctranslate2(python, copier_checkpoint, copier, tmp_path):
             assert answer.json()["error"].startswith(
                 f"`{next(iter(fields))}` must be left out, because the engine"
             )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--glossary", "a=GLOSSARY"],
+            "`glossary` must be left out, because the engine of the model does not ",
+        ),
+        (
+            ["--min_confidence", "0.5"],
+            "`min_confidence` needs the calibration of the checkpoint, but there is no ",
+        ),
+    ],
+    ids=str,
+)
+def test_options_that_a_model_does_not_support(vaswani, copier_checkpoint, tmp_path, words, message):
+    pytest.importorskip("ctranslate2", reason="needs CTranslate2: pip install '.[ctranslate2]'")
+    from vaswani_hf.convert.export import export
+
+    export(copier_checkpoint, tmp_path / "exported", "ctranslate2")
+    (tmp_path / "terms.tsv").write_text("hund\tÖl\n")
+    words = [word.replace("GLOSSARY", str(tmp_path / "terms.tsv")) for word in words]
+    common = [str(tmp_path / "exported"), "--engine", "ctranslate2", "--languages", "en:de", "--port", "0"]
+    code, _, error = vaswani("serve", *common, *words)
+    assert (code, error[: len(message)]) == (2, message)
 
 
 def test_quantization_and_search_options(python, copier_checkpoint, copier):
@@ -122,6 +153,11 @@ def test_a_port_in_use(vaswani, copier_checkpoint):
             ["a", "--languages", "en-de"],
             "`--languages` must have entries such as en:de, with the source language and ",
         ),
+        (
+            ["a", "--glossary", "terms.tsv"],
+            "`--glossary` must have entries such as terms=terms.tsv, with a new name and a file, but has 'terms.tsv'.",
+        ),
+        (["a", "--glossary", "a=no.tsv"], "`--glossary` must be an existing file, but is no.tsv."),
         (
             ["a", "--host", "0.0.0.0"],
             "`--host` 0.0.0.0 can be reached from other machines and needs an API key; set ",

@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 from word_model import WORDS, random_sentences, trained_on_words
 
 from vaswani_hf.checkpoint.tokenizers import save_tokenizers
-from vaswani_hf.cli import main
-from vaswani_hf.cli.certify import _test_split
+from vaswani_hf.cli import main, recorded_split
 from vaswani_hf.convert import certify as module
 from vaswani_hf.convert.certify import certify, faults
 from vaswani_hf.convert.export import FORMATS
@@ -159,7 +158,9 @@ def test_int8_may_change_a_twentieth_of_the_translations():
 
 
 def test_the_test_set_of_the_recipe_is_the_default(tmp_path):
-    sources, references, name = _test_split(loaded_recipe(tmp_path / "recipe.yaml"))
+    sources, references, name = recorded_split.test_split(
+        loaded_recipe(tmp_path / "recipe.yaml"), "--source", "give `--source`"
+    )
     assert len(sources) == len(references) == 1000
     assert name == "`numbers`"
 

@@ -289,6 +289,6 @@ def test_the_oldest_models_are_refused(opus, tmp_path, capsys):
     random_marian(SHAPES["shared"]).save_pretrained(tmp_path / "marian")
     (tmp_path / "marian" / "source.bpe").touch()
     assert main(["import", str(tmp_path / "marian"), str(tmp_path / "ours")]) == 1
-    message = "vaswani: The original has `tokenizer` 'source.bpe', and cannot be imported, because models with Moses"
+    message = "vaswani: The original has `tokenizer` 'source.bpe', and cannot be imported, because tokenizers with Moses"
     assert capsys.readouterr().err.startswith(message)
     assert not list(Path(tmp_path).glob("*ours*"))

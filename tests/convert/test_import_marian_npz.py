@@ -246,7 +246,7 @@ def test_damaged_and_missing_files_give_one_sentence(tmp_path, capsys):
         "pickled": (pickled.getvalue(), "cannot be read"),
         "int8": (None, "The original has `dtype of Wemb` 'int8'"),
         "unknown": (None, "The weight encoder_l1_ffn_W9 is not a weight of Marian"),
-        "incomplete": (None, "is missing"),
+        "incomplete": (None, "lacks the weight"),
         "optimizer": (None, "has no entry special:model.yml"),
     }
     for name, (content, message) in cases.items():

@@ -185,7 +185,7 @@ def test_the_tables_show_all_systems_and_scores(results):
     assert lines[3] == results["bleu_signature"]
     first = results["lengths"][0]
     scores = [f"{row['chrf']['score']:.2f}" for row in first["systems"]]
-    table = lines[lines.index("chrF by words of the source") :]
+    table = lines[lines.index("chrF by number of source words") :]
     assert table[1].split() == ["words", "sentences", "worse", "better"]
     assert table[2].split() == [first["words"], str(first["sentences"]), *scores]
 

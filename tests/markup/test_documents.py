@@ -11,8 +11,8 @@ from cases import cases
 from vaswani_hf.markup import translate_markup
 from vaswani_hf.model.translator_vaswani import Translation
 
-pytest.importorskip("markdown_it", reason="The extra `markup` is not installed.")
-pytest.importorskip("srt", reason="The extra `markup` is not installed.")
+markdown_it = pytest.importorskip("markdown_it", reason="The extra `markup` is not installed.")
+srt = pytest.importorskip("srt", reason="The extra `markup` is not installed.")
 polib = pytest.importorskip("polib", reason="The extra `markup` is not installed.")
 PLACEHOLDERS = ["{name}", "%s", "%(n)d", "{{x}}", "&copy;", "${a}", "%%"]
 
@@ -146,15 +146,16 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("seed", [*range(200), 850, 926])
-def test_random_tags_and_placeholders_survive_any_translation(seed):
-    rng = random.Random(seed)
+def babbling(rng):
+    """A translator that returns random words, tags and placeholders, with a random alignment."""
 
     def babble(sentences):
         translations = []
         for sentence in sentences:
             words = [
-                rng.choice([*sentence.split(), "<b>", "&", "wort", "%d", "{y}", "</p>"])
+                rng.choice(
+                    [*sentence.split(), "<b>", "&", "wort", "%d", "{y}", "</p>", "**", "`", "[x]", "#"]
+                )
                 for _ in range(rng.randint(0, 8))
             ]
             length = len(sentence.split())
@@ -162,8 +163,110 @@ def test_random_tags_and_placeholders_survive_any_translation(seed):
             translations.append(Translation(" ".join(words), alignment=" ".join(pairs)))
         return translations
 
+    return babble
+
+
+def has_all_placeholders(found, source):
+    return all(found.count(placeholder) >= source.count(placeholder) for placeholder in PLACEHOLDERS)
+
+
+@pytest.mark.parametrize("seed", [*range(200), 850, 926])
+def test_random_tags_and_placeholders_survive_any_translation(seed):
+    rng = random.Random(seed)
     source = random_html(rng)
-    found = translate_markup(source, "html", babble)
+    found = translate_markup(source, "html", babbling(rng))
     assert Tags(found).tags == Tags(source).tags
-    for placeholder in PLACEHOLDERS:
-        assert found.count(placeholder) >= source.count(placeholder)
+    assert has_all_placeholders(found, source)
+
+
+def random_line(rng, parts):
+    words = ["one", "two.", "three,", "Four!", "(five)", *PLACEHOLDERS]
+    return " ".join(rng.choice(parts).replace("{}", rng.choice(words)) for _ in range(rng.randint(1, 6)))
+
+
+MARKDOWN_PARTS = [
+    "{}",
+    "{}",
+    "**{}**",
+    "*{} {}*",
+    "`{}`",
+    "[{}](x)",
+    "![{}](a.png)",
+    "~~{}~~",
+    "<b>{}</b>",
+    "\\*",
+]
+MARKDOWN_BLOCKS = [
+    "{}",
+    "# {}",
+    "- {}\n- {}",
+    "> {}",
+    "1. {}",
+    "| {} | {} |\n|---|---|\n| {} | {} |",
+    "```\n{}\n```",
+]
+
+
+def markdown_structure(text):
+    """Return the types of all tokens except texts, with the links, the code and the tags."""
+    parser = markdown_it.MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    structure = []
+    for token in parser.parse(text):
+        if token.type != "inline":
+            structure.append((token.type, token.content))
+            continue
+        inline = [(child.type, str(child.attrs or child.content)) for child in token.children]
+        # The order of tags may change. Empty texts remain between tags.
+        structure += sorted(one for one in inline if one[0] not in {"text", "softbreak"})
+    return structure
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_markdown_survives_any_translation(seed):
+    rng = random.Random(seed)
+    blocks = [rng.choice(MARKDOWN_BLOCKS) for _ in range(rng.randint(1, 4))]
+    lines = [
+        "".join(
+            part + (random_line(rng, MARKDOWN_PARTS) if i < block.count("{}") else "")
+            for i, part in enumerate(block.split("{}"))
+        )
+        for block in blocks
+    ]
+    source = "\n\n".join(lines)
+    found = translate_markup(source, "markdown", babbling(rng))
+    assert markdown_structure(found) == markdown_structure(source)
+    assert has_all_placeholders(found, source)
+
+
+TAGGED_PARTS = ["{}", "{}", "<i>{}</i>", "<b>{} {}</b>", '<font color="#fff">{}</font>', "{}<br/>", "{}\n{}"]
+
+
+def tag_counts(text):
+    return Counter(re.findall(r"</?[a-z]+[^<>]*>", text))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_subtitles_survive_any_translation(seed):
+    rng = random.Random(seed)
+    times = [(f"00:00:{2 * i:02},000 --> 00:00:{2 * i + 1:02},500") for i in range(rng.randint(1, 4))]
+    contents = [random_line(rng, TAGGED_PARTS) for _ in times]
+    source = "".join(f"{i + 3}\n{times[i]}\n{contents[i]}\n\n" for i in range(len(times)))
+    found = list(srt.parse(translate_markup(source, "srt", babbling(rng))))
+    for subtitle, other in zip(srt.parse(source), found, strict=True):
+        assert (subtitle.index, subtitle.start, subtitle.end) == (other.index, other.start, other.end)
+        assert tag_counts(subtitle.content) == tag_counts(other.content)
+        assert has_all_placeholders(other.content, subtitle.content)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_catalogues_survive_any_translation(seed):
+    rng = random.Random(seed)
+    source = polib.POFile()
+    for number in range(rng.randint(1, 4)):
+        message = random_line(rng, TAGGED_PARTS)
+        source.append(polib.POEntry(msgctxt=str(number), msgid=message, flags=["python-format"]))
+    found = polib.pofile(translate_markup(str(source), "po", babbling(rng)))
+    for entry, other in zip(source, found, strict=True):
+        assert (entry.msgctxt, entry.msgid, entry.flags) == (other.msgctxt, other.msgid, other.flags)
+        assert tag_counts(entry.msgid) == tag_counts(other.msgstr)
+        assert has_all_placeholders(other.msgstr, entry.msgid)

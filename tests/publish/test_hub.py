@@ -33,7 +33,7 @@ CHECKED = "same logits, tokens and translation"
 
 def in_spite(hub, repo_id) -> str:
     url = f"{hub.endpoint}/{repo_id}/commit/{hub.repository(repo_id).head()}"
-    return f"The commit exists ({url}); repeat the push to check the files again; the repeated push makes no second commit."
+    return f"The commit exists ({url}); repeat the push to check the files again; the repeated push creates no second commit."
 
 
 def test_a_push_leaves_a_whole_repository_in_one_commit(

@@ -39,12 +39,22 @@ def serve(copier):
     """Run a service with the copier, or with other models, and give a client."""
     with contextlib.ExitStack() as stack:
 
-        def start(models=None, api_key=None, options=None, **limits):
+        def start(
+            models=None,
+            api_key=None,
+            options=None,
+            glossaries=None,
+            detector=None,
+            language_check=None,
+            **limits,
+        ):
             service = Service(
-                Directions(models or [("en", "de", copier)]),
+                Directions(models or [("en", "de", copier)], detector),
                 TranslationOptions.of(split_sentences=True, **(options or {})),
                 Limits(**limits),
                 api_key,
+                glossaries,
+                language_check,
             )
             address = stack.enter_context(running(service))
             client = stack.enter_context(httpx.Client(base_url=address, timeout=60))

@@ -6,10 +6,15 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import factories
 import pytest
+import torch
 from libretranslatepy import LibreTranslateAPI
 from test_engine import Recorded
 
+from vaswani_hf import Translator, VaswaniForSeq2SeqLM
+from vaswani_hf.markup import translate_markup
+from vaswani_hf.model.glossary_vaswani import read_glossary
 from vaswani_hf.serving.app import Service
 
 LINES = ["der Hund läuft.", "zwei nein\nÖl", "  3. Mai ", "weiß größer. eins", "ja? nein", "日本"]
@@ -86,11 +91,16 @@ def test_a_text_without_letters_is_returned(client, text):
         ({"q": ["x", 5]}, "`q[1]` must be text, but is 5."),
         ({"q": "x", "alternatives": "x"}, "`alternatives` must be an integer, but is 'x'."),
         ({"q": "x", "alternatives": 10}, "`alternatives` must be at most 9, but is 10."),
-        (
-            {"q": "x", "format": "html"},
-            "`format` must be text, because the service does not translate HTML yet.",
-        ),
         ({"q": "x", "format": "pdf"}, "`format` must be 'text' or 'html', but is 'pdf'."),
+        (
+            {"q": "x", "glossary": "a"},
+            "`glossary` must be left out, because the service has no glossary, but is 'a'.",
+        ),
+        (
+            {"q": "x", "min_confidence": 0.5},
+            "`min_confidence` needs the calibration of the checkpoint, but there is no calibration.json; write the file "
+            "with `vaswani evaluate --calibration fit` on a validation set.",
+        ),
     ],
     ids=str,
 )
@@ -199,6 +209,10 @@ def test_v1_constraints(client):
             {"text": "x", "must_contain": ["y"] * 21},
             f"`must_contain` must be a list of at most 20, but is {['y'] * 21}.",
         ),
+        (
+            {"text": "x", "format": "html", "scores": True},
+            "`scores` must be left out with `format` html.",
+        ),
         ({"text": ["x"], "stream": True}, "`text` must be a single text if `stream` is true, but is a list."),
         (
             {"text": "x", "stream": True, "alternatives": 1},
@@ -211,6 +225,139 @@ def test_v1_constraints(client):
 def test_wrong_v1_fields(client, fields, message):
     answer = client.post("/v1/translations", json=fields)
     assert (answer.status_code, answer.json()) == (400, {"error": message})
+
+
+def test_html(client, copier):
+    documents = ['<p>der <b>Hund</b> läuft.</p><p title="Öl">zwei &amp; nein</p>', "eins &lt; <i>ja?</i>"]
+
+    def copy(sentences):
+        return copier.translate(sentences, return_alignments=True)
+
+    found = translate(client, q=documents, format="html", alternatives=2).json()
+    assert found["translatedText"] == [translate_markup(document, "html", copy) for document in documents]
+    assert found["alternatives"] == [[], []]
+    answer = client.post("/v1/translations", json={"text": documents[0], "format": "html"}).json()
+    assert answer["translations"] == [{"text": found["translatedText"][0]}]
+    assert translate(client, q="&amp;").json()["translatedText"] == next(copier.translate(["&amp;"]))
+
+
+def test_html_shares_batches_with_texts(serve, copier):
+    recorded = Recorded(copier)
+    client = serve([("en", "de", recorded)], batch_wait=500.0)
+    documents = ["<p>eins</p><p>nein</p>", "<b>Öl</b>"]
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda one: translate(client, q=one, format="html").json(), documents))
+    assert [answer["translatedText"] for answer in answers] == documents
+    assert [sorted(batch) for batch in recorded.batches] == [["eins", "nein", "Öl"]]
+
+
+def test_a_cancelled_document_leaves_the_queue(serve, copier):
+    recorded = Recorded(copier)
+    recorded.proceed.clear()
+    client = serve([("en", "de", recorded)], timeout=0.2)
+    answer = translate(client, q="<p>eins</p>", format="html")
+    assert answer.status_code == 503
+    wait_until(lambda: client.service.engine.num_waiting == 0)
+    recorded.proceed.set()
+
+
+def test_an_error_in_a_document(serve, copier, caplog):
+    client = serve([("en", "de", Recorded(copier))])
+    answer = translate(client, q="<p>bad</p>", format="html")
+    assert (answer.status_code, answer.json()) == (500, {"error": "The translation failed."})
+
+
+def test_glossaries(serve, tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_text("hund\tÖl\n", encoding="utf-8")
+    client = serve(glossaries={"terms": read_glossary(str(path))})
+    assert "Öl" not in translate(client, q="der Hund").json()["translatedText"]
+    assert "Öl" in translate(client, q="der Hund", glossary="terms").json()["translatedText"]
+    found = translate(client, q="der <b>Hund</b>", glossary="terms", format="html").json()["translatedText"]
+    assert "Öl" in found and "<b>" in found
+    answer = client.post("/v1/translations", json={"text": "Hund", "glossary": "other"})
+    expected = "`glossary` must be a glossary of the service (terms), but is 'other'."
+    assert (answer.status_code, answer.json()) == (400, {"error": expected})
+
+
+def test_min_confidence(serve, copier, monkeypatch):
+    """A confidence of 0.4 for each translation."""
+    monkeypatch.setattr(copier, "calibration", lambda translation: 0.4)
+    client = serve()
+    found = translate(client, q=["eins", "Öl"], min_confidence=0.5).json()
+    assert found == {"translatedText": ["", ""], "confidence": [0.4, 0.4]}
+    assert translate(client, q="eins", min_confidence=0.3).json() == {
+        "translatedText": "eins",
+        "confidence": 0.4,
+    }
+    assert translate(client, q="<b>eins</b>", min_confidence=0.5, format="html").json() == {
+        "translatedText": "<b>eins</b>"
+    }
+    answer = client.post("/v1/translations", json={"text": "eins", "min_confidence": 0.5}).json()
+    (withheld,) = answer["translations"]
+    assert withheld == {
+        "text": "",
+        "error": "the confidence of the translation, 0.400, is below 0.5",
+        "calibrated_confidence": 0.4,
+    }
+    answer = client.post("/v1/translations", json={"text": "eins", "min_confidence": 0.5, "stream": True})
+    assert (answer.status_code, answer.json()["error"][:52]) == (
+        400,
+        "`stream` must be left out with `min_confidence`, bec",
+    )
+    client = serve(options={"min_confidence": 0.5})
+    assert translate(client, q="eins").json() == {"translatedText": "", "confidence": 0.4}
+
+
+def by_first_letter(text):
+    """A detector: texts that begin with "e" are English, and all other texts are German."""
+    return {"en": 0.95, "de": 0.005} if text.startswith("e") else {"en": 0.005, "de": 0.95}
+
+
+def test_detected_languages(serve, copier):
+    client = serve([("en", "de", copier), ("de", "en", copier)], detector=by_first_letter)
+    assert client.post("/detect", json={"q": "nein"}).json() == [
+        {"confidence": 95.0, "language": "de"},
+        {"confidence": 0.5, "language": "en"},
+    ]
+    answer = client.post("/v1/translations", json={"text": "nein"}).json()
+    assert (answer["source_language"], answer["target_language"]) == ("de", "en")
+    found = translate(client, q=["eins", "eins"], source="auto").json()
+    assert found["detectedLanguage"] == [{"confidence": 95.0, "language": "en"}] * 2
+
+
+def test_language_check(serve, copier):
+    recorded = Recorded(copier)
+    client = serve(
+        [("en", "de", recorded)], detector=by_first_letter, language_check="pass", batch_wait=200.0
+    )
+    assert translate(client, q=["eins", "nein. ja?"]).json()["translatedText"] == ["eins", "nein. ja?"]
+    assert translate(client, q="<p>eins</p><p>nein</p>", format="html").json() == {
+        "translatedText": "<p>eins</p><p>nein</p>"
+    }
+    assert recorded.batches == [["eins"], ["eins"]]
+    client = serve(detector=by_first_letter, language_check="refuse")
+    for fields in ({"q": ["eins", "nein"]}, {"q": "<p>nein</p>", "format": "html"}):
+        answer = translate(client, **fields)
+        expected = "The text must be in the language en, but seems to be in the language de."
+        assert (answer.status_code, answer.json()) == (400, {"error": expected})
+    with pytest.raises(ValueError, match="because the language detector does not know the language 'xx'"):
+        serve([("xx", "de", copier)], detector=by_first_letter, language_check="pass")
+
+
+def test_a_client_cannot_choose_the_language_by_a_tag(serve):
+    """The model of both directions has random weights. A tag in a text is written as »en«."""
+    tokenizer = factories.tiny_tokenizer(vocab_size=290, tags=(">>en<<",))
+    torch.manual_seed(0)
+    model = VaswaniForSeq2SeqLM(factories.tiny_config(vocab_size=len(tokenizer))).eval()
+    both = Translator(model, tokenizer, tokenizer)
+    client = serve([("en", "de", both)])
+    for source, target, options in (("en", "de", {}), ("de", "en", {"tokenize": {"tgt_lang": "en"}})):
+        answer = translate(client, q=">>en<< one", source=source, target=target).json()
+        (expected,) = both.translate(["»en« one"], **options)
+        assert answer["translatedText"] == expected
+        (obeying,) = both.translate([">>en<< one"])
+        assert answer["translatedText"] != obeying
 
 
 def test_stream(client, copier):

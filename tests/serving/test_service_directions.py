@@ -7,11 +7,12 @@ import pytest
 from factories import tiny_tokenizer, write_recipe
 
 from vaswani_hf.checkpoint.languages import recorded_languages
+from vaswani_hf.model.translator_vaswani import tags_of
 from vaswani_hf.serving.directions import Directions, language_name, load_directions
 
 
 def model(*tags: str) -> SimpleNamespace:
-    return SimpleNamespace(backend=None, source_tokenizer=tiny_tokenizer(vocab_size=290, tags=tags))
+    return SimpleNamespace(backend=None, tags=tags_of(tiny_tokenizer(vocab_size=290, tags=tags)))
 
 
 def pairs(directions: Directions) -> list[tuple]:
@@ -34,6 +35,23 @@ def test_a_model_of_one_direction_has_priority_over_a_tag():
     both, one = model(">>en<<"), model()
     directions = Directions([("en", "de", both), ("de", "en", one)])
     assert directions.find("de", "en", [""]).translator is one
+
+
+def detector(text: str) -> dict[str, float]:
+    """A detector that knows English, German and Dutch, by the first word."""
+    first = text.split()[0] if text.split() else ""
+    return {language: 0.9 if language == first else 0.05 for language in ("en", "de", "nl")}
+
+
+def test_a_detector_chooses_the_direction():
+    directions = Directions([("en", "de", model()), ("nl", "de", model()), ("de", "en", model())], detector)
+    assert directions.find("auto", "de", ["nl zin", "en"]).source == "nl"
+    # English cannot be translated to English.
+    assert directions.find("auto", "en", ["nl zin"]).source == "de"
+    assert directions.confidences(["de Satz"]) == {"de": 0.9, "en": 0.05, "nl": 0.05}
+    unknown = Directions([("xx", "de", model()), ("yy", "de", model())], detector)
+    with pytest.raises(ValueError, match="does not detect these languages; the source languages are xx, yy"):
+        unknown.find("auto", "de", ["xx"])
 
 
 def test_two_models_for_the_same_languages_are_refused():
@@ -62,7 +80,7 @@ def test_find(source, target, found):
         ("it", "de", "it is not supported; the source languages are en, nl."),
         ("en", "it", "en cannot be translated to it; the target languages of en are de, fr."),
         ("en", None, "The target language must be given, because en has the target languages de, fr."),
-        ("auto", "de", "The source language must be given, because the service does not detect languages; "),
+        ("auto", "de", "The source language must be given, because the service does not detect these "),
         ("auto", "it", "No model translates to the target language; `/languages` lists the languages."),
     ],
 )

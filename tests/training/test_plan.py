@@ -323,9 +323,9 @@ def constant_paper(monkeypatch):
 @pytest.mark.usefixtures("constant_paper")
 def test_hours_by_a_measured_rate_are_of_all_batches_of_a_step():
     plan = plan_of(load_recipe(NUMBERS), tokens_per_second=1000)
-    assert plan["target_tokens"] == 1300 * 2 * 512
-    assert plan["hours"] == pytest.approx(1300 * 2 * 512 / 1000 / 3600)
-    assert plan["flops"]["counted"]["run"] == 1300 * plan["flops"]["counted"]["step"]
+    assert plan["target_tokens"] == 2000 * 2 * 512
+    assert plan["hours"] == pytest.approx(2000 * 2 * 512 / 1000 / 3600)
+    assert plan["flops"]["counted"]["run"] == 2000 * plan["flops"]["counted"]["step"]
     one = plan_of(load_recipe(NUMBERS, ["--gradient_accumulation_steps=1"]))
     assert plan["flops"]["counted"]["step"] == 2 * one["flops"]["counted"]["step"]
 

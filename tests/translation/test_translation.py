@@ -221,6 +221,30 @@ def test_alignments_of_a_text_in_pieces_count_words_of_the_text(copier):
     assert max(source for source, _ in pairs) >= 30
 
 
+def test_a_tag_that_the_translator_adds_is_no_word_of_the_text(tiny_config):
+    """A model of both directions with random weights. A tag that the user writes is a word of the text."""
+    tokenizer = tiny_tokenizer(vocab_size=300, tags=(">>en<<",))
+    set_seed(0)
+    both = Translator(
+        VaswaniForSeq2SeqLM(tiny_config(vocab_size=len(tokenizer))).eval(), tokenizer, tokenizer
+    )
+    text = "one two. three drei? eins zwei"
+    for options in ({}, {"split_sentences": True}):
+        options |= {"return_alignments": True, "max_new_tokens": 12}
+        (written,) = both.translate([f">>en<< {text}"], **options)
+        (added,) = both.translate([text], tokenize={"tgt_lang": "en"}, **options)
+        assert added.text == written.text
+        expected, found = (
+            dict(reversed(pair.split("-")) for pair in one.alignment.split()) for one in (written, added)
+        )
+        # Words that are aligned with the written tag are aligned with a word of the text if the tag is added.
+        shifted = {target: str(int(source) - 1) for target, source in expected.items() if source != "0"}
+        assert shifted and shifted == {target: found[target] for target in shifted}
+    options = {"return_alignments": True, "tokenize": {"tgt_lang": "en"}}
+    (scored,) = both._score_pairs(iter([(text, added.text)]), TranslationOptions(**options))
+    assert max(int(pair.split("-")[0]) for pair in scored.alignment.split()) < len(text.split())
+
+
 def test_records_come_where_they_are_asked_for(copier):
     plain, scored = next(copier.translate(["ja?"])), next(copier.translate(["ja?"], return_scores=True))
     assert (plain, scored.text, scored.alignment, scored.alternatives) == ("ja?", "ja?", None, None)

@@ -1,5 +1,5 @@
-"""Defines the file names in a checkpoint and in the output folder of a run. This file contains functions that
-find files of checkpoints and write files atomically.
+"""Defines the names of the files in a checkpoint and in the output folder of a run. Also contains functions
+that find files of checkpoints, and functions that write files atomically.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ def recipe_file(folder: Path) -> Path | None:
     """Return the file with the recipe that a checkpoint was trained from, or None if the checkpoint has no
     such file.
     """
-    # Look into the parent folder too, because the recipe of a numbered checkpoint is in the parent folder.
+    # Also look in the parent folder, because the recipe of a numbered checkpoint is in the parent folder.
     # Resolve the path of the checkpoint, because the path may be a link or ".".
     names = (folder.absolute(), folder.resolve())
     places = [folder, *(name.parent for name in names if name.name.startswith("checkpoint-"))]
@@ -140,8 +140,8 @@ def weight_files(folder: Path, name: str | os.PathLike | None = None) -> list[st
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{place} is damaged; copy or download the file again.") from None
     for shard in names:
-        # Refuse paths, because a path could point outside the folder, and a file outside the folder would be
-        # read and published.
+        # Raise an error for a path with folders, because the path could lead to a file outside the
+        # checkpoint, and this file would be read and published.
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", shard):
             raise ValueError(
                 f"{place} must name .safetensors files in the same folder, but names {shard!r}; take the "
@@ -172,8 +172,8 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def open_to_readers(folder: Path) -> None:
-    """Give weight files the permissions of config.json, because safetensors makes weight files readable only
-    for their owner.
+    """Set the permissions of weight files to the permissions of config.json, because safetensors makes weight
+    files readable only for their owner.
     """
     for path in folder.glob("*.safetensors"):
         shutil.copymode(folder / CONFIG_FILE, path)
@@ -181,8 +181,9 @@ def open_to_readers(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """Yield a temporary folder in the parent folder of `output`. Rename the temporary folder to `output` at
-    the end, or delete the temporary folder after an error.
+    """Context manager that creates a folder completely or not at all. It yields a temporary folder in the
+    parent folder of `output`. At the end, the temporary folder is renamed to `output`. After an error, the
+    temporary folder is deleted.
 
     Only one process at a time can create `output`. The function first deletes temporary folders that killed
     processes have left.
@@ -223,7 +224,8 @@ def _is_empty(folder: Path) -> bool:
         return False
     if (folder / LOCK_FILE).exists():
         with locked_run(folder):
-            # The release of the lock deletes the lock file of the killed run.
+            # Lock the folder for a moment, because the release of the lock deletes the lock file of the
+            # killed run.
             pass
     return True
 
@@ -257,8 +259,8 @@ class WriteError(OSError):
 
 @contextlib.contextmanager
 def naming_the_folder(folder: Path, remedy: str = "make room and try again") -> Iterator[None]:
-    """Replace errors of a full or broken disk by a `WriteError` that names the folder. The message names the
-    folder, because the messages of other libraries do not.
+    """Context manager that converts errors of a full or broken disk to a `WriteError`. The message names the
+    folder, unlike the messages of other libraries.
     """
     try:
         yield
@@ -291,4 +293,4 @@ def _why_not_written(error: BaseException | None) -> str | None:
     for number in numbers:
         if os.strerror(number) in str(error) or f"(os error {number})" in str(error):
             return os.strerror(number)
-    return "a file was written only in part" if "inline_container" in str(error) else None
+    return "a file was not written completely" if "inline_container" in str(error) else None

@@ -39,7 +39,7 @@ class HubError(OSError):
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Replace each exception that the Hub or the connection causes by a `HubError`."""
+    """Context manager that converts exceptions of the Hub or of the connection to a `HubError`."""
     try:
         yield
     except HubError:
@@ -71,8 +71,8 @@ def with_retries(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def _seconds_until_retry(error: BaseException, pause: float) -> float | None:
-    """Return the time to wait before the next try, in seconds, at least `pause`. Return None if the next try
-    would fail too.
+    """Return the number of seconds to wait before the next try (at least `pause`). Return None if the next
+    try would fail too.
     """
     refusals = [link for link in _chain(error) if isinstance(link, HfHubHTTPError)]
     responses = [getattr(refusal, "response", None) for refusal in refusals]
@@ -122,7 +122,9 @@ def sentence_of(error: BaseException) -> str:
 
 
 def is_unknown_name(error: BaseException) -> bool:
-    """Return True if the Hub has no repository, no dataset or no revision of the name that the user gave."""
+    """Return True if the error means that the repository, the dataset or the revision does not exist on the
+    Hub.
+    """
     unknown = (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError)
     return any(isinstance(link, unknown) and not isinstance(link, GatedRepoError) for link in _chain(error))
 
@@ -142,7 +144,7 @@ def _without_tokens(text: str) -> str:
 
 
 def _own_error(error: BaseException) -> str | None:
-    # Keep the message of huggingface_hub about a rejected model card, because the message is clear.
+    # Use the message of huggingface_hub unchanged for a rejected model card, because the message is clear.
     is_sentence = isinstance(error, HubError) or str(error).startswith("Invalid metadata in README.md")
     return str(error) if is_sentence else None
 

@@ -10,7 +10,8 @@ from .files import RESULTS_FILE, recipe_file
 
 
 def recorded_languages(folder: Path) -> tuple[str, str] | None:
-    """Return the source and the target language that a checkpoint records; None if there is no record.
+    """Return the source language and the target language that the files of a checkpoint contain. Return None
+    if the files contain no languages.
 
     A run records the languages in recipe.yaml. An import records the languages in results.json. This function
     does not load the recipe as a `Recipe`, because the import of the recipe classes takes seconds.
@@ -23,7 +24,7 @@ def recorded_languages(folder: Path) -> tuple[str, str] | None:
         if (folder / RESULTS_FILE).is_file():
             records.append(json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8")))
     except (ValueError, yaml.YAMLError):
-        # A damaged record is the same as no record, because the user can name the languages.
+        # Treat a damaged file like a missing file, because the user can give the languages.
         pass
     for record in records:
         data = record.get("data") if isinstance(record, dict) else None

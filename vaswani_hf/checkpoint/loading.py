@@ -1,15 +1,17 @@
 """Loads a checkpoint from a folder or the Hub, and detects damaged files."""
 
+import contextlib
 import difflib
 import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 
@@ -36,6 +38,8 @@ _REPOSITORY = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)(?:@(.+))?", re.ASCII)
 _FILE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
+# The functions with which the layers of PyTorch initialize their weights.
+_INITIALIZERS = ("normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "constant_", "zeros_", "ones_")
 # An error message lists at most this number of checkpoints.
 _MOST_LISTED = 10
 
@@ -169,16 +173,38 @@ def load_with_report(model_class: Any, folder: Path | None, **kwargs: Any) -> tu
     # caller lists the weights that do not fit.
     logger.addFilter(_is_no_load_report)
     try:
-        return model_class.from_pretrained(
-            folder, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
-        )
+        with _without_initial_values():
+            return model_class.from_pretrained(
+                folder, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+            )
     finally:
         logger.removeFilter(_is_no_load_report)
 
 
+@contextlib.contextmanager
+def _without_initial_values() -> Iterator[None]:
+    """Skip the initial values that PyTorch gives to the weights of new layers.
+
+    transformers creates the layers on the meta device, initializes missing weights itself, and loads all other
+    weights. On the meta device, the functions of `torch.nn.init` import `torch._dynamo`, which takes seconds.
+    """
+    originals = {name: getattr(torch.nn.init, name) for name in _INITIALIZERS}
+    try:
+        for name in _INITIALIZERS:
+            setattr(torch.nn.init, name, _unchanged)
+        yield
+    finally:
+        for name, function in originals.items():
+            setattr(torch.nn.init, name, function)
+
+
+def _unchanged(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return tensor
+
+
 def load_faults(report: dict[str, Any]) -> str:
-    """Describe the weights that `from_pretrained` could not load. Return an empty text if all weights were
-    loaded.
+    """Return a text about the weights that `from_pretrained` could not load. The text is empty if all weights
+    were loaded.
     """
     faults = [
         *_fault(report["missing_keys"], "missing"),
@@ -193,8 +219,8 @@ def _is_no_load_report(record: logging.LogRecord) -> bool:
 
 
 def _fault(keys: Iterable[str], what: str) -> list[str]:
-    """Describe the weights that have a fault, for example "lm_head.weight and 3 more are missing". Return an
-    empty list if no weight has the fault.
+    """Return a list with a text about the weights that have a certain fault, for example "lm_head.weight and
+    3 more are missing". The list is empty if no weight has the fault.
     """
     found = sorted(keys)
     if not found:
@@ -213,7 +239,8 @@ def check_config(
     describes the accepted kinds in the error message (default: the words of `KINDS`).
     """
     path = folder / CONFIG_FILE
-    # Check only folders that the user named. The cache has no folder for a repository without files.
+    # Check only folders that the user has given, because the cache has no folder for a repository without
+    # files.
     if str(folder) == str(name) and not folder.is_dir():
         raise ValueError(
             f"`model` must be a checkpoint folder, but there is no folder '{name}'; check the name."

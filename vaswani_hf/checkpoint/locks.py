@@ -5,10 +5,10 @@ The lock is a lock of the operating system on an open lock file. The operating s
 the process ends, even if the process is killed. Therefore a killed process leaves no lock behind. The lock
 file contains the name of the process that has the lock. The lock file is deleted when the lock is released.
 
-The lock file of a run is `.lock` in the output folder of the run. Because the lock file is inside the folder,
-the lock still works if the folder is renamed, or if another process reaches the folder through another path.
-The lock file of an output is `.NAME.lock` in the folder that contains the output. The lock file is outside
-the output, because the output may not exist yet.
+The lock file of a run is `.lock` in the output folder of the run. The lock file is inside the folder, so that
+the lock still works if the folder is renamed, or if another process uses another path to the folder. The lock
+file of an output is `.NAME.lock` in the folder that contains the output. The lock file is outside the output,
+because the output may not exist yet.
 """
 
 import contextlib
@@ -22,14 +22,15 @@ from datetime import datetime
 from pathlib import Path
 
 LOCK_FILE = ".lock"
-# The maximum time to wait for a lock, in seconds. The time is short, because the wait covers two cases only:
-# another process checks whether the lock is free, or another process was killed and has not ended yet.
+# The maximum time to wait for a lock, in seconds. The time is short, because waiting helps only in two cases:
+# another process is just checking whether the lock is free, or another process was killed and has not ended
+# yet.
 SECONDS_TO_WAIT = 0.5
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-# The file descriptors of the lock files and folders that this process has open. A forked process closes its
-# copies of the file descriptors, because otherwise a data worker that runs longer than its parent would keep
-# the lock of the parent.
+# The file descriptors of the lock files and folders that this process has open. Close the file descriptors in
+# forked processes. Otherwise, a data worker that runs longer than its parent would keep the lock of the
+# parent.
 _DESCRIPTORS: set[int] = set()
 # Maps the absolute path of each run folder that this process has locked to the file descriptor of the folder.
 _RUN_FOLDERS: dict[str, int] = {}
@@ -103,8 +104,8 @@ def _close_folder(folder: Path, descriptor: int, process: int) -> None:
 
 
 def is_replaced(folder: Path) -> bool:
-    """Return True if this process has locked a run folder, but the path no longer leads to the locked
-    folder.
+    """Return True if this process has locked the folder of a run, but the folder has been moved or replaced
+    since then.
     """
     descriptor = _RUN_FOLDERS.get(os.path.abspath(folder))
     if descriptor is None:

@@ -1,6 +1,7 @@
-"""The manifest of a checkpoint records the size and the hash of each file, and a hash of the manifest itself.
+"""Writes and verifies the manifest of a checkpoint. A manifest contains the size and the hash of each file of
+the checkpoint, and a hash of the manifest itself.
 
-The manifest is written last. Therefore a checkpoint that has a manifest is complete.
+The manifest is the last file that is written. Therefore a checkpoint with a manifest is complete.
 """
 
 import hashlib

@@ -15,11 +15,11 @@ from transformers import PreTrainedTokenizerFast
 from ..model.configuration_vaswani import TARGET_FOLDER
 from .files import TOKENIZER_FILES
 
-# If tokenizer_config.json has this key, the tokenizer is the target tokenizer of a parser.
+# This key in tokenizer_config.json marks the target tokenizer of a parser.
 TREE_MARK = "makes_trees"
 # The key of tokenizer_config.json that marks a tokenizer of another library.
 IMPORTED_MARK = "is_imported"
-# The key of the target tokenizer's tokenizer_config.json that is true if both tokenizers give each token the
+# This key in the tokenizer_config.json of the target tokenizer is true if both tokenizers give each token the
 # same id.
 SHARED_IDS_MARK = "shared_vocabulary"
 
@@ -31,8 +31,8 @@ def save_tokenizers(
 ) -> None:
     """Save the source and target tokenizers in a folder, so that `load_tokenizers` can load them."""
     # Record in tokenizer_config.json whether the checkpoint has two tokenizers. The existence of the
-    # subfolder is not a reliable sign, because a request to the Hub may fail, and an earlier save may have
-    # left the subfolder.
+    # subfolder of the target tokenizer is not a reliable sign, because a request to the Hub may fail, and an
+    # earlier save may have left the subfolder.
     source_tokenizer.init_kwargs["separate_vocabs"] = target_tokenizer is not source_tokenizer
     source_tokenizer.save_pretrained(folder)
     if target_tokenizer is not source_tokenizer:

@@ -10,7 +10,7 @@ import os
 import select
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..version import __version__
@@ -315,7 +315,7 @@ def _run(words: list[str]) -> int:
         return USAGE_ERROR
     if options_class.needs_libraries:
         with leaving_busy_cores():
-            _prepare_libraries()
+            _prepare_libraries(options_class.only_infers)
     _set_log_level(verbosity, options_class.needs_libraries)
     _run_user_code(options)
     if verbosity >= 0:
@@ -423,11 +423,14 @@ def _discard_lost_output() -> bool:
     return False
 
 
-def _prepare_libraries() -> None:
+def _prepare_libraries(only_infers: bool) -> None:
     """Register the models and tasks of this package with transformers. Hide the progress bars of loading and
     saving models. Keep the progress bars of data preparation and of the Hub.
     """
-    from .. import registration  # noqa: F401, I001  (registers when imported, and must be imported first)
+    from ..quick_imports import quick_imports, without_garbage_collection
+
+    with without_garbage_collection(), quick_imports() if only_infers else nullcontext():
+        from .. import registration  # noqa: F401  (registers when imported, and must be imported first)
     from huggingface_hub import constants
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils.logging import disable_progress_bar

@@ -44,6 +44,8 @@ class Options(Settings):
 
     # If False, the command starts without an import of torch and transformers.
     needs_libraries: ClassVar[bool] = True
+    # If True, the command neither trains nor compiles a model, and imports transformers without the parts for both.
+    only_infers: ClassVar[bool] = False
 
     # Build validators on first use, because building takes time and only the options class of the current
     # command needs a validator.

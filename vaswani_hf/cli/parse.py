@@ -5,7 +5,7 @@ JSON lines.
 from typing import Any
 
 from .options import SCORING, translation_options
-from .translate import TextOptions, settings_of, text_request, translate_texts
+from .translate import TextOptions, requests_of, settings_of, text_request, translate_texts
 
 _SearchFields: Any = translation_options(*SCORING, "num_beams", "max_new_tokens", "window", "on_error")
 
@@ -19,4 +19,4 @@ def run(options: ParseOptions) -> None:
     from ..parsing.parser import Parser
 
     load = options.loader(Parser.from_pretrained, options.model_name, options.ensemble)
-    translate_texts(options, load, settings_of(options), text_request, "parsing")
+    translate_texts(options, load, settings_of(options), requests_of(options, text_request), "parsing")

@@ -1,7 +1,7 @@
 """Defines `vaswani score`, the command that computes the log-probabilities of given translations."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import model_validator
 
@@ -26,6 +26,8 @@ _ScoringFields: Any = translation_options(*SCORING, "on_error")
 
 class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
     """The options of `vaswani score`."""
+
+    only_infers: ClassVar[bool] = True
 
     source: str
     """a file with one source sentence per line (plain or .gz)"""

@@ -7,28 +7,42 @@ import shlex
 import signal
 import socket
 import sys
+from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ..model.glossary_vaswani import Glossary, read_glossary
 from ..model.inputs_vaswani import TranslationOptions
 from ..serving.limits import Limits
 from ..version import install_command
-from .options import SEARCH, CodeOptions, EngineOptions, check_different, on_command_line, translation_options
+from .options import (
+    SEARCH,
+    CodeOptions,
+    EngineOptions,
+    check_different,
+    check_file,
+    on_command_line,
+    translation_options,
+)
 
 _API_KEY = "VASWANI_API_KEY"
 # Limit the number of connections, because each connection needs a file descriptor. Further connections are
 # refused with the HTTP status 503.
 _MOST_CONNECTIONS = 1000
-# These errors mean that the port is in use or that the port needs more rights. All other errors concern the
-# address.
+# Close a connection that is idle for this number of seconds. With the default of uvicorn, 5 seconds, the request of a slow
+# client often meets a connection that the service is closing.
+_KEEP_ALIVE = 75
+# The errors of a port that is in use or that needs more rights. All other errors are errors of the address.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
-_SearchFields: Any = translation_options(*SEARCH, "repetition_guard")
+_SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "min_confidence")
 
 
 class ServeOptions(_SearchFields, EngineOptions, CodeOptions, Limits):
     """The options of `vaswani serve`."""
+
+    only_infers: ClassVar[bool] = True
 
     models: list[str] = on_command_line(positional=True, metavar="MODEL")
     """checkpoint folders or repositories on the Hub; each model must have a different pair of languages"""
@@ -41,7 +55,12 @@ class ServeOptions(_SearchFields, EngineOptions, CodeOptions, Limits):
     VASWANI_API_KEY must contain an API key
     """
     port: int = Field(5000, ge=0, le=65535)
-    """the port of the service; 0 selects any free port"""
+    """the port of the service; 0 is any free port"""
+    glossary_files: list[str] = on_command_line([], option="glossary", action="extend", metavar="NAME=FILE")
+    """a glossary that requests can name, and its file with a source term, a tab and a target term in each line"""
+    language_check: Literal["pass", "refuse"] | None = None
+    """what to do with a text that is not in the source language: pass returns the text itself, refuse returns an
+    error; needs the library py3langid"""
     split_sentences: bool = True
     """translate texts sentence by sentence"""
     workers: int = on_command_line(1, hidden=True)
@@ -61,12 +80,29 @@ class ServeOptions(_SearchFields, EngineOptions, CodeOptions, Limits):
                     f"`--languages` must have entries such as en:de, with the source language and the target "
                     f"language, but has {entry!r}."
                 )
+        names = set()
+        for entry in self.glossary_files:
+            name, _, path = entry.partition("=")
+            if not name or not path or name in names:
+                raise ValueError(
+                    f"`--glossary` must have entries such as terms=terms.tsv, with a new name and a file, but has {entry!r}."
+                )
+            names.add(name)
+            check_file("--glossary", path)
+        # Read the glossaries before the models are loaded, because a glossary may have wrong lines.
+        _ = self.glossaries
         if not _is_loopback(self.host) and not os.environ.get(_API_KEY):
             raise ValueError(
                 f"`--host` {self.host} can be reached from other machines and needs an API key; set the environment "
                 f"variable {_API_KEY} to a secret text, or leave `--host` out."
             )
         return self
+
+    @cached_property
+    def glossaries(self) -> dict[str, Glossary]:
+        """The content of the glossaries by name."""
+        entries = [entry.partition("=") for entry in self.glossary_files]
+        return {name: read_glossary(path) for name, _, path in entries}
 
 
 def run(options: ServeOptions) -> None:
@@ -87,12 +123,18 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
 
     from ..serving.app import Service, make_app
     from ..serving.directions import load_directions
+    from ..translation.language_check import has_detector, load_detector
 
+    needs_detector = options.language_check is not None
     directions = load_directions(
-        options.models, options.languages, lambda name: options.translator_loader(name, ())()
+        options.models,
+        options.languages,
+        lambda name: options.translator_loader(name, ())(),
+        load_detector() if needs_detector or has_detector() else None,
     )
     settings = TranslationOptions.of(**options.translation_settings())
-    service = Service(directions, settings, options, os.environ.get(_API_KEY) or None)
+    key = os.environ.get(_API_KEY) or None
+    service = Service(directions, settings, options, key, options.glossaries, options.language_check)
 
     def announce() -> None:
         host, port = listening.getsockname()[:2]
@@ -109,6 +151,7 @@ def _serve(options: ServeOptions, listening: socket.socket) -> None:
         log_level="critical",
         access_log=False,
         limit_concurrency=_MOST_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=int(options.timeout) + 1,
     )
     server = uvicorn.Server(config)
@@ -151,7 +194,7 @@ def _listening_socket(host: str, port: int) -> socket.socket:
 
 
 def _curl_line(address: str, needs_key: bool, direction: Any) -> str:
-    data = {"q": "…", "source": direction.source, "target": direction.target}
+    data = {"q": "Hello, world!", "source": direction.source, "target": direction.target}
     words = ["curl", f"{address}/translate"]
     for name, value in data.items():
         words += ["--data-urlencode", f"{name}={value}"]

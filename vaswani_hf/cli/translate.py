@@ -4,12 +4,13 @@ text or JSON lines.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -48,6 +49,8 @@ _TranslationFields: Any = translation_options()
 
 class TextOptions(WorkerOptions, EnsembleOptions):
     """The options for the input and the output of `vaswani translate` and `vaswani parse`."""
+
+    only_infers: ClassVar[bool] = True
 
     text: str | None = None
     """read this text instead of standard input"""
@@ -98,10 +101,12 @@ class TranslateOptions(_TranslationFields, EngineOptions, TextOptions):
     """The options of `vaswani translate`."""
 
     input_format: Literal["text", "json", "html", "markdown", "srt", "po"] = "text"
-    """the format of the input; with json, each line is an object such as
-    {"text": …, "target_prefix": …, "must_contain": [phrase, …]}; with html, markdown, srt (subtitles) and po
-    (gettext), the input is a document whose markup is kept
-    """
+    """the format of the input; with json, each line is an object such as {"text": …, "target_prefix": …,
+    "must_contain": [phrase, …]}; html, markdown, srt (subtitles) and po (gettext) are documents whose markup stays
+    as it is"""
+    language_check: Literal["pass", "refuse"] | None = None
+    """what to do with a text that is not in the source language that the checkpoint records: pass copies the text,
+    refuse makes the text a bad line (see --on_error); needs the library py3langid"""
     stream: bool = False
     """translate with greedy search, and print each word as soon as the search has found the word"""
 
@@ -177,25 +182,52 @@ def run(options: TranslateOptions) -> None:
     read = _json_request if options.input_format == "json" else text_request
     load = options.translator_loader(options.model_name, options.ensemble)
     chosen = settings_of(options, return_alignments=options.writes_json)
+    check = _language_check(options)
+    requests = map(partial(_checked, check), requests_of(options, read))
     if options.is_document:
-        _translate_document(options, load(), settings_of(options, return_alignments=True))
+        _translate_document(options, load(), settings_of(options, return_alignments=True), check)
     elif options.stream:
         from .stream import stream_translations
 
-        requests = CountedRequests(_requests(options, read))
-        stream_translations(load(), requests, chosen, options.place)
+        stream_translations(load(), CountedRequests(requests), chosen, options.place)
     else:
-        translate_texts(options, load, chosen, read, "translating")
+        translate_texts(options, load, chosen, requests, "translating")
 
 
-def _translate_document(options: TranslateOptions, translator: Any, chosen: TranslationOptions) -> None:
-    """Translate the whole input as one document with markup."""
+Check = Callable[[Request], Request]
+
+
+def _language_check(options: TranslateOptions) -> Check:
+    """Return the function that checks the language of a request."""
+    if options.language_check is None:
+        return lambda request: request
+    from ..checkpoint.languages import recorded_languages
+    from ..checkpoint.loading import checkpoint_folder
+    from ..translation.language_check import LanguageCheck, load_detector
+
+    recorded = recorded_languages(Path(checkpoint_folder(options.model_name)))
+    if recorded is None:
+        raise ValueError(
+            f"`--language_check` must be left out, because '{options.model_name}' does not record its languages."
+        )
+    return LanguageCheck(recorded[0], options.language_check, load_detector())
+
+
+def _checked(check: Check, request: Request | InvalidInput) -> Request | InvalidInput:
+    return request if isinstance(request, InvalidInput) else try_parse(check, request)
+
+
+def _translate_document(
+    options: TranslateOptions, translator: Any, chosen: TranslationOptions, check: Check
+) -> None:
+    """Translate the input as one document."""
     from ..markup import translate_markup
 
     chosen = replace(chosen, split_sentences=False)
 
     def translate(sentences: Sequence[str]) -> list["Translation"]:
-        requests = translator.after_choosing_dtype(map(Request, sentences), chosen)
+        checked = map(partial(_checked, check), map(Request, sentences))
+        requests = translator.after_choosing_dtype(checked, chosen)
         found = report_bad_lines(
             translator.translate_requests(requests, chosen), "the sentences of the input"
         )
@@ -246,21 +278,23 @@ ReadRequest = Callable[[bytes, int, str], Request]
 
 
 def translate_texts(
-    options: TextOptions, load: Callable[..., Any], chosen: TranslationOptions, read: ReadRequest, work: str
+    options: TextOptions,
+    load: Callable[..., Any],
+    chosen: TranslationOptions,
+    requests: Iterable[Request | InvalidInput],
+    work: str,
 ) -> None:
-    """Translate or parse the texts of the input. `load` loads the translator, and `read` converts a line to a
-    request.
-    """
+    """Translate or parse the texts of the input. `load` loads the translator."""
     if is_typed_by_user(options.text, options.input):
         # Do not start worker processes, because they would wait for the lines that the user types.
         options = options.replace(workers=1)
     skips = chosen.on_error == "skip"
-    requests = CountedRequests(_requests(options, read))
+    counted = CountedRequests(requests)
     with (
         _output(options, skips) as (file, done),
-        closing(translate_remaining(load, options, requests, chosen, done)) as translations,
+        closing(translate_remaining(load, options, counted, chosen, done)) as translations,
     ):
-        lines = report_bad_lines(translations, options.place, done, requests)
+        lines = report_bad_lines(translations, options.place, done, counted)
         if options.text is None:
             total = None if options.input is None else count_lines(options.input, skips)
             lines = with_progress(lines, work, total, done, to_file=options.output is not None)
@@ -268,14 +302,15 @@ def translate_texts(
             file.write(
                 translation_as_json(translation) if options.writes_json else _as_line(translation, options)
             )
-        if requests.num_read < done:
+        if counted.num_read < done:
             raise ValueError(_more_lines(options, done))
         # If an earlier run wrote all complete lines and an incomplete last line, the first write deletes the
         # incomplete line.
         file.write(b"")
 
 
-def _requests(options: TextOptions, read: ReadRequest) -> Iterator[Request | InvalidInput]:
+def requests_of(options: TextOptions, read: ReadRequest) -> Iterator[Request | InvalidInput]:
+    """Yield the texts of the input. `read` converts a line to a request."""
     if options.text is not None:
         yield Request(options.text)
         return

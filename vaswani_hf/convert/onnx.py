@@ -165,6 +165,10 @@ def _save(graphs: dict[str, Any], model: VaswaniForSeq2SeqLM, folder: Path) -> N
 def quiet() -> Iterator[None]:
     """Suppress the progress output and the warnings of torch and transformers during the export."""
     disabled = logging.root.manager.disable
+    # The quantizer of ONNX Runtime calls `logging.basicConfig` when it is imported. The call has no effect if the root
+    # logger has a handler.
+    handler = logging.NullHandler()
+    logging.root.addHandler(handler)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
@@ -172,6 +176,7 @@ def quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(disabled)
+            logging.root.removeHandler(handler)
 
 
 # ONNX supports every field of the config, because the graphs are traced from the model itself.

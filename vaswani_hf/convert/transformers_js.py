@@ -289,38 +289,42 @@ def _write_graph(program: Any, folder: Path, name: str) -> None:
 
 
 def _with_int8_embeddings(model: Any) -> Any:
-    """Store the embeddings of a graph in int8, with one scale for each token."""
+    """Store the embeddings of a graph in int8, with one scale for each token. Store a tied output projection as a
+    separate matrix, because the quantizer needs constant matrices.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     graph = model.graph
-    tables = {tensor.name: tensor for tensor in graph.initializer}
+    tables = {tensor.name: tensor for tensor in graph.initializer if len(tensor.dims) == 2}
     nodes = []
-    replaced = {}
+    replaced = set()
     for node in graph.node:
-        table = tables.get(node.input[0]) if node.op_type == "Gather" else None
-        if table is None or table.data_type != TensorProto.FLOAT or len(table.dims) != 2:
+        table = tables.get(node.input[0]) if node.op_type in ("Gather", "Transpose") else None
+        if table is None or table.data_type != TensorProto.FLOAT:
             nodes.append(node)
             continue
+        replaced.add(table.name)
         rows = torch.from_numpy(numpy_helper.to_array(table).copy())  # [V, D]
+        name, output = node.name, node.output[0]
+        if node.op_type == "Transpose":
+            graph.initializer.append(numpy_helper.from_array(rows.T.contiguous().numpy(), output))
+            continue
         scales = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127  # [V, 1]
         codes = (rows / scales).round().to(torch.int8)
-        replaced[table.name] = table
-        name, ids, output = node.name, node.input[1], node.output[0]
         graph.initializer.append(numpy_helper.from_array(codes.numpy(), f"{name}_codes"))
         graph.initializer.append(numpy_helper.from_array(scales.numpy(), f"{name}_scales"))
+        ids = node.input[1]
         nodes += [
             helper.make_node("Gather", [f"{name}_codes", ids], [f"{name}_int8"]),
             helper.make_node("Cast", [f"{name}_int8"], [f"{name}_float"], to=TensorProto.FLOAT),
             helper.make_node("Gather", [f"{name}_scales", ids], [f"{name}_scale"]),
             helper.make_node("Mul", [f"{name}_float", f"{name}_scale"], [output]),
         ]
-    used = {name for node in nodes for name in node.input}
     del graph.node[:]
     graph.node.extend(nodes)
-    for name, table in replaced.items():
-        # The output projection may read the table too.
-        if name not in used:
-            graph.initializer.remove(table)
+    used = {name for node in nodes for name in node.input}
+    for name in replaced - used:
+        graph.initializer.remove(tables[name])
     return model
 
 

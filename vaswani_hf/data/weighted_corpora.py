@@ -12,10 +12,10 @@ from .batching import order_by_length
 class WeightedPairs:
     """Chooses the pairs of each epoch if the training corpora have weights.
 
-    An epoch consists of places, and each place holds one pair. A corpus with `n` pairs and the weight `w`
-    fills `m = round(w * n)` places of each epoch. The pairs of a corpus are sorted by length. Place `j` of
-    the `m` places gets the pair at position `floor((j * n + r) / m)` of the `n` pairs, where `r` is a random
-    integer from 0 to `n - 1` and is drawn for each epoch. Each of the `n` pairs therefore fills `m / n`
+    An epoch is a list of places, and each place contains one pair. A corpus with `n` pairs and the weight `w`
+    gets `m = round(w * n)` places in each epoch. The pairs of a corpus are sorted by length. Place `j` of the
+    `m` places gets the pair at position `floor((j * n + r) / m)` of the `n` pairs, where `r` is a random
+    integer from 0 to `n - 1` and is drawn for each epoch. Therefore each of the `n` pairs is in `m / n`
     places of an epoch, rounded down or up. The length of a place is the length of the longest pair that can
     fill the place in any epoch, so that all epochs have the same batch bounds.
     """
@@ -53,7 +53,7 @@ class WeightedPairs:
                 f"are {weights}, and after cleaning the corpora have {self.num_pairs} pairs; raise the weight of "
                 "a corpus that has pairs."
             )
-        # The lengths of the places of all corpora (tokens).
+        # The length (tokens) of each place, for all corpora.
         self.source_lengths = np.concatenate(source_parts)  # [P]
         self.target_lengths = np.concatenate(target_parts)  # [P]
 
@@ -63,8 +63,8 @@ class WeightedPairs:
         If an epoch contains pair `n` several times, its copies have the indices `n`, `n + N`, `n + 2N`, and
         so on.
         """
-        # Add a third number to the seed, because `TokenBudgetSampler` uses a generator with the seed [seed,
-        # epoch].
+        # Add a third number to the seed, so that the random numbers differ from those of
+        # `TokenBudgetSampler`, whose seed is [seed, epoch].
         generator = np.random.default_rng([self._seed, epoch, 1])
         total = sum(self.num_pairs)
         numbers = []

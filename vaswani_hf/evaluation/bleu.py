@@ -13,7 +13,7 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 
 # The script get_ende_bleu.sh of tensor2tensor splits compounds with perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT##
-# $2}g'. Match bytes as the script does, because matching characters gives another result if two hyphens
+# $2}g'. Match bytes, as the script does. Matching characters would give another result if two hyphens
 # surround a single non-ASCII letter.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 SPLIT_COMPOUNDS_NOTE = (
@@ -48,8 +48,8 @@ class CompoundSplitBLEU(BLEU):
         # tokenized.
         super().__init__(tokenize=tokenize, lowercase=lowercase, force=True)
         tokenizer = self.tokenizer
-        # Replace the attribute `tokenizer`, because sacreBLEU calls this attribute for each hypothesis and
-        # each reference.
+        # Replace the attribute `tokenizer` of the metric, because sacreBLEU calls `tokenizer` for each
+        # hypothesis and each reference.
         self.tokenizer: Any = lambda text: split_compounds(tokenizer(text))
         self.tokenizer_signature = f"{self.tokenizer_signature}+split_compounds"
 
@@ -100,7 +100,8 @@ def score_translations(
     bleu, chrf = corpus_metrics(tokenize, lowercase, split_compounds).values()
     reference_lists = _reference_lists(predictions, references)
     # Make one list with the first reference of every prediction, one list with the second reference, and so
-    # on, because sacreBLEU needs these lists. A missing reference is None.
+    # on, because sacreBLEU needs these lists. If a prediction has fewer references than others, the missing
+    # references are None.
     references_by_number = list(itertools.zip_longest(*reference_lists))
     bleu_score = bleu.corpus_score(predictions, references_by_number)
     chrf_score = chrf.corpus_score(predictions, references_by_number)
@@ -147,7 +148,7 @@ class TranslationMetric(evaluate.Metric):
     """Makes `score_translations` available as a metric of the library `evaluate`. Call the constructor
     instead of `evaluate.load`, because the metric is not on the Hub.
 
-    The arguments `tokenize` and `lowercase` of `compute` replace the arguments of the constructor for one
+    The arguments `tokenize` and `lowercase` of `compute` override the arguments of the constructor for this
     call. The metric keeps all sentences in memory and writes no file. In a distributed run, one process must
     receive all sentences, as in `Seq2SeqTrainer`.
 

@@ -41,9 +41,8 @@ def comet_scores(
     references: Sequence[str],
     device: str | None = None,
 ) -> dict[str, list[float]]:
-    """Compute the COMET score of each sentence. The keys of the result are the names of the systems.
-
-    The score of a system is the mean of the scores of its sentences.
+    """Compute COMET scores. The result maps the name of each system to the scores of its sentences. The mean
+    of these scores is the score of the system.
 
     `model` is a .ckpt file, or a name on the Hub such as "Unbabel/wmt22-comet-da", which `comet-score`
     downloads. If `device` is "cpu" or the machine has no GPU, COMET computes on the CPU, else on a GPU.
@@ -102,7 +101,7 @@ def _run(command: list[str], model: str, folder: Path) -> None:
 
 
 def _read(path: Path, files: list[str], num_sentences: int) -> list[list[float]]:
-    """Read the scores: one list for each file, with one score for each sentence."""
+    """Read the output of comet-score. Return one list for each file, with one score for each sentence."""
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
         scores = [[float(segment["COMET"]) for segment in found[file]] for file in files]

@@ -53,8 +53,8 @@ def check_comparable(num_sentences: int) -> None:
 
 
 def length_buckets(sources: Sequence[str]) -> dict[str, list[int]]:
-    """Group sentences by the number of source words. The keys are names of buckets such as "11-20", and the
-    values are sentence indices.
+    """Group sentences by the number of source words. Return a dict that maps the name of a group, such as
+    "11-20", to the indices of its sentences.
     """
     first = (0, *(most + 1 for most in BUCKETS))
     names = [*(f"{least}-{most}" for least, most in zip(first, BUCKETS, strict=False)), f"{first[-1]}+"]
@@ -150,7 +150,8 @@ def _is_testable(row: Mapping[str, Any]) -> bool:
 def _add_scores(rows: list[dict[str, Any]], key: str, results: list[Result], num_sentences: int) -> None:
     """Add the score and the confidence interval of each system to the row of the system."""
     for row, result in zip(rows, results, strict=True):
-        # Convert the mean of sacreBLEU to a Python float, because json cannot write a NumPy float32.
+        # Convert the mean that sacreBLEU returns to a Python float, because json cannot write a NumPy
+        # float32.
         mean = float(result.mean)  # type: ignore[arg-type]
         half = float(result.ci)  # type: ignore[arg-type]
         interval = None
@@ -245,7 +246,7 @@ def _cells(scores: Mapping[str, Any], key: str) -> str:
 def _length_table(results: Mapping[str, Any], key: str) -> str:
     names = [row["system"] for row in results["systems"]]
     digits = 4 if key == "comet" else 2
-    lines = [f"{METRIC_NAMES[key]} by words of the source"]
+    lines = [f"{METRIC_NAMES[key]} by number of source words"]
     lines.append("  ".join([f"{'words':5}", f"{'sentences':>9}", *(f"{name:>7}" for name in names)]))
     for bucket in results["lengths"]:
         scores = [f"{row[key]['score']:{max(7, len(row['system']))}.{digits}f}" for row in bucket["systems"]]
@@ -273,8 +274,8 @@ def comparison_picture(results: Mapping[str, Any]) -> bytes:
     for number, name in enumerate(names):
         scores = [group["systems"][number]["bleu"] for group in groups]
         places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(groups))]
-        # Escape dollar signs, because matplotlib reads a dollar sign as the start of a formula. Begin with a
-        # zero-width space, because matplotlib hides a label that begins with an underscore.
+        # Escape dollar signs, because matplotlib reads a dollar sign as the start of a formula. Write a
+        # zero-width space before each label, because matplotlib hides a label that begins with an underscore.
         label = f"\u200b{name}".replace("$", r"\$") + (" (baseline)" if number == 0 else "")
         axes.bar(
             places, [score["score"] for score in scores], 0.92 * width, label=label, color=COLORS[number]

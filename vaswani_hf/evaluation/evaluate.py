@@ -42,8 +42,8 @@ def negative_log_likelihood(
 
 
 def perplexity(loss: float) -> float:
-    """Return exp(loss), the perplexity per token for a loss in nats per token; infinity if exp(loss) is too
-    large for a float.
+    """Return the perplexity per token, exp(loss), for a loss in nats per token. Return infinity if exp(loss)
+    is too large for a float.
     """
     return math.exp(loss) if loss < 700 else math.inf
 
@@ -162,7 +162,9 @@ def translate_test_set(
 
 
 def _raise_for_broken_pair(translator: Translator, sources: list[str], references: list[str]) -> None:
-    """Score the pairs one by one, to raise an error that names the first pair with NaN or infinite logits."""
+    """Score the pairs one by one to find the first pair with NaN or infinite logits, and raise an error that
+    names this pair.
+    """
     for source, reference in zip(sources, references, strict=True):
         if any(True for _ in _reference_batches(translator, [source], [reference], 1)):
             list(translator.score([source], [reference]))

@@ -3,6 +3,7 @@ translated. All other characters are copied unchanged.
 """
 
 import re
+from collections.abc import Sequence
 from html import escape, unescape
 from html.parser import HTMLParser
 from unicodedata import category
@@ -28,8 +29,14 @@ _ATOM = re.compile(f"{PLACEHOLDER.pattern}|(?P<reference>{_REFERENCE.pattern})",
 
 def translate_html(text: str, translate: TranslateSentences) -> str:
     """Return the translation of an HTML document."""
-    text = join_parts(_Reader(text).attribute_parts(), translate)
-    return join_parts(_Reader(text).text_parts(), translate)
+    (translation,) = translate_html_documents([text], translate)
+    return translation
+
+
+def translate_html_documents(texts: Sequence[str], translate: TranslateSentences) -> list[str]:
+    """Return the translation of each HTML document. One call of `translate` receives the sentences of all documents."""
+    texts = join_parts([_Reader(text).attribute_parts() for text in texts], translate)
+    return join_parts([_Reader(text).text_parts() for text in texts], translate)
 
 
 class _Reader(HTMLParser):

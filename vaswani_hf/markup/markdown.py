@@ -13,6 +13,9 @@ from .html import text_pieces, translate_html
 from .passages import Passage, Piece, TranslateSentences, translate_passages
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+# The check box of an item of a task list.
+_TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)")
+_PARAGRAPH = ["paragraph_open", "inline", "paragraph_close"]
 _SPECIAL = re.compile(r"([\\`*_\[\]<>~|])|&(?=#?\w+;)")
 _LINE_START = re.compile(r"(^|\n)([ \t]*)([#+=-]|\d+(?=[.)]))")
 
@@ -40,6 +43,8 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
         pieces = _pieces(token, parser)
         if place is None or pieces is None:
             continue
+        if task := _TASK.match(token.content):
+            pieces = [Piece("break", task[0]), *_after(pieces, len(task[0]))]
         cursor = place[-1][0], place[-1][2]
         blocks.append((token, place, pieces))
     translations = translate_passages([Passage(pieces, _escape) for _, _, pieces in blocks], translate)
@@ -50,6 +55,9 @@ def translate_markdown(text: str, translate: TranslateSentences) -> str:
         if _structure(parser, translation) != _structure(parser, token.content):
             # Keep the source, because the translation has other markup. For example, `**` without a space
             # before or after it may not begin bold text.
+            continue
+        if [block.type for block in parser.parse(translation)] != _PARAGRAPH:
+            # The translation is empty, or would begin another block, for example because it begins with `~~~~`.
             continue
         number, start, end = place[0]
         prefix = lines[place[1][0]][: place[1][1]] if len(place) > 1 else ""
@@ -139,6 +147,17 @@ def _pieces(token: Any, parser: Any) -> list[Piece] | None:
     return pieces if position == len(content) else None
 
 
+def _after(pieces: list[Piece], length: int) -> list[Piece]:
+    """Remove the first characters of the source code of pieces."""
+    remaining = [*pieces]
+    while length > 0 and remaining:
+        first = remaining.pop(0)
+        if len(first.raw) > length:
+            remaining.insert(0, Piece("text", first.raw[length:], first.text[length:]))
+        length -= len(first.raw)
+    return remaining
+
+
 def _special_pieces(raw: str, text: str) -> list[Piece]:
     if raw.startswith("&"):
         return text_pieces(raw)
@@ -147,6 +166,8 @@ def _special_pieces(raw: str, text: str) -> list[Piece]:
 
 def _html_piece(raw: str) -> Piece:
     match = re.match(r"<(/?)([A-Za-z][\w-]*)", raw)
+    if match is not None and match[2].lower() == "br":
+        return Piece("break", raw)
     if match is None or raw.endswith("/>"):
         return Piece("atom", raw)
     return Piece("close" if match[1] else "open", raw, name=match[2].lower())

@@ -142,11 +142,16 @@ def translate_passages(passages: Sequence[Passage], translate: TranslateSentence
     return found
 
 
-def join_parts(parts: Sequence[str | Passage], translate: TranslateSentences) -> str:
-    """Translate the passages of a document, and join the translations with the parts that are not translated."""
-    passages = [part for part in parts if isinstance(part, Passage)]
+def join_parts(documents: Sequence[Sequence[str | Passage]], translate: TranslateSentences) -> list[str]:
+    """Translate the passages of documents, and join the parts of each document."""
+    passages: list[Passage] = []
+    for parts in documents:
+        passages += [part for part in parts if isinstance(part, Passage)]
     translations = iter(translate_passages(passages, translate))
-    return "".join(part if isinstance(part, str) else next(translations) for part in parts)
+    return [
+        "".join(part if isinstance(part, str) else next(translations) for part in parts)
+        for parts in documents
+    ]
 
 
 def _translate(sentences: Sequence[_Sentence], translate: TranslateSentences) -> None:

@@ -393,6 +393,8 @@ class Request:
         text (str): The text.
         target_prefix (str): The text that the translation must begin with.
         must_contain (sequence): The phrases that the translation must contain.
+        is_copied (bool): True if the text is its own translation, for example because the text is not in the source
+            language.
 
     Raises:
         TypeError: If the text, the prefix or a phrase is not a str.
@@ -402,6 +404,7 @@ class Request:
     text: str
     target_prefix: str = ""
     must_contain: Sequence[str] = ()
+    is_copied: bool = False
 
     def __post_init__(self):
         check_text(self.text, "A text to translate")

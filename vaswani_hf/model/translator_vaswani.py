@@ -300,7 +300,8 @@ class BaseTranslator:
         return min((limit for limit in limits if limit < _NO_LIMIT), default=DEFAULT_MAX_LENGTH)
 
     @cached_property
-    def _tags(self) -> dict[str, int]:
+    def tags(self) -> dict[str, int]:
+        """The tags of target languages, such as ">>en<<", with their token ids."""
         return tags_of(self.source_tokenizer)
 
     @cached_property
@@ -391,9 +392,14 @@ class BaseTranslator:
         `join` need complete options.
 
         Raises:
-            ValueError: If the search cannot give `num_return_sequences` translations, or if `min_confidence` is
-                given and the checkpoint has no calibration.
+            ValueError: If the search cannot give `num_return_sequences` translations, if `min_confidence` is given
+                and the checkpoint has no calibration, or if a glossary is given and the search does not support
+                phrases.
         """
+        if options.terms is not None and not self.backend.supports_phrases:
+            raise ValueError(
+                "`glossary` must be left out, because the engine of the model does not support phrases."
+            )
         if options.min_confidence is not None and self.calibration is None:
             raise ValueError(
                 "`min_confidence` needs the calibration of the checkpoint, but there is no calibration.json; write "
@@ -459,7 +465,10 @@ class BaseTranslator:
 
         The translation of a text is `separators[0] + translation[0] + separators[1] + … + separators[N]`.
         """
-        texts = [self.split(request.text, options) for request in requests]
+        texts: list[tuple[list[str], list[str]]] = []
+        for request in requests:
+            is_copied = request.is_copied
+            texts.append(([], [request.text]) if is_copied else self.split(request.text, options))
         sentences: list[str] = []
         for of_text, _ in texts:
             sentences += of_text
@@ -468,8 +477,8 @@ class BaseTranslator:
         layouts = []
         for request, number, (of_text, separators) in zip(requests, numbers, texts, strict=False):
             of_request = list(islice(segments, len(of_text)))
-            if options.return_alignments and len(of_request) > 1:
-                self._shift_word_indices(of_request)
+            if options.return_alignments:
+                self._shift_word_indices(of_request, request.text)
             pieces: list[Segment] = []
             # The separators before, between and after the translated pieces.
             between = separators[:1]
@@ -479,7 +488,7 @@ class BaseTranslator:
                 between += [" "] * (len(of_segment) - 1) + [separator]
             if pieces and (request.target_prefix or request.must_contain):
                 self._constrain(pieces, request)
-            elif request.target_prefix:
+            elif request.target_prefix and not request.is_copied:
                 # The translation of a blank text is the target prefix.
                 between = [request.target_prefix.strip()]
             if options.terms is not None:
@@ -509,11 +518,11 @@ class BaseTranslator:
     def _with_tag(self, text: str, options: TranslationOptions) -> str:
         """Add the tag of the option `tgt_lang` to a text without a tag, if the tokenizer has tags."""
         language = options.tgt_lang
-        if language is None or not self._tags or not text.strip() or self._tag_of(text.lstrip()):
+        if language is None or not self.tags or not text.strip() or self._tag_of(text.lstrip()):
             return text
         tag = f">>{language}<<"
-        if tag not in self._tags:
-            languages = ", ".join(known.strip("><") for known in self._tags)
+        if tag not in self.tags:
+            languages = ", ".join(known.strip("><") for known in self.tags)
             raise ValueError(
                 f"`tgt_lang` must be a target language of the model ({languages}), but is {language!r}."
             )
@@ -524,7 +533,7 @@ class BaseTranslator:
         str.
         """
         tag = _TAG.match(text)
-        return tag[0] if tag and tag[0] in self._tags else ""
+        return tag[0] if tag and tag[0] in self.tags else ""
 
     def _tokenize(self, texts: list[str], options: TranslationOptions) -> list[Segment]:
         """Step 2: convert texts to segments. Set the field `words` only if the alignment or the cutting of
@@ -576,16 +585,17 @@ class BaseTranslator:
         num_before = len(self.prefix.split())
         return [word - num_before if word >= num_before else -1 for word in words_at(text, starts)]
 
-    def _shift_word_indices(self, segments: list[Segment]) -> None:
-        """Change the word indices of all sentences of a text, so that words are counted from the beginning of
-        the text instead of the beginning of the sentence.
+    def _shift_word_indices(self, segments: list[Segment], text: str) -> None:
+        """Change the word indices of the sentences of a text, so that the indices count from the beginning of
+        the text. A tag that the text does not contain has no index.
         """
+        has_tag = bool(self._tag_of(text.lstrip()))
         num_words = 0
         for number, segment in enumerate(segments):
-            repeats_tag = number > 0 and segment.token_ids[0] in self._tags.values()
-            num_words -= repeats_tag
+            is_added_tag = segment.token_ids[0] in self.tags.values() and not (has_tag and number == 0)
+            num_words -= is_added_tag
             segment.words = [word + num_words if word >= 0 else -1 for word in segment.words]
-            if repeats_tag and segment.words:
+            if is_added_tag and segment.words:
                 segment.words[0] = -1
             num_words += len(segment.text.split())
 
@@ -597,7 +607,7 @@ class BaseTranslator:
             return [segment]
         *ids, end_id = segment.token_ids
         words = segment.words or [-1] * len(segment.token_ids)
-        first_ids = {*self._tags.values(), *self._languages.values()}
+        first_ids = {*self.tags.values(), *self._languages.values()}
         tag_ids = ids[:1] if ids[0] in first_ids else []
         start = len(tag_ids)
         tag_words = words[:start]
@@ -843,6 +853,9 @@ class BaseTranslator:
     ) -> list[Translation]:
         targets = [target for _, _, target in pairs]
         segments = self._tokenize([self._with_tag(source, options) for _, source, _ in pairs], options)
+        if options.return_alignments:
+            for segment, (_, source, _) in zip(segments, pairs, strict=True):
+                self._shift_word_indices([segment], source)
         with TOKENIZING:
             token_ids = self.target_tokenizer(text_target=targets, verbose=False)["input_ids"]
         positions = self.backend.max_positions
@@ -1222,6 +1235,11 @@ class Backend(Protocol):
         """
         ...
 
+    @property
+    def supports_phrases(self) -> bool:
+        """True if `search` can force phrases into a translation."""
+        ...
+
     def seed(self, seed: int) -> None:
         """Set the seed of sampling."""
 
@@ -1279,6 +1297,11 @@ class PyTorchBackend:
             return None
         config = self.model.config
         return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
+
+    @property
+    def supports_phrases(self) -> bool:
+        """True for a Vaswani model, see `Backend.supports_phrases`."""
+        return self._is_vaswani
 
     def seed(self, seed: int) -> None:
         """Set the seed of PyTorch."""

@@ -20,10 +20,9 @@ from ..settings.sections import ModelSettings
 
 
 class BuildOptimizer(Protocol):
-    """A function that makes an optimizer for a model.
-
-    `settings` is the section `training` of a recipe. `bf16` is True if the run computes in bfloat16. The
-    function need not set the learning rate, because the schedule sets the learning rate before each step.
+    """A function that creates an optimizer for a model. `settings` is the section `training` of a recipe.
+    `bf16` is True if the run computes in bfloat16. The function need not set the learning rate, because the
+    schedule sets the learning rate before each step.
     """
 
     def __call__(self, model: nn.Module, settings: Any, *, bf16: bool) -> torch.optim.Optimizer: ...
@@ -39,7 +38,7 @@ class Optimizer:
 
     Attributes:
         name (str): The value of `training.optimizer`.
-        build (BuildOptimizer): Makes the optimizer for a model.
+        build (BuildOptimizer): Creates the optimizer for a model.
         settings (type): The class with the keys of the optimizer in the section `training`.
         needs_whole_weights (bool): True if the optimizer does not work when FSDP or DeepSpeed shards weights
             or gradients.
@@ -88,7 +87,7 @@ class Schedule:
 
 
 class RegularizedLoss(Protocol):
-    """The loss that a run computes instead of the loss of the model.
+    """A function that computes a loss. A run uses this loss instead of the loss of the model.
 
     `wrapped` is the model with its wrappers for distributed training. The loss is a sum over tokens divided
     by `num_items_in_batch`. `batch` has `input_ids` [B, S] int64, `attention_mask` [B, S] and `labels` [B, T]
@@ -101,7 +100,7 @@ class RegularizedLoss(Protocol):
 
 
 class BuildLoss(Protocol):
-    """A function that makes a loss for a model.
+    """A function that creates a loss for a model.
 
     `autocast()` returns the autocast context in which the model computes its own loss.
     """
@@ -112,7 +111,7 @@ class BuildLoss(Protocol):
 
 
 def accept_any_model(settings: Any, model: ModelSettings) -> None:
-    """Do nothing. A regulariser that works with every model has this function as its `check`."""
+    """Do nothing. Do nothing. This function is the `check` of a regulariser that works with every model."""
 
 
 @dataclass(frozen=True)
@@ -121,15 +120,15 @@ class Regularizer:
 
     Attributes:
         name (str): The name of the regulariser in messages.
-        build (BuildLoss): Makes the loss for a model.
+        build (BuildLoss): Creates the loss for a model.
         settings (type): The class with the keys of the regulariser in the section `training`.
         strength (str): The key that sets the strength of the regulariser. The value 0 turns the regulariser
             off.
-        num_passes (int): The number of forward passes that are computed at the same time for a batch.
+        num_passes (int): The number of forward passes for a batch that are computed at the same time.
         needs_whole_weights (bool): True if the regulariser does not work when FSDP or DeepSpeed shards
             weights or gradients.
-        needs_encoder_decoder (bool): True if only tasks with an encoder and a decoder have the keys of the
-            regulariser.
+        needs_encoder_decoder (bool): True if the regulariser needs an encoder and a decoder. Other tasks do
+            not have the keys of the regulariser.
         check (Callable): A function that is called with the sections `training` and `model` of a recipe if
             the recipe turns the regulariser on. Raises a ValueError if the regulariser has no effect with the
             settings of the recipe.

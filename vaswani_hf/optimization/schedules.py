@@ -17,7 +17,7 @@ from .entries import Schedule
 
 
 class PaperSettings(Settings):
-    """Contains the recipe key of the paper's schedule (Section 5.3)."""
+    """The recipe key of the paper's schedule (Section 5.3)."""
 
     learning_rate_factor: float = Field(1.0, ge=0)
     """A factor that multiplies all learning rates of the schedule "paper". Apart from this factor, the
@@ -25,9 +25,7 @@ class PaperSettings(Settings):
 
 
 class HighestRateSettings(Settings):
-    """Contains the recipe key of the schedules whose learning rate rises to `learning_rate` during the
-    warm-up.
-    """
+    """The recipe key of the schedules whose learning rate rises to `learning_rate` during the warm-up."""
 
     learning_rate: float = Field(gt=0)
     """The highest learning rate. The schedule reaches this rate at the last step of the warm-up."""

@@ -14,7 +14,7 @@ from .schedules import SCHEDULES
 
 
 def _keys_of(name: str, entries: Iterable[Optimizer | Schedule | Regularizer]) -> Any:
-    """Make a class with the fields of all entries.
+    """Create a settings class with the fields of all entries of the tables.
 
     A field that an entry requires is optional in this class, because a recipe may select another entry.
     """
@@ -102,9 +102,10 @@ class TrainingSettings(_EntryKeys):
     `exact_match`. The final weights are the weights of the best checkpoint. If `early_stopping_score` is null,
     no score stops the training."""
     metric_for_best_model: str = "loss"
-    """The score that decides which checkpoint is the best, for early stopping. The score `loss` is always
+    """The validation score that early stopping uses to find the best checkpoint. The score `loss` is always
     available. Other scores are available only if the validation computes these scores: for example, `bleu`
-    and `exact_match` need `evaluation.validation_bleu: true`."""
+    and `exact_match` need `evaluation.validation_bleu: true`.
+    """
     dataloader_num_workers: int | None = Field(None, ge=0, json_schema_extra={"unit": "processes"})
     """The number of data workers: processes that prepare batches. If `dataloader_num_workers` is null, a run
     on an accelerator starts 2 data workers, but a run on a CPU or with `data.streaming: true` starts no data
@@ -131,7 +132,7 @@ class TrainingSettings(_EntryKeys):
         return self.early_stopping_key is not None
 
     def check_run_length(self) -> None:
-        """Refuse a section that sets both `max_steps` and `num_train_epochs`, or neither."""
+        """Raise an error if the section sets both `max_steps` and `num_train_epochs`, or neither."""
         if (self.max_steps is None) == (self.num_train_epochs is None):
             raise ValueError(
                 "Exactly one of `training.max_steps` and `training.num_train_epochs` must be given, but "
@@ -167,8 +168,8 @@ class TrainingSettings(_EntryKeys):
         return self
 
     def _check_entry(self, key: str, table: Mapping[str, Optimizer | Schedule]) -> None:
-        """Refuse unknown optimizers and schedules, and keys of optimizers and schedules that are not
-        selected.
+        """Raise an error for an unknown optimizer or schedule, and for keys of optimizers and schedules that
+        are not selected.
         """
         selected = getattr(self, key)
         if selected not in table:
@@ -196,7 +197,7 @@ class TrainingSettings(_EntryKeys):
                 )
 
     def _check_regularizers(self) -> None:
-        """Refuse two regularisers at once, and keys of a regulariser that is off."""
+        """Raise an error if two regularisers are on, or if the section has keys of a regulariser that is off."""
         selected = regularizer_of(self)
         for entry in REGULARIZERS.values():
             strength = getattr(self, entry.strength, 0)

@@ -1,5 +1,5 @@
-"""Labelled bracketing scores: precision, recall and F1 of trees, with the rules of the program evalb (Sekine
-and Collins 1997).
+"""Computes labelled bracketing scores: precision, recall and F1 of trees, with the rules of the program evalb
+(Sekine and Collins 1997).
 
 The rules come from the parameter files COLLINS.prm and new.prm of evalb. Function tags are removed. The
 labels ADVP and PRT count as equal. TOP, punctuation and traces are deleted. Two constituents match if they
@@ -29,7 +29,7 @@ def bracketing_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[s
     """Score predicted trees against gold trees. `gold` and `predicted` must have trees of the same sentences
     in the same order.
 
-    `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the share of sentences
+    `precision`, `recall`, `f1` and `exact_match` are in percent. `exact_match` is the percentage of sentences
     whose constituents are all correct. `sentences`, `gold_brackets`, `predicted_brackets` and
     `matched_brackets` are counts.
     """
@@ -76,11 +76,12 @@ def _brackets(tree: Tree, is_kept: Iterable[bool]) -> Counter[tuple[str, int, in
     """Count the label, start and end of each constituent that is scored. Start and end are positions after
     punctuation is deleted.
     """
-    # For each word and for the end of the sentence, the number of earlier words that are not punctuation.
+    # The entry for each word, and for the end of the sentence, is the number of earlier words that are not
+    # punctuation.
     places = [0, *accumulate(is_kept)]
     brackets: Counter[tuple[str, int, int]] = Counter()
     for label, start, end in tree.constituents:
-        # Leave out wrappers such as TOP, and constituents that consist only of punctuation.
+        # Do not count wrappers such as TOP, and constituents that consist only of punctuation.
         if label not in WRAPPERS and places[start] < places[end]:
             brackets[_SAME_LABEL.get(label, label), places[start], places[end]] += 1
     return brackets

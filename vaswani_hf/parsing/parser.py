@@ -1,6 +1,5 @@
-"""`Parser`: writes the constituency trees of sentences.
-
-The search is constrained so that each output is a well-formed tree.
+"""Defines `Parser`, which writes the constituency trees of sentences. The search is constrained so that each
+output is a well-formed tree.
 """
 
 import math
@@ -105,8 +104,8 @@ class WellFormedTrees(LogitsProcessor):
         # `is_empty` is True if the last symbol is an opening bracket, because an empty bracket must not be
         # closed. At the first step there is no symbol yet, and `any` returns False.
         is_empty = is_opening[:, -1:].any(dim=1)
-        # If another bracket is opened, the tree still needs the remaining words, a closing bracket for each
-        # open bracket, and `</s>`.
+        # Allow another opening bracket only if there is room for the remaining words, a closing bracket for
+        # each open bracket, and `</s>`.
         num_needed = num_words_left + (depth + 1) + 1
         has_room = num_symbols + 1 + num_needed <= limits
 
@@ -167,8 +166,8 @@ class TreeBackend(PyTorchBackend):
             # Subtract 1, because `max_length` includes the start token of the decoder.
             fixed.append(lengths["max_length"] - 1)
         if self.max_positions != math.inf:
-            # A tree can have as many symbols as the model has positions. The start token needs a position,
-            # but the last symbol needs no position, because the decoder does not read the last symbol.
+            # A tree can have as many symbols as the model has positions: the start token needs a position,
+            # but the last symbol does not, because the decoder does not read the last symbol.
             fixed.append(self.max_positions)
         by_source = GenerationConfig(
             max_length_a=lengths["max_length_a"], max_length_b=lengths["max_length_b"]

@@ -1,6 +1,6 @@
-"""The certificate of a checkpoint: how much the exported models differ from the checkpoint.
-
-`convert/certify.py` measures a certificate. This file writes the certificate as a table for the model card.
+"""Formats the certificate of a checkpoint as a table for the model card. A certificate shows how much the
+outputs of exported models differ from the outputs of the checkpoint. The measurement is in
+`convert/certify.py`.
 """
 
 from pathlib import Path

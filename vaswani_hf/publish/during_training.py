@@ -1,7 +1,7 @@
 """Pushes checkpoints during training, so that the run can be continued on another machine.
 
-push.py pushes the final checkpoint. `publishing.hub_strategy` chooses what is pushed during the training. The
-values of `hub_strategy` are the same as in transformers:
+push.py pushes the final checkpoint. The recipe key `publishing.hub_strategy` determines which files are
+pushed during the training. The values of `hub_strategy` are the same as in transformers:
 
 - "end": nothing.
 - "every_save": the model after each save.
@@ -116,8 +116,8 @@ class PushCheckpointsCallback(TrainerCallback):
             self.pushed_step = step
             print(f"pushed step {step:,} to {to.repo_id}", flush=True)
         except Exception as error:
-            # Only print the error, because a failed push must not end the training and the next push uploads
-            # newer versions of the same files.
+            # Print the error and continue, because a failed push must not end the training, and the next push
+            # uploads newer versions of the same files.
             print(f"step {step:,} could not be pushed: {sentence_of(error)}", flush=True)
         finally:
             shutil.rmtree(repository, ignore_errors=True)
@@ -139,7 +139,9 @@ def _stage_resumable(checkpoint: Path, folder: Path) -> None:
 
 
 def fetch_checkpoints(folder: Path, repo_id: str, training: AnyTraining) -> None:
-    """Download the checkpoints that an earlier run pushed. Do nothing if the folder has checkpoints."""
+    """Download the checkpoints that an earlier run pushed. If the folder already contains checkpoints,
+    nothing is downloaded.
+    """
     if checkpoints_in(folder) or (folder / WEIGHTS_FILE).exists():
         return
     with explained():
@@ -230,7 +232,7 @@ def _step_of_whole(checkpoint: Path) -> int:
     fault = verify_manifest(checkpoint)
     state = {} if fault else read_state(checkpoint)
     step = state.get("global_step")
-    # Check the type, because the step becomes part of a path.
+    # Check that the step is an integer, because the step becomes part of a path.
     if type(step) is not int or step < 0 or "log_history" not in state:
         raise ValueError(
             f"{checkpoint.name} of the repository must be a whole checkpoint of this package, but is not "

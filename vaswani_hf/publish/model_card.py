@@ -47,8 +47,8 @@ NUM_WIDGETS = 3
 def model_card(
     folder: str | Path, repo_id: str, *, license: str | None = None, base_model: str | None = None
 ) -> ModelCard:
-    """Create the model card of a checkpoint. The metadata of the card has the scores. Facts that no file
-    records are written as "not known".
+    """Create the model card of a checkpoint. The metadata of the card has the scores. If no file contains a
+    fact, the card says "not known".
 
     The code examples in the card load `repo_id`. `license` and `base_model` replace the values in the files
     of the run.
@@ -133,15 +133,13 @@ def check_card(path: Path) -> None:
     if stated == "other" and metadata.get("license_name") == RESEARCH_ONLY:
         stated = RESEARCH_ONLY
     for license in stated if isinstance(stated, list) else [stated]:
-        # Check only text values, because the Hub itself refuses other values.
+        # Check the licence only if its value is a text, because the Hub itself refuses other values.
         if isinstance(license, str):
             check_license(license, data.get("license"), "license")
 
 
 def _record(folder: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the saved recipe, the results and the facts about the data. A missing recipe is None, and
-    missing results are empty.
-    """
+    """Return the saved recipe (or None), the results (empty if missing), and the information about the data."""
     recipe = recorded_recipe(folder)
     results = read_record(folder / RESULTS_FILE)
     data = data_facts(recipe.data) if recipe else results.get("data") or {}
@@ -157,8 +155,8 @@ def _certificate(folder: Path) -> dict[str, Any]:
 
 
 def _task_of(folder: Path, recipe: Any, test: dict[str, Any]) -> Task:
-    """Return the task of a model. If there is no recipe, the model type and the names of the scores determine
-    the task.
+    """Return the task of a model. The task comes from the recipe or, if there is no recipe, from the model
+    type and the names of the scores.
     """
     if recipe is not None:
         return TASKS[recipe.task]
@@ -187,7 +185,9 @@ def _base_repositories(begun_with: list[str]) -> str | list[str] | None:
 
 
 def _repository_of(origin: dict[str, Any]) -> str | None:
-    """The repository from which the weights were imported, without the revision. None for a local folder."""
+    """Return the repository from which the weights were imported, without the revision. Return None for a
+    local folder.
+    """
     return origin["name"].partition("@")[0] if origin.get("is_on_hub") else None
 
 
@@ -299,7 +299,7 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
 
 
 def _shape(config: dict[str, Any]) -> str:
-    """Describe the layers, the sizes and the attention of a model in words."""
+    """Return a text about the layers, the sizes and the attention of a model."""
     depths = [str(config[key]) for key in ("encoder_layers", "decoder_layers") if key in config]
     # Try both keys, because a language model has only an encoder or only a decoder.
     heads = config.get("encoder_attention_heads", config.get("decoder_attention_heads"))

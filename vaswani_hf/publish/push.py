@@ -1,4 +1,4 @@
-"""Pushes a finished checkpoint in one commit. Downloads the commit again and compares the files."""
+"""Pushes a finished checkpoint to the Hub in one commit. Then downloads the commit and compares the files."""
 
 import filecmp
 import json
@@ -82,7 +82,7 @@ REPLACED_FILES = (
     *(path.name for path in Path(configuration_vaswani.__file__).parent.glob("*_vaswani.py")),
     f"{ENTRY}.py",
 )
-# Keys of tokenizer_config.json in which transformers records where a tokenizer was loaded from.
+# transformers stores in these keys of tokenizer_config.json where a tokenizer was loaded from.
 _ORIGIN_OF_TOKENIZER = ("name_or_path", "is_local", "local_files_only")
 # The texts for which `fingerprint` computes tokens and logits.
 _SAMPLES = ("The model reads the whole sentence at once.", "Ärger, naïve: 3.14 €!", "日本語 и русский")
@@ -143,10 +143,10 @@ def push(
             created.
         create_pr (bool): Open a pull request instead of changing the branch.
         tag (str, optional): The name of a new tag for the commit.
-        license (str, optional): The licence for the model card, as an identifier of the Hub such as
+        license (str, optional): The licence that the model card states, as an identifier of the Hub such as
             "cc-by-4.0".
-        base_model (str, optional): The repository of the model from whose weights the training started, for
-            the model card.
+        base_model (str, optional): The repository of the model that the training started from. The model card
+            names this model.
         commit_message (str): The title of the commit.
         token (str or bool, optional): An access token. The default is HF_TOKEN, or the token that `hf auth
             login` has stored.
@@ -196,7 +196,7 @@ def send(
     url = commit.pr_url or commit.commit_url
     print(f"{'pushed to' if is_new else 'nothing has changed since'} {url}", flush=True)
     place = f" to {commit.pr_revision}" if to.create_pr else ""
-    again = f"repeat the push{place} to check the files again; the repeated push makes no second commit."
+    again = f"repeat the push{place} to check the files again; the repeated push creates no second commit."
     with only_hub_errors(f"The commit exists ({url}); {again}"):
         _check_arrived(to, commit, staged, find_differences)
         print(f"checked: downloaded at {commit.oid[:7]}, {checked}", flush=True)
@@ -214,7 +214,9 @@ def send(
 
 @contextmanager
 def only_hub_errors(remark: str = "") -> Iterator[None]:
-    """Replace a `ValueError` by a `HubError` and add `remark`, so that callers catch only one class."""
+    """Context manager that converts a `ValueError` to a `HubError` and adds `remark` to the message, so that
+    callers must catch only one class.
+    """
     try:
         with explained():
             yield
@@ -231,8 +233,7 @@ def push_pipeline(pipeline: Any, repo_id: str, **kwargs: Any) -> str:
     with TemporaryDirectory() as name:
         folder = Path(name)
         pipeline.save_pretrained(folder, max_shard_size=kwargs.pop("max_shard_size", "50GB"))
-        # Do not keep an old card if a licence or a base model is given, because these arguments are for a new
-        # card.
+        # If a licence or a base model is given, write a new card instead of keeping the old card.
         keeps_card = not (kwargs.get("license") or kwargs.get("base_model"))
         with explained():
             _copy_record(pipeline.model, folder, repo_id, keeps_card=keeps_card, token=kwargs.get("token"))
@@ -291,7 +292,8 @@ def stage_repository(
     model_class = KINDS[check_config(folder, folder, tuple(KINDS))].model_class
     config = model_class.config_class.from_pretrained(folder)
     for kind in config.user_classes():
-        # Refuse a class that cannot be published, because `save_pretrained` would only warn.
+        # Raise an error for a class that cannot be published, because `save_pretrained` would only log a
+        # warning.
         source_for_checkpoint(kind)
     config.save_pretrained(staged)
     if not (folder / GENERATION_FILE).is_file():

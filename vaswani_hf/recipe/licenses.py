@@ -4,8 +4,7 @@ import re
 
 from ..settings.data import DataSettings
 
-# The value for a licence that only says that the data is for research, because the Hub has no identifier for
-# such a licence.
+# This value means that the data may only be used for research. The Hub has no identifier for such a licence.
 RESEARCH_ONLY = "research-only"
 
 # Identifiers of the Hub for licences that exclude commercial use, such as cc-by-nc-4.0,

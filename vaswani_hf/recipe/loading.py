@@ -21,11 +21,12 @@ from .recipe import Recipe, make_recipe, recipe_classes, task_of
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML 1.1 with two changes: 7e-4 is read as a number instead of text, and a repeated key raises an
-    error.
+    """A YAML 1.1 loader with two changes: 7e-4 is read as a number instead of text, and a repeated key raises
+    an error.
     """
 
-    # The words that name the file in the error about a repeated key; empty if the user has named the file.
+    # The part of the error message about a repeated key that names the file. The text is empty if the user
+    # has given the name of the file.
     of_file = ""
 
     def construct_mapping(self, node, deep=False):
@@ -47,7 +48,7 @@ _Loader.add_implicit_resolver(
 def load_recipe(
     path: str | Path, overrides: list[str] | None = None, *, needs_data: bool = True, is_record: bool = False
 ) -> Recipe:
-    """Load and check a recipe.
+    """Load and validate a recipe.
 
     Example:
         >>> recipe = load_recipe("numbers", ["--max_steps", "500"])
@@ -137,7 +138,7 @@ def _extended(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     files = (*extending, path)
     if base.resolve() in [file.resolve() for file in files]:
         circle = " extends ".join(f"'{file}'" for file in (*files, base))
-        raise ValueError(f"`extends: {name}` in '{path}' closes a circle, {circle}; remove one `extends`.")
+        raise ValueError(f"`extends: {name}` in '{path}' creates a circle, {circle}; remove one `extends`.")
     return _merged(_extended(base, files), content)
 
 
@@ -149,8 +150,7 @@ def _merged(base: dict[str, Any], content: dict[str, Any], *, has_sections: bool
     merged = dict(base)
     for key, value in content.items():
         earlier = base.get(key)
-        # Replace null by an empty section, because YAML reads a section without keys as null, and a section
-        # without keys changes nothing.
+        # Replace null by an empty section, because YAML reads a section without keys as null.
         own = {} if has_sections and value is None and isinstance(earlier, dict) else value
         if isinstance(earlier, dict) and isinstance(own, dict):
             own = _merged(earlier, own, has_sections=False)
@@ -257,8 +257,8 @@ def _unknown_key(
     if hint:
         hint = f"; write {hint}"
     else:
-        # The keys of other toolkits, such as `training.lr`, are not spelled like the keys of this package, so
-        # look up a synonym first.
+        # First look for a synonym, because keys of other toolkits, such as `training.lr`, are spelled
+        # differently from the keys of this package.
         section = place.rpartition(".")[0]
         in_section = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
         similar = None if key in SYNONYMS else _similar_key(key, in_section)
@@ -268,7 +268,7 @@ def _unknown_key(
 
 
 def _similar_key(key: str, places: typing.Iterable[str]) -> str | None:
-    """Return the full name of the key that a user may mean by `key`."""
+    """Return the full name of the key that a user may mean if `key` is misspelled."""
     by_key = {place.split(".")[-1]: place for place in places}
     similar = suggestion(key, by_key)
     return None if similar is None else by_key[similar]
@@ -331,7 +331,7 @@ def _value_of(key: str, text: str, kind: Any) -> Any:
     lists = [option for option in options if typing.get_origin(option) is list]
     is_list = bool(lists) and ("," in text or (text.startswith("[") and text.endswith("]")))
     if str in options and not text.startswith("{") and (not is_list or os.path.exists(text)):
-        # `text` is the name of a file, so do not split the name at a comma.
+        # Do not split the text at commas, because the text is the name of an existing file.
         return text
     if lists and not text.startswith("[") and (is_list or len(options) == 1):
         parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -19,8 +19,8 @@ from .recipe import Recipe
 
 
 def is_folder_of_base(recorded: str) -> bool:
-    """Return True if the `model.init_from` that a run has written names a folder: an absolute path, or only
-    the name of the folder.
+    """Return True if the value of `model.init_from` in a saved recipe names a folder, not a repository. The
+    value is an absolute path or, in the published form, only the name of the folder.
     """
     return os.path.isabs(recorded) or not re.search("[/@]", recorded)
 

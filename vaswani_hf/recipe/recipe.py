@@ -46,7 +46,7 @@ class Recipe(Settings):
         return yaml.safe_dump(self._content(), sort_keys=False, allow_unicode=True)
 
     def values(self) -> dict[str, Any]:
-        """Return the values of all keys, by `section.key`.
+        """Return a dict that maps each key (`section.key`) to its value.
 
         The values of the section `model` include only the keys that the recipe gives.
         """
@@ -71,7 +71,7 @@ class Recipe(Settings):
     def _content(self) -> dict[str, Any]:
         content = self.model_dump()
         content["model"] = self.model.model_dump(exclude_unset=True)
-        # Leave out a section that has no keys in the task of the recipe.
+        # Leave out a section if it has no keys for the task of the recipe.
         return {name: value for name, value in content.items() if value != {} or name == "model"}
 
     @model_validator(mode="after")
@@ -116,7 +116,7 @@ def warmup_warnings(training: AnyTraining, max_steps: int | None) -> list[str]:
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings, by `section.key`."""
+    """Convert nested mappings to a dict with keys such as `section.key`."""
     values: dict[str, Any] = {}
     for key, value in content.items():
         values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -125,7 +125,7 @@ def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @cache
 def recipe_class(task: Task) -> type[Recipe]:
-    """Return the class of the recipes of a task."""
+    """Return the subclass of `Recipe` for a task."""
     optional: dict[str, Any] = {
         "tokenizer": task.tokenizer_settings,
         "model": model_settings(task.stacks),
@@ -145,7 +145,7 @@ def recipe_class(task: Task) -> type[Recipe]:
 
 
 def recipe_classes() -> dict[str, type[Recipe]]:
-    """Return the class of the recipes of each task."""
+    """Return a dict that maps each task to its subclass of `Recipe`."""
     return {name: recipe_class(task) for name, task in TASKS.items()}  # type: ignore[arg-type]
 
 
@@ -158,5 +158,5 @@ def task_of(values: dict[str, Any]) -> str:
 
 
 def make_recipe(values: dict[str, Any]) -> Recipe:
-    """Return the recipe with the values `values`: nested mappings as in YAML, or sections."""
+    """Create a recipe from `values`: nested mappings as in YAML, or section objects."""
     return recipe_classes()[task_of(values)].load(values)

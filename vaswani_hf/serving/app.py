@@ -7,11 +7,12 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -22,11 +23,14 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..model.generation_vaswani import setting_of
+from ..model.glossary_vaswani import Glossary
 from ..model.inputs_vaswani import Request as TextRequest
 from ..model.inputs_vaswani import TranslationOptions
 from ..model.translator_vaswani import PyTorchBackend, Translation
+from ..translation.language_check import LanguageCheck
 from ..version import __version__
 from .directions import AUTO, Direction, Directions, language_name
+from .documents import DocumentsJob
 from .engine import Engine, Job, QueueFullError
 from .limits import Limits
 from .metrics import Metrics
@@ -49,10 +53,17 @@ class Service:
     """Holds the models, the request queue and the options of the HTTP service.
 
     Args:
-        directions (Directions): The models, with the source language and the target language of each model.
-        options (TranslationOptions): The default options of translations. A request can change some options.
-        limits (Limits): The maximum sizes of requests, of the queue and of batches.
-        api_key (str, optional): The API key that clients must send. If None, no key is necessary.
+        directions (Directions): The models.
+        options (TranslationOptions): The options of all translations.
+        limits (Limits): The limits on requests, on the queue and on batches.
+        api_key (str, optional): The key that each request must have.
+        glossaries (mapping, optional): The glossaries that requests can name.
+        language_check (str, optional): "pass" copies texts that are not in the source language. "refuse" answers with
+            an error. The directions then need a detector.
+
+    Raises:
+        ValueError: If a model does not support the options or the glossaries, or if the detector does not know a source
+            language.
     """
 
     def __init__(
@@ -61,6 +72,8 @@ class Service:
         options: TranslationOptions,
         limits: Limits,
         api_key: str | None = None,
+        glossaries: Mapping[str, Glossary] | None = None,
+        language_check: Literal["pass", "refuse"] | None = None,
     ):
         self.directions = directions
         self.limits = limits
@@ -69,6 +82,25 @@ class Service:
         self.metrics.watch_queue(lambda: self.engine.num_waiting)
         self._options = options
         self._api_key = api_key
+        self._glossaries = glossaries or {}
+        # The number of threads limits the documents that are translated at the same time. The threads wait for the
+        # engine most of the time.
+        self._threads = ThreadPoolExecutor(limits.max_batch, "documents")
+        self._checks: dict[str, LanguageCheck] = {}
+        if language_check is not None and directions.detector is not None:
+            self._checks = {
+                language: LanguageCheck(language, language_check, directions.detector)
+                for language in directions.sources()
+            }
+        for direction in directions:
+            glossary: Any
+            for glossary in (None, *self._glossaries.values()):
+                direction.translator.complete(replace(options, glossary=glossary))
+
+    def stop(self) -> None:
+        """Finish all requests, and end the threads."""
+        self._threads.shutdown()
+        self.engine.stop()
 
     @property
     def needs_key(self) -> bool:
@@ -109,12 +141,35 @@ class Service:
 
     def submit(
         self, direction: Direction, wanted: Wanted, on_text: Callable[[str], None] | None = None
-    ) -> Job:
-        """Append the texts of a request to the queue, and return the new job."""
-        constraints = (wanted.target_prefix, wanted.must_contain)
-        requests = [TextRequest(text, *constraints) for text in wanted.texts]
+    ) -> Job | DocumentsJob:
+        """Begin the translation of the texts."""
         options = self._options_for(direction, wanted)
-        job = Job(direction.translator, requests, options, on_text)
+        if not wanted.is_html:
+            requests = self._requests(direction, wanted.texts, wanted.target_prefix, wanted.must_contain)
+            return self._enqueue(Job(direction.translator, requests, options, on_text))
+        options = replace(options, split_sentences=False, return_alignments=True)
+
+        def enqueue(sentences: Sequence[str]) -> Job:
+            return self._enqueue(Job(direction.translator, self._requests(direction, sentences), options))
+
+        documents = DocumentsJob(wanted.texts, enqueue)
+        self._threads.submit(documents.run)
+        return documents
+
+    def _requests(
+        self,
+        direction: Direction,
+        texts: Sequence[str],
+        target_prefix: str = "",
+        must_contain: Sequence[str] = (),
+    ) -> list[TextRequest]:
+        """Convert texts of a client to requests. Check the language of each text, if the service checks languages."""
+        requests = [TextRequest(direction.without_tags(text), target_prefix, must_contain) for text in texts]
+        check = self._checks.get(direction.source)
+        return requests if check is None else list(map(check, requests))
+
+    def _enqueue(self, job: Job) -> Job:
+        """Put a job into the queue."""
         try:
             self.engine.submit(job)
         except QueueFullError:
@@ -130,10 +185,14 @@ class Service:
         options = replace(
             self._options, return_scores=wanted.has_scores, return_alignments=wanted.has_alignments
         )
+        if wanted.min_confidence is not None:
+            options = replace(options, min_confidence=wanted.min_confidence)
+        if wanted.glossary is not None:
+            options = replace(options, glossary=self._glossary(wanted.glossary))
         if direction.tag is not None:
             options = replace(options, tgt_lang=direction.tag)
         backend = direction.translator.backend
-        if wanted.must_contain and not isinstance(backend, PyTorchBackend):
+        if wanted.must_contain and not backend.supports_phrases:
             raise ValueError(
                 "`must_contain` must be left out, because the engine that runs the model does not support "
                 "phrases."
@@ -144,6 +203,11 @@ class Service:
                 raise ValueError(
                     "`stream` must be left out, because the engine that runs the model cannot send parts "
                     "of a translation."
+                )
+            if options.min_confidence is not None:
+                raise ValueError(
+                    "`stream` must be left out with `min_confidence`, because the confidence of a translation is known "
+                    "at the end of the search."
                 )
             generate["num_beams"] = 1
         if wanted.num_alternatives:
@@ -156,6 +220,16 @@ class Service:
             }
         return direction.translator.complete(replace(options, generate=generate))
 
+    def _glossary(self, name: str) -> Any:
+        if name not in self._glossaries:
+            known = ", ".join(self._glossaries)
+            raise ValueError(
+                f"`glossary` must be a glossary of the service ({known}), but is {name!r}."
+                if known
+                else f"`glossary` must be left out, because the service has no glossary, but is {name!r}."
+            )
+        return self._glossaries[name]
+
 
 def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> FastAPI:
     """Return the FastAPI application. The application calls `on_ready` after the translation thread has
@@ -167,7 +241,7 @@ def make_app(service: Service, on_ready: Callable[[], None] = lambda: None) -> F
         service.engine.start()
         on_ready()
         yield
-        await asyncio.to_thread(service.engine.stop)
+        await asyncio.to_thread(service.stop)
 
     # Disable the documentation pages of FastAPI, because the pages load scripts from other servers.
     app = FastAPI(title="vaswani_hf", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -204,9 +278,23 @@ def _translating(service: Service, kind: type[ApiRequest]) -> Callable[..., Any]
             raise HTTPException(503, _too_slow(service)) from None
         except ValueError as error:
             raise HTTPException(400, _shown(error)) from None
-        return JSONResponse(parsed.answer(direction, translations))
+        return JSONResponse(_answer(service, parsed, direction, wanted, translations))
 
     return translate
+
+
+def _answer(
+    service: Service,
+    parsed: ApiRequest,
+    direction: Direction,
+    wanted: Wanted,
+    translations: list[list[Translation]],
+) -> dict[str, Any]:
+    """Return the answer to a request."""
+    confidence = 0.0
+    if wanted.source == AUTO:
+        confidence = service.directions.confidences(wanted.texts)[direction.source]
+    return parsed.answer(direction, translations, confidence)
 
 
 def _shown(error: Exception) -> str:
@@ -248,8 +336,8 @@ async def _fields_of(request: Request) -> dict[str, Any]:
         raise HTTPException(400, "Invalid JSON format") from None
 
 
-async def _result_of(job: Job, request: Request) -> list[list[Translation]]:
-    """Wait for the translations of a job. If the client closes the connection, remove the job from the queue."""
+async def _result_of(job: Job | DocumentsJob, request: Request) -> list[list[Translation]]:
+    """Wait for the translations of a job. If the client leaves, the job leaves the queue."""
     result: asyncio.Future[Any] = asyncio.wrap_future(job.future)
     leaving: asyncio.Future[Any] = asyncio.ensure_future(_left(request))
     try:
@@ -307,7 +395,7 @@ def _streamed(
             while (part := await next_part()) is not None:
                 if part:
                     yield _event({"text": part})
-            yield _event(parsed.answer(direction, job.future.result()))
+            yield _event(_answer(service, parsed, direction, wanted, job.future.result()))
         except TimeoutError:
             yield _event({"error": _too_slow(service)})
         except ValueError as error:
@@ -373,7 +461,9 @@ def _add_information(app: FastAPI, service: Service) -> None:
         service.authorize(request, fields)
         if not fields.get("q"):
             raise HTTPException(400, "Invalid request: missing q parameter")
-        return [detection(language) for language in service.directions.sources()]
+        texts = fields["q"] if isinstance(fields["q"], list) else [fields["q"]]
+        confidences = service.directions.confidences(list(map(str, texts)))
+        return [detection(language, confidence) for language, confidence in confidences.items()]
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:

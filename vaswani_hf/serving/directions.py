@@ -9,9 +9,12 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..checkpoint.languages import recorded_languages
 from ..checkpoint.loading import checkpoint_folder
-from ..model.translator_vaswani import BaseTranslator, PyTorchBackend, tags_of
+from ..model.translator_vaswani import BaseTranslator, PyTorchBackend
+from ..translation.language_check import LanguageDetector
 
 AUTO = "auto"
+# The detector reads at most this number of characters, because more characters hardly change the result.
+_MOST_READ = 1000
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,32 @@ class Direction:
     translator: BaseTranslator
     tag: str | None = None
 
+    def without_tags(self, text: str) -> str:
+        """Replace each tag such as `>>en<<` by `»en«`, because a tag in the text of a client would change the target
+        language.
+        """
+        for tag in self.translator.tags:
+            text = text.replace(tag, f"»{tag[2:-2]}«")
+        return text
+
 
 class Directions:
     """All pairs of source language and target language that the service can translate.
 
     Args:
-        models (sequence): For each model a tuple (source language, target language, translator).
+        models (sequence): Each model: its source language, its target language and its translator.
+        detector (callable, optional): Returns the probability of each language for a text.
 
     Raises:
         ValueError: If two models have the same source language and the same target language.
     """
 
-    def __init__(self, models: Sequence[tuple[str, str, BaseTranslator]]):
+    def __init__(
+        self,
+        models: Sequence[tuple[str, str, BaseTranslator]],
+        detector: LanguageDetector | None = None,
+    ):
+        self.detector = detector
         self._directions: dict[tuple[str, str], Direction] = {}
         for source, target, translator in models:
             if (source, target) in self._directions:
@@ -52,7 +69,7 @@ class Directions:
                 )
             self._directions[source, target] = Direction(source, target, translator)
         for source, target, translator in models:
-            for tag in tags_of(translator.source_tokenizer):
+            for tag in translator.tags:
                 language = tag.strip("><")
                 # A model that was trained in both directions can also translate its target language into its
                 # source language. Then the text must have the tag of the source language.
@@ -68,22 +85,48 @@ class Directions:
         """
         return list(dict.fromkeys(one.source for one in self if target in (None, one.target)))
 
+    def confidences(self, texts: Sequence[str]) -> dict[str, float]:
+        """Return the probability of each source language for texts, most probable language first. Without a
+        detector, all probabilities are 0.
+        """
+        text = "\n".join(texts)[:_MOST_READ]
+        found = {} if self.detector is None else self.detector(text)
+        languages = {language: found.get(language, 0.0) for language in self.sources()}
+        return dict(sorted(languages.items(), key=lambda item: -item[1]))
+
+    def _detected(self, texts: Sequence[str], target: str | None) -> str:
+        """Return the most probable source language of texts, among the languages that can be translated to
+        `target`.
+        """
+        languages = self.sources(target)
+        if not languages:
+            raise ValueError("No model translates to the target language; `/languages` lists the languages.")
+        if len(languages) == 1:
+            return languages[0]
+        confidences = self.confidences(texts)
+        best = max(languages, key=lambda language: confidences[language])
+        if confidences[best] == 0:
+            raise ValueError(
+                "The source language must be given, because the service does not detect these languages; the source "
+                f"languages are {', '.join(languages)}."
+            )
+        return best
+
     def find(self, source: str, target: str | None, texts: Sequence[str]) -> Direction:
         """Return the `Direction` with the given source language and target language.
 
         Args:
             source (str): The source language, or "auto".
-            target (str, optional): The target language. May be None if the service translates the source
-                language into only one target language.
-            texts (sequence): The texts of the request. The function `detect` receives the texts if `source`
-                is "auto".
+            target (str, optional): The target language. The value may be None if only one target language
+                exists for the source language.
+            texts (sequence): The texts. The detector reads the texts if `source` is "auto".
 
         Raises:
             ValueError: If no model translates between the two languages, or if more than one language fits
                 "auto" or None.
         """
         if source == AUTO:
-            source = detect(texts, self.sources(target))
+            source = self._detected(texts, target)
         targets = [one.target for one in self if one.source == source]
         if not targets:
             raise ValueError(
@@ -103,22 +146,6 @@ class Directions:
         return self._directions[source, target]
 
 
-def detect(texts: Sequence[str], languages: Sequence[str]) -> str:
-    """Return the only language in `languages`. The texts are ignored.
-
-    Raises:
-        ValueError: If `languages` is empty or has more than one language.
-    """
-    if not languages:
-        raise ValueError("No model translates to the target language; `/languages` lists the languages.")
-    if len(languages) > 1:
-        raise ValueError(
-            "The source language must be given, because the service does not detect languages; the source "
-            f"languages are {', '.join(languages)}."
-        )
-    return languages[0]
-
-
 def language_name(code: str) -> str:
     """Return the English name of a language, or the code itself if the language is unknown."""
     name = LANGUAGES.get(code.lower())
@@ -126,15 +153,19 @@ def language_name(code: str) -> str:
 
 
 def load_directions(
-    names: Sequence[str], languages: Sequence[str], load: Callable[[str], BaseTranslator]
+    names: Sequence[str],
+    languages: Sequence[str],
+    load: Callable[[str], BaseTranslator],
+    detector: LanguageDetector | None = None,
 ) -> Directions:
     """Load all models.
 
     Args:
-        names (sequence): The models: folders of checkpoints, or repositories on the Hub.
-        languages (sequence): The source language and the target language of each model, such as "en:de". If
-            the sequence is empty, the languages are read from the checkpoints.
-        load (callable): A function that loads the translator for an entry of `names`.
+        names (sequence): Checkpoint folders, or repositories on the Hub.
+        languages (sequence): For each name the languages, such as "en:de". If the sequence is empty, the
+            checkpoints record their languages.
+        load (callable): Loads the translator of a name.
+        detector (callable, optional): Returns the probability of each language for a text.
 
     Raises:
         ValueError: If a checkpoint does not record its languages, or two models have the same languages.
@@ -155,7 +186,7 @@ def load_directions(
                 )
             source, target = recorded
         models.append((source, target, translator))
-    return Directions(models)
+    return Directions(models, detector)
 
 
 def _keep_in_memory(model: nn.Module) -> None:

@@ -30,8 +30,10 @@ class Wanted:
         has_alignments (bool): True if the answer must contain word alignments.
         target_prefix (str): The text that each translation must begin with.
         must_contain (tuple): The phrases that each translation must contain.
-        is_streamed (bool): True if the service must send each part of the translation as soon as the part is
-            generated.
+        is_streamed (bool): True if the client wants the parts of the translation as soon as possible.
+        is_html (bool): True if the texts are HTML documents.
+        glossary (str, optional): The name of a glossary of the service.
+        min_confidence (float, optional): The probability below which a translation is withheld.
     """
 
     texts: list[str]
@@ -43,6 +45,9 @@ class Wanted:
     target_prefix: str = ""
     must_contain: tuple[str, ...] = ()
     is_streamed: bool = False
+    is_html: bool = False
+    glossary: str | None = None
+    min_confidence: float | None = None
 
 
 class ApiRequest(Protocol):
@@ -57,9 +62,11 @@ class ApiRequest(Protocol):
         """Return a description of the translations that the client requests."""
         ...
 
-    def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
-        """Return the answer for the client. `translations` has a list of translations for each text, best
-        translation first.
+    def answer(
+        self, direction: Direction, translations: list[list[Translation]], confidence: float
+    ) -> dict[str, Any]:
+        """Return the answer. `translations` has for each text its translations, best first. `confidence` is the
+        probability of the source language, if the service has detected the language.
         """
         ...
 
@@ -74,6 +81,8 @@ class LibreTranslateRequest(BaseModel):
     target: str
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(0, ge=0)
+    glossary: str | None = None
+    min_confidence: float | None = Field(None, ge=0, le=1)
 
     @classmethod
     def load(cls, fields: dict[str, Any]) -> Self:
@@ -92,26 +101,36 @@ class LibreTranslateRequest(BaseModel):
             if not values.get(name):
                 # This is the error message of LibreTranslate.
                 raise ValueError(f"Invalid request: missing {name} parameter")
-        if values.get("format") == "html":
-            raise ValueError("`format` must be text, because the service does not translate HTML yet.")
         return values
 
     def wanted(self) -> Wanted:
-        """Return a description of the translations that the client requests."""
-        texts = [self.q] if isinstance(self.q, str) else self.q
-        return Wanted(texts, self.source, self.target, self.alternatives)
+        """Return the translations that the client requests."""
+        is_html = self.format == "html"
+        return Wanted(
+            texts=[self.q] if isinstance(self.q, str) else self.q,
+            source=self.source,
+            target=self.target,
+            # LibreTranslate has no alternatives for HTML either.
+            num_alternatives=0 if is_html else self.alternatives,
+            is_html=is_html,
+            glossary=self.glossary,
+            min_confidence=self.min_confidence,
+        )
 
-    def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
-        """Return the answer in the format of LibreTranslate. If `q` is a list, each value of the answer is a
-        list.
-        """
+    def answer(
+        self, direction: Direction, translations: list[list[Translation]], confidence: float
+    ) -> dict[str, Any]:
+        """Return the answer: each entry is a list if `q` is a list."""
         entries: dict[str, list[Any]] = {
             "translatedText": [of_text[0].text for of_text in translations],
         }
         if self.source == AUTO:
-            entries["detectedLanguage"] = [detection(direction.source) for _ in translations]
+            entries["detectedLanguage"] = [detection(direction.source, confidence) for _ in translations]
         if self.alternatives:
             entries["alternatives"] = [_other_texts(of_text) for of_text in translations]
+        confidences = [of_text[0].calibrated_confidence for of_text in translations]
+        if None not in confidences:
+            entries["confidence"] = confidences
         if isinstance(self.q, list):
             return entries
         return {name: entry for name, (entry,) in entries.items()}
@@ -125,11 +144,9 @@ def _other_texts(translations: Sequence[Translation]) -> list[str]:
     return [text for text in dict.fromkeys(others) if text not in (best, "")]
 
 
-def detection(language: str) -> dict[str, Any]:
-    """Return a detected language in the format of LibreTranslate. The confidence is 0, because the service
-    does not use the text to choose the language.
-    """
-    return {"confidence": 0.0, "language": language}
+def detection(language: str, confidence: float) -> dict[str, Any]:
+    """Return a detected language and its confidence in percent, as LibreTranslate does."""
+    return {"confidence": round(100 * confidence, 1), "language": language}
 
 
 class TranslationsRequest(Settings):
@@ -155,9 +172,13 @@ class TranslationsRequest(Settings):
     must_contain: list[str] = Field([], max_length=20)
     """the phrases that each translation must contain"""
     stream: bool = False
-    """if true, the service translates with greedy search, and sends each generated part of the translation as
-    a server-sent event
-    """
+    """return the parts of the translation as server-sent events, as soon as greedy search finds the parts"""
+    format: Literal["text", "html"] = "text"
+    """with html, the texts are HTML documents whose tags stay as they are"""
+    glossary: str | None = None
+    """the name of a glossary of the service"""
+    min_confidence: float | None = Field(None, ge=0, le=1)
+    """the probability below which a translation is withheld"""
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
@@ -168,6 +189,15 @@ class TranslationsRequest(Settings):
                 "`stream` cannot be used together with `alternatives` or `must_contain`, because `stream` "
                 "needs greedy search."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        if self.format == "text":
+            return self
+        for name in ("alternatives", "scores", "alignments", "target_prefix", "must_contain", "stream"):
+            if getattr(self, name):
+                raise ValueError(f"`{name}` must be left out with `format` html.")
         return self
 
     def wanted(self) -> Wanted:
@@ -182,12 +212,15 @@ class TranslationsRequest(Settings):
             target_prefix=self.target_prefix,
             must_contain=tuple(self.must_contain),
             is_streamed=self.stream,
+            is_html=self.format == "html",
+            glossary=self.glossary,
+            min_confidence=self.min_confidence,
         )
 
-    def answer(self, direction: Direction, translations: list[list[Translation]]) -> dict[str, Any]:
-        """Return the answer for the client: the two languages, and the fields of the best `Translation` of
-        each text.
-        """
+    def answer(
+        self, direction: Direction, translations: list[list[Translation]], confidence: float
+    ) -> dict[str, Any]:
+        """Return the answer: the languages, and for each text the fields of its best `Translation`."""
         records = []
         for best, *others in translations:
             record = best.as_dict()

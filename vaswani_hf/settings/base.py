@@ -109,7 +109,8 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
     if first["type"] == "missing":
         return f"`{place}` must be given, but is missing."
     if first["type"] == "value_error":
-        # The message is already a sentence, because a validator of a settings class raised this error.
+        # Use the message unchanged, because a validator of a settings class raised this error with a complete
+        # sentence.
         return str(context["error"])
     types = [other for other in same if _place_of(other) == _place_of(first)]
     expected = list(dict.fromkeys(_expected(other) for other in types))
@@ -124,7 +125,7 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a value for messages, with null, true and false as in YAML."""
+    """Format a value for error messages, with null, true and false as in YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return repr(value)

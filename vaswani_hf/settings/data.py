@@ -41,7 +41,8 @@ class DataSettings(Settings):
     compressed (.gz).
     """
 
-    # For each kind in this tuple, the keys `train_<kind>`, `validation_<kind>` and `test_<kind>` name files.
+    # For each kind in this tuple, there are the keys `train_<kind>`, `validation_<kind>` and `test_<kind>`,
+    # which name files.
     file_kinds: ClassVar[tuple[str, ...]] = ()
     # The keys that can name the training data. A recipe gives exactly one of these keys.
     source_keys: ClassVar[tuple[str, ...]] = ("corpus",)
@@ -113,7 +114,7 @@ class DataSettings(Settings):
 
     @property
     def validation_keys(self) -> str:
-        """The keys with which the recipe can add a validation split, as words for an error message."""
+        """The keys that can add a validation split to the recipe, as a text for an error message."""
         kinds = [kind for kind in self.file_kinds if self.listed(f"train_{kind}")]
         files = " with ".join(f"`data.validation_{kind}`" for kind in kinds)
         return f"{files}, or `data.validation_size`"
@@ -182,20 +183,22 @@ class DataSettings(Settings):
 
 
 class Augmentation(Settings):
-    """The rates of `data.augment`. A rate is the share of the training pairs that an epoch changes."""
+    """The rates of the perturbations in `data.augment`. A rate is the fraction of the training pairs that are
+    changed in an epoch.
+    """
 
     upper_case: float = Field(0.0, ge=0, le=1)
-    """Write source and target in upper case."""
+    """Convert source and target to upper case."""
     title_case: float = Field(0.0, ge=0, le=1)
-    """Write the first letter of each word of source and target in upper case."""
+    """Convert the first letter of each word in source and target to upper case."""
     typos: float = Field(0.0, ge=0, le=1)
-    """Change letters in the source: one typo for each 10 words, and at least one."""
+    """Add typos to the source: one typo for each 10 words, and at least one typo."""
     final_punctuation: float = Field(0.0, ge=0, le=1)
     """Remove the punctuation at the end of source and target."""
     spaces: float = Field(0.0, ge=0, le=1)
-    """Add or remove spaces in the source: one space for each 10 words, and at least one."""
+    """Add or remove spaces in the source: one change for each 10 words, and at least one change."""
     placeholders: float = Field(0.0, ge=0, le=1)
-    """Put the same placeholder, such as `{name}`, into source and target."""
+    """Insert the same placeholder, such as `{name}`, into source and target."""
 
 
 class CorpusData(DataSettings):
@@ -238,7 +241,7 @@ class CorpusData(DataSettings):
 
     @property
     def validation_keys(self) -> str:
-        """The keys with which the recipe can add a validation split, as words for an error message."""
+        """The keys that can add a validation split to the recipe, as a text for an error message."""
         keys = (
             "`data.validation_split`, or `data.validation_size`" if self.dataset else super().validation_keys
         )

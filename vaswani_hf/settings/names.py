@@ -95,8 +95,8 @@ SYNONYMS: dict[str, str | tuple[str, ...]] = {
 
 
 def suggestion(name: str, known: Collection[str]) -> str | None:
-    """Return the option or key that a user may mean: a synonym, else a name with a similar spelling, else
-    None.
+    """Return the option or key that a user may mean by an unknown name: a synonym, or else a name with a
+    similar spelling, or else None.
     """
     synonyms = SYNONYMS.get(name, ())
     for synonym in [synonyms] if isinstance(synonyms, str) else synonyms:

@@ -14,10 +14,8 @@ SMALLEST_VOCABULARY = 260
 
 
 class TokenizerSettings(Settings):
-    """The byte-level BPE tokenizers.
-
-    A run trains the tokenizers on the training text, or keeps the tokenizers of the model in
-    `model.init_from`.
+    """The section `tokenizer` of a recipe: the byte-level BPE tokenizers. A run trains the tokenizers on the
+    training text, or keeps the tokenizers of the model in `model.init_from`.
     """
 
     vocab_size: int = Field(37000, ge=SMALLEST_VOCABULARY, json_schema_extra={"unit": "tokens"})
@@ -80,7 +78,9 @@ FREE_FIELDS = "dropout attention_dropout activation_dropout label_smoothing labe
 
 
 class InitFrom(Settings):
-    """Names the models from whose weights the encoder and the decoder start."""
+    """The key `model.init_from` with two models: the models from whose weights the encoder and the decoder
+    start.
+    """
 
     encoder: str | None = None
     """The model that gives the initial weights of the encoder."""
@@ -147,7 +147,7 @@ class ModelSettings(Settings):
 
 
 def _with_config_fields(name: str, excluded: str) -> Any:
-    """Make a class of model settings with the fields of the config.
+    """Create a class for the section `model` with the fields of the config.
 
     `excluded` is a regular expression for the names of fields that the class does not have.
     """
@@ -200,8 +200,9 @@ class DecodingSettings(Settings):
     """The factor `a` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
     tokens."""
     max_length_b: int = Field(50, ge=0, json_schema_extra={"unit": "tokens"})
-    """The summand `b` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
-    tokens."""
+    """The constant `b` of the length limit: the translation of `n` source tokens has at most `a * n + b` new
+    tokens.
+    """
     max_length: int | None = Field(None, gt=0, json_schema_extra={"unit": "tokens"})
     """The largest number of tokens of a translation, the start token included. If `decoding.max_length` is
     null, only `max_length_a` and `max_length_b` limit the length."""

@@ -1,4 +1,6 @@
-"""The tasks by name: `TASKS[recipe.task]` is the task of a recipe, such as `Translation` in translation.py."""
+"""The table `TASKS` maps names to tasks: `TASKS[recipe.task]` is the task of a recipe, such as `Translation`
+in translation.py.
+"""
 
 from .base import CardWords, Scores, Task
 from .language_modeling import CausalLanguageModeling, MaskedLanguageModeling

@@ -54,13 +54,13 @@ class CardWords:
         snippet: Code that prints the output for `example`, for a model without a pipeline.
         snippet_note: A note about the code snippets.
         toy_use: The use of a model that was trained on a toy corpus of the package.
-        work: The predicate of a sentence about the model, such as "translates sentence by sentence".
+        work: The end of a sentence that begins with "The model", such as "translates sentence by sentence".
         warning: A warning about possible errors in outputs.
         scored: The size of the test set as text, such as "1,000 sentences".
-        scored_how: The method of the scoring, such as ", labelled brackets by the rules of evalb".
+        scored_how: A text about the scoring method, such as ", labelled brackets by the rules of evalb".
         scores: The scores, one per line; empty without a test set.
         examples: The name of the training examples, such as "sentence pairs".
-        tokens: The kind of tokens that the loss counts, such as "target".
+        tokens: The kind of tokens that the loss is computed on, such as "target".
     """
 
     task_type: str
@@ -84,7 +84,7 @@ class CardWords:
 
 
 def language_of(facts: dict[str, Any]) -> str:
-    """Return the language of a monolingual model as text for the model card."""
+    """Return the name of the language of a monolingual model, for the model card."""
     return f"`{facts['language']}`" if facts.get("language") else "a language that is not known"
 
 
@@ -159,8 +159,8 @@ class Task(Protocol):
     def validation_outputs(
         self, model: PreTrainedModel, corpus: Corpus, sources: list[str], evaluation: Any
     ) -> list[str]:
-        """Return the outputs for source texts of the validation split. Each process calls this method with
-        its share of the texts.
+        """Return the outputs for source texts of the validation split. Each process calls this method with a
+        part of the texts.
         """
         return []
 

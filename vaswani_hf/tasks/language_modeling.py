@@ -99,7 +99,7 @@ class LanguageModeling(Task):
     tokenizer_settings = TextTokenizer
     decoding_settings = NoDecoding
     metrics = {"perplexity": "perplexity per token", "accuracy": "accuracy"}
-    # The special tokens that the tokenizer adds to a text.
+    # Describes the special tokens that the tokenizer adds to a text.
     form: TextForm
     # `hub_task` is the name of the task on the Hub and of its pipeline. `hub_name` is the name of the task
     # for readers of the model card.
@@ -285,7 +285,7 @@ class CausalCollator(PairCollator):
 
     def _encode(self, example: dict[str, Any]) -> tuple[Any, Any]:
         ids = np.array(example["labels"])
-        # Ignore `<s>`, because the loss is a mean over the labels and `<s>` is not predicted.
+        # Ignore the label of `<s>`, because the loss is a mean over the labels and `<s>` is not predicted.
         return ids, np.concatenate([[IGNORED_LABEL], ids[1:]])
 
 
@@ -357,7 +357,7 @@ def evaluate_texts(
         hits += int((logits.argmax(dim=-1) == labels).sum())
         tokens += int((labels != IGNORED_LABEL).sum())
         num_texts += len(of_batch)
-        # Add one byte for the line feed after a text.
+        # Count one additional byte for the line feed after each text.
         num_bytes += sum(len(text.encode()) + 1 for text in of_batch)
     model.train(was_training)
     if not tokens:

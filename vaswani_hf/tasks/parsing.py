@@ -44,7 +44,7 @@ from .base import CardWords, Scores, Task, Tokenizers, language_of
 # The number of target symbols for the Wall Street Journal: 26 labels, 45 parts of speech, the end of a
 # constituent, and 4 special tokens.
 _WALL_STREET_JOURNAL_SYMBOLS = 76
-# The tokenizer turns `(NN dog)` into `NN`. The first pattern matches the bracket before the tag. The second
+# The tokenizer reduces `(NN dog)` to `NN`. The first pattern matches the bracket before the tag. The second
 # pattern matches the word and the bracket after the tag.
 _BEFORE_TAG = r"\((?=[^() ]+ [^() ]+\))"
 _AFTER_TAG = r" [^() ]+\)"

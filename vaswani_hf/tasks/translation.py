@@ -93,12 +93,14 @@ class TranslationData(CorpusData):
     plain text.
     """
     augment: Augmentation | None = None
-    """The rates with which each epoch changes training pairs as people write text: `upper_case`,
+    """The rates of random changes of training pairs, which imitate text that people write: `upper_case`,
     `title_case`, `typos`, `final_punctuation` (removed), `spaces` (added or removed) and `placeholders`. Each
-    rate is a number from 0 to 1, the share of the pairs that are changed. A rate that is not given is 0."""
+    rate is a number from 0 to 1, the fraction of the pairs that are changed in an epoch. The default of each
+    rate is 0.
+    """
     max_length_ratio: float | None = Field(None, ge=1)
-    """The largest ratio of the token counts of a training pair, longer side to shorter side. Training
-    pairs above this ratio are dropped.
+    """The largest allowed ratio between the numbers of source tokens and target tokens of a training pair, or
+    the reverse. Training pairs with a larger ratio are removed.
     """
 
     @property
@@ -219,7 +221,7 @@ class TranslationTokenizer(TokenizerSettings):
 
 
 class TranslationEvaluation(EvaluationSettings):
-    """The scores of translations."""
+    """The section `evaluation` for translation: the options of BLEU and chrF."""
 
     tokenize: str = "13a"
     """The tokenizer of sacreBLEU."""
@@ -234,7 +236,7 @@ class TranslationEvaluation(EvaluationSettings):
         return "validation_bleu" if self.validation_bleu else None
 
     def check_dependencies(self) -> None:
-        """Refuse a BLEU tokenizer that is not installed."""
+        """Raise an error if the BLEU tokenizer is not installed."""
         check_tokenizer(self.tokenize, "evaluation.tokenize")
 
 
@@ -339,7 +341,7 @@ class Translation(Task):
     def score_outputs(
         self, outputs: list[str], targets: list[str], evaluation: TranslationEvaluation
     ) -> dict[str, Any]:
-        # Remove outer spaces, because a line of a corpus may end in spaces.
+        # Remove spaces at both ends, because a line of a corpus may end in spaces.
         references = [target.strip() for target in targets]
         return score_translations(
             outputs, references, tokenize=evaluation.tokenize, lowercase=evaluation.lowercase
@@ -354,7 +356,7 @@ class Translation(Task):
         device: str,
     ) -> Scores:
         translator = Translator.from_pretrained(str(folder), device=device)
-        # Score the whole test set, as `vaswani evaluate` does: an empty source has an empty translation.
+        # Score the whole test set, as `vaswani evaluate` does. The translation of an empty source is empty.
         targets = list(test["target"])
         measured = translate_and_measure(
             translator, list(test["source"]), targets, tokens_per_batch=evaluation.tokens_per_batch
@@ -469,8 +471,8 @@ def _weights_of_corpora(data: TranslationData) -> list[tuple[str, float]]:
 
 
 def _check_split(pairs: Dataset, data: TranslationData, split: str) -> None:
-    """Raise an error for a split without usable pairs. Each side of a test split needs at least one line with
-    text.
+    """Raise an error if a split has no usable pairs. A test split needs at least one non-empty source and at
+    least one non-empty target.
     """
     if split == "test":
         for side in ("source", "target"):
@@ -513,7 +515,7 @@ def in_both_directions(
 
 def _add_reversed(batch: dict[str, list], tag: str) -> dict[str, list]:
     reversed_columns = {
-        # Do not add a tag to an empty side, so that cleaning drops the pair in both directions.
+        # Do not add a tag to an empty text, so that the pair is removed in both directions.
         "source": [f"{tag} {text.strip()}" if text.strip() else "" for text in batch["target"]],
         "target": batch["source"],
     }

@@ -18,7 +18,7 @@ from ..model.inputs_vaswani import is_int, validate_search_fields
 
 MODEL_FILE = "model.bin"
 _SHARED, _SOURCE, _TARGET = (f"{kind}_vocabulary.json" for kind in ("shared", "source", "target"))
-# A folder is a CTranslate2 folder if the folder has one of these files.
+# A folder with one of these files is a CTranslate2 folder.
 VOCABULARIES = (_SHARED, _TARGET)
 # The version of CTranslate2's binary format that `_shapes` can read. `_shapes` does not check files of other
 # versions.
@@ -104,7 +104,8 @@ def _variable(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
     shape = _unpack(file, f"{rank}I")
     _, num_bytes = _unpack(file, "BI")
     file.seek(num_bytes - 1, 1)
-    # Read the last byte, because `seek` does not fail at a position after the end of the file.
+    # Read the last byte to check the length of the file, because `seek` raises no error at a position after
+    # the end of the file.
     _unpack(file, "B")
     return name, shape
 

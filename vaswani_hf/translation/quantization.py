@@ -1,5 +1,5 @@
-"""Linear layers with int8 weights on the CPU. torchao quantizes the weights. Kernels of PyTorch compute the
-matrix products.
+"""Replaces the weights of linear layers by int8 weights on the CPU. torchao quantizes the weights, and
+kernels of PyTorch compute the matrix products.
 
 If PyTorch has no int8 kernel for the processor, torchao computes the products. torchao needs about twelve
 operations per layer. On a processor without int8 instructions, torchao is much slower than float32; the
@@ -116,10 +116,10 @@ def _kernel() -> Callable[[torch.Tensor, torch.Tensor], Callable] | None:
     """
     if capability("architecture") != "x86_64" or not torch.backends.mkldnn.is_available():
         return None
-    # If the processor has AMX, use oneDNN, because FBGEMM does not use AMX. Without AMX, prefer FBGEMM,
-    # because on AVX2 oneDNN takes as long as FBGEMM for a batch but twice as long for one sentence. Check for
-    # `quantize_per_channel`, because FBGEMM needs this function and newer versions of PyTorch may remove the
-    # function.
+    # If the processor has AMX, use oneDNN, because FBGEMM does not use AMX. If the processor has no AMX,
+    # prefer FBGEMM. On AVX2, oneDNN takes as long as FBGEMM for a batch, but twice as long for one sentence.
+    # Check for `quantize_per_channel`, because FBGEMM needs this function and newer versions of PyTorch may
+    # remove the function.
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
         torch, "quantize_per_channel"
     )
@@ -156,8 +156,8 @@ def _product(multiply: Callable, states: torch.Tensor, bias: torch.Tensor | None
 
 
 def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies rows [R, I] by the int8 weight [O, I] with scales [O], using FBGEMM.
-    The values of the rows must be from -1 to 1.
+    """Create a function that multiplies rows [R, I] by the int8 weight [O, I] with scales [O], with the
+    library FBGEMM. The values of the rows must be from -1 to 1.
     """
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     before = torch.backends.quantized.engine
@@ -174,8 +174,8 @@ def _with_fbgemm(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.
 
 
 def _with_onednn(weight: torch.Tensor, scales: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Create a function that multiplies rows [R, I] by the int8 weight [O, I] with scales [O], using oneDNN.
-    The values of the rows must be from -1 to 1.
+    """Create a function that multiplies rows [R, I] by the int8 weight [O, I] with scales [O], with the
+    library oneDNN. The values of the rows must be from -1 to 1.
     """
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)

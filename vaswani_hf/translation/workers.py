@@ -17,7 +17,7 @@ from ..model.inputs_vaswani import Request, TranslationOptions
 from ..user_code import executed_files, run_user_code
 from .translator import Translator
 
-# The maximum number of windows per process that are read ahead of the returned translations.
+# At most this number of windows per process are read before their translations are returned.
 _WINDOWS_PER_WORKER = 2
 
 
@@ -67,8 +67,8 @@ def _start(load: Callable[[], Translator], num_workers: int) -> dict[Connection,
             arguments = (of_worker, load, num_threads, executed_files())
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
-            # Close the worker's end of the pipe in this process, so that the connection is closed when the
-            # worker process ends.
+            # Close the worker's end of the pipe in this process too, so that the connection is closed when
+            # the worker process ends.
             of_worker.close()
             workers[connection] = process
     finally:

@@ -11,7 +11,7 @@ from ..entries import Optimizer
 
 
 class AdamSettings(Settings):
-    """The keys of Adam. The default values are the values of the paper (Section 5.3)."""
+    """The recipe keys of Adam. The default values are the values of the paper (Section 5.3)."""
 
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     """The decay rate of the mean of the gradients."""

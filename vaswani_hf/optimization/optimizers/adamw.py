@@ -9,10 +9,12 @@ from .adam import AdamSettings, fused_adamw
 
 
 class AdamWSettings(AdamSettings):
-    """The keys of AdamW."""
+    """The recipe keys of AdamW."""
 
     weight_decay: float = Field(0.0, ge=0)
-    """The weight decay. A step reduces each weight by the fraction `weight_decay` * learning rate."""
+    """The weight decay. In each step, each weight is reduced by the fraction `weight_decay` * learning rate
+    of its value.
+    """
 
 
 def build_adamw(model: nn.Module, settings: AdamWSettings, *, bf16: bool) -> torch.optim.AdamW:

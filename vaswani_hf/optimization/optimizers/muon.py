@@ -36,7 +36,8 @@ def orthogonalized(matrix: torch.Tensor, in_bfloat16: bool) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024): a step changes each weight matrix by its orthogonalized Nesterov momentum.
+    """The optimizer Muon (Jordan et al. 2024). A step changes each weight matrix by the orthogonalized
+    Nesterov momentum of its gradients.
 
     The weight decay is decoupled, as in AdamW.
 
@@ -45,7 +46,8 @@ class Muon(torch.optim.Optimizer):
 
     Args:
         matrices (list): The weights [rows, columns].
-        weight_decay (float): A step reduces each weight by the fraction `weight_decay` * learning rate.
+        weight_decay (float): In each step, each weight is reduced by the fraction `weight_decay` * learning
+            rate of its value.
         bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines `bf16` once and records
             `bf16`, because a resumed run must compute in the same precision on another processor.
     """
@@ -95,8 +97,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
     ):
         super().__init__([*matrices, *others], {})
         self.parts: list[torch.optim.Optimizer] = []
-        # The list `matrices` or the list `others` is empty if all weights that the list would contain are
-        # frozen.
+        # Skip an empty list: `matrices` or `others` is empty if all weights of this kind are frozen.
         if matrices:
             self.parts.append(Muon(matrices, weight_decay, bf16))
         if others:

@@ -1,4 +1,6 @@
-"""R-Drop (Liang et al. 2021, Section 2.1): train two passes with different dropout to give equal results."""
+"""The regulariser R-Drop (Liang et al. 2021, Section 2.1): trains the model so that two forward passes with
+different dropout give similar probabilities.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,17 +15,16 @@ from .two_passes import TwoPassLoss
 
 
 class RDropSettings(Settings):
-    """The key of R-Drop."""
+    """The recipe key of R-Drop."""
 
     r_drop_alpha: float = Field(0.0, ge=0)
     """The weight of the divergence in the loss of R-Drop. 0 turns R-Drop off."""
 
 
 class RDropLoss(TwoPassLoss):
-    """The loss of R-Drop.
-
-    Differs from the paper: the loss is half of the paper's loss, because then the loss is comparable with the
-    loss of one pass. The factor 1/2 does not change the steps of Adam.
+    """Computes the loss of R-Drop. Differs from the paper: the loss is half of the loss in the paper of
+    R-Drop, so that it is comparable with the loss of one pass. The factor 1/2 does not change the steps of
+    Adam.
     """
 
     is_symmetric = True

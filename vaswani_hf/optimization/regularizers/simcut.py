@@ -1,4 +1,6 @@
-"""SimCut (Gao et al. 2022, Section 3): a pass without some tokens learns from a pass with all tokens."""
+"""The regulariser SimCut (Gao et al. 2022, Section 3): trains the model so that a forward pass without some
+tokens gives similar probabilities as a pass with all tokens.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,7 +16,7 @@ from .two_passes import TwoPassLoss
 
 
 class SimCutSettings(Settings):
-    """The keys of SimCut."""
+    """The recipe keys of SimCut."""
 
     simcut_alpha: float = Field(0.0, ge=0)
     """The weight of the divergence in the loss of SimCut. 0 turns SimCut off."""
@@ -24,7 +26,8 @@ class SimCutSettings(Settings):
 
 @dataclass
 class SimCutLoss(TwoPassLoss):
-    """The loss of SimCut. Only the first pass adds a cross-entropy to the loss.
+    """Computes the loss of SimCut. The loss contains the cross-entropy of the first pass, but not of the
+    second pass.
 
     Attributes:
         cut_rate (float): The probability with which the second pass leaves out a token.

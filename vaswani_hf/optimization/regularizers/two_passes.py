@@ -105,9 +105,8 @@ class TwoPassLoss:
         valid = (labels != IGNORED_LABEL).flatten()
         first, second = (half.flatten(0, -2) for half in states.chunk(2))  # [B * T, D]
         if needs_sync(states) or is_tracing(states):
-            # Set the states of padding to 0 in both passes, because the divergence and the gradient of two
-            # equal states are 0. Do not select rows by a mask, because the selection would force a CUDA
-            # synchronisation.
+            # Set the states of padding to 0 in both passes, because two equal states have the divergence 0
+            # and the gradient 0. Selecting the rows without padding would force a CUDA synchronisation.
             first = first.masked_fill(~valid[:, None], 0.0)
             second = second.masked_fill(~valid[:, None], 0.0)
         else:

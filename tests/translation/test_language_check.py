@@ -1,0 +1,62 @@
+"""Texts that are not in the source language of a model, with the detector of py3langid."""
+
+import shutil
+
+import pytest
+from factories import write_recipe
+
+pytest.importorskip("py3langid", reason="needs py3langid: pip install '.[language_check]'")
+
+from vaswani_hf.model.inputs_vaswani import Request  # noqa: E402
+from vaswani_hf.translation.language_check import LanguageCheck, load_detector  # noqa: E402
+
+ENGLISH = "The children are playing in the garden behind the house."
+GERMAN = "Die Kinder spielen im Garten hinter dem Haus."
+
+
+@pytest.fixture(scope="module")
+def detector():
+    return load_detector()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_copied"), [(ENGLISH, False), (GERMAN, True), ("42 %", False), ("OK", False), ("", False)]
+)
+def test_a_text_in_another_language_is_marked(detector, text, is_copied):
+    check = LanguageCheck("en", "pass", detector)
+    assert check(Request(text, "Ein", ("x",))) == Request(text, "Ein", ("x",), is_copied)
+
+
+def test_a_text_in_another_language_is_refused(detector):
+    check = LanguageCheck("en", "refuse", detector)
+    with pytest.raises(
+        ValueError, match=r"^The text must be in the language en, but seems to be in the language de\.$"
+    ):
+        check(Request(GERMAN))
+
+
+def test_an_unknown_language(detector):
+    with pytest.raises(
+        ValueError, match="`--language_check` must be left out, .* does not know the language 'xx'"
+    ):
+        LanguageCheck("xx", "pass", detector)
+
+
+def test_the_command_copies_or_skips_texts(vaswani, copier_checkpoint, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(copier_checkpoint, checkpoint)
+    code, _, error = vaswani("translate", checkpoint, "--text", "eins", "--language_check", "pass")
+    assert (code, error) == (
+        2,
+        f"`--language_check` must be left out, because '{checkpoint}' does not record its languages.",
+    )
+    write_recipe(checkpoint / "recipe.yaml")
+    (tmp_path / "texts").write_text(f"eins\n{GERMAN}\n", encoding="utf-8")
+    words = ["translate", checkpoint, "--input", tmp_path / "texts"]
+    code, output, _ = vaswani(*words, "--language_check", "pass")
+    assert (code, output.splitlines()) == (0, ["eins", GERMAN])
+    code, output, error = vaswani(*words, "--language_check", "refuse", "--on_error", "skip")
+    assert (code, output.splitlines()) == (0, ["eins", ""])
+    assert "Line 2" in error and "must be in the language en" in error
+    code, output, _ = vaswani("translate", checkpoint, "--text", GERMAN, "--language_check", "pass")
+    assert (code, output) == (0, GERMAN)
