@@ -1,5 +1,5 @@
-// Matrix products in float32. The products run in WebAssembly with SIMD instructions, because the same loops in
-// JavaScript take about five times longer: a sentence of 13 words would take 100 to 250 ms on one core.
+// Matrix products in float32. The products run in WebAssembly with SIMD instructions, because the output projection takes
+// eight times as long in JavaScript (scripts/benchmarks/browser.md).
 //
 // A matrix [n, m] of this package is a Float32Array of n * m numbers, row after row. A `Matrix` is a weight in the memory
 // of WebAssembly. Its rows have a length that is a multiple of 4, so that each instruction computes 4 products.
