@@ -241,6 +241,8 @@ def test_a_text_that_is_too_long_for_a_page(word_translator):
     # The attention of the encoder alone is too large.
     with pytest.raises(ValueError, match=message) as error:
         explain(word_translator, "one " * 500)
+    with pytest.raises(ValueError, match="its translation has"):
+        explain(word_translator, TEXT, "eins " * 500)
     fitting = int(str(error.value).split("about ")[1].split()[0])
     explanation = explain(word_translator, TEXT, num_beams=2)
     assert len(page_of(with_lengths(explanation, fitting, fitting)).encode()) <= MAX_PAGE_SIZE

@@ -64,28 +64,32 @@ def explain(
     Raises:
         ValueError: If the text is too long for a page, or the model returns no attention weights.
     """
-    _check_length(translator, text)
+    source_ids = translator.source_tokenizer(translator.prefix + text, verbose=False)["input_ids"]
+    target_ids = None
+    if target is not None:
+        target_ids = translator.target_tokenizer(text_target=target, verbose=False)["input_ids"]
+    _check_lengths(translator, len(source_ids), None if target_ids is None else len(target_ids))
     options = translator.complete(TranslationOptions.of(**settings, do_sample=False))
     segments, _ = translator.layouts([Request(text)], [1], options)[0]
     explainer = _Explainer(translator, segments[0], options)
     found, search = explainer.search()
-    best = found if target is None else explainer.given(target)
+    best = found if target_ids is None else Hypothesis(target_ids, text=target or "")
     return explainer.explain(best, search, text, name, is_given=target is not None)
 
 
-def _check_length(translator: BaseTranslator, text: str) -> None:
-    """Raise an error if the attention weights of the encoder alone are too large for a page, or if the model has
-    no positions for the text.
+def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int | None) -> None:
+    """Raise an error if the self-attention of the encoder or of the decoder alone is too large for a page, or if
+    the model has no positions for the tokens.
     """
     config = translator.model.config
-    num_tokens = len(translator.source_tokenizer(translator.prefix + text, verbose=False)["input_ids"])
     num_heads = config.num_hidden_layers * config.num_attention_heads
-    if num_heads * num_tokens**2 * BYTES_PER_WEIGHT > MAX_PAGE_SIZE:
-        raise ValueError(too_long(3 * num_heads, num_tokens))
-    if num_tokens > translator.max_length:
+    longest = max(num_source, num_target or 0)
+    if num_heads * longest**2 * BYTES_PER_WEIGHT > MAX_PAGE_SIZE:
+        raise ValueError(too_long(3 * num_heads, num_source, num_target))
+    if longest > translator.max_length:
         raise ValueError(
-            f"`text` must have at most {translator.max_length:,} tokens, as many as the model has positions, but has "
-            f"{num_tokens:,}; give a shorter text."
+            f"`text` and `target` must have at most {translator.max_length:,} tokens, as many as the model has positions, "
+            f"but one of them has {longest:,}; give a shorter text."
         )
 
 
@@ -150,10 +154,6 @@ class _Explainer:
             for i, result in zip(batch, find([inputs[i] for i in batch]), strict=True):
                 results[i] = result
         return results
-
-    def given(self, target: str) -> Hypothesis:
-        """Return a given translation as a hypothesis."""
-        return Hypothesis(self.tokenizer(text_target=target)["input_ids"], text=target)
 
     def explain(
         self, best: Hypothesis, search: SearchRecord | None, text: str, name: str, *, is_given: bool
