@@ -213,7 +213,7 @@ def test_v1_constraints(client):
             {"text": "x", "format": "html", "scores": True},
             "`scores` must be left out with `format` html.",
         ),
-        ({"text": ["x"], "stream": True}, "`text` must be one text with `stream`, but is a list."),
+        ({"text": ["x"], "stream": True}, "`text` must be a single text if `stream` is true, but is a list."),
         (
             {"text": "x", "stream": True, "alternatives": 1},
             "`stream` cannot be used together with `alternatives` or `must_contain`, because `stream` "
