@@ -290,7 +290,7 @@ def with_metaspace(file):
         (
             {"attention_window": 3},
             {},
-            "`attention_window` is 3, which HTML cannot express: the format has no attention",
+            "`attention_window` is 3, which HTML cannot express: the format does not support attention",
         ),
         (
             {"attention_score": "additive"},

@@ -14,7 +14,8 @@ from contextlib import nullcontext, redirect_stderr
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..version import __version__
-from .threads import leaving_busy_cores, limit_spinning
+from .threads import leaving_busy_cores as leaving_busy_cores
+from .threads import limit_spinning
 
 if TYPE_CHECKING:
     from .options import Options
