@@ -58,8 +58,8 @@ def main() -> None:
     arguments = parser.parse_args()
     print_header()
     translator = Translator.from_pretrained(arguments.checkpoint, device="cpu")
-    pairs = zip(read_lines(arguments.source), read_lines(arguments.reference), strict=True)
-    pairs = [(source, reference) for source, reference in pairs if source.strip()]
+    both = zip(read_lines(arguments.source), read_lines(arguments.reference), strict=True)
+    pairs = [(source, reference) for source, reference in both if source.strip()]
     rng = Random(0)
     kinds = list(islice(cycle(NOISE), arguments.texts))
     chosen = list(islice(cycle(pairs), arguments.texts))
