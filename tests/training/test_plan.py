@@ -369,7 +369,7 @@ def test_a_plan_for_people(capsys, base_plan):
     small = ("--encoder_layers=1", "--decoder_layers=1")
     text = printed(capsys, NUMBERS, "--tokens_per_second=1000", "--mean_length=20", "--seed=3", *small)
     assert "sentences of 20 tokens (assumed)" in text
-    assert text.endswith("0.37  by 1,000 target tokens/s\n")
+    assert text.endswith("0.569  by 1,000 target tokens/s\n")
     unknown = "unknown  give `--hardware`, `--measure` or a measured `--tokens_per_second`"
     assert unknown in printed(capsys, NUMBERS, *small)
 
@@ -447,8 +447,8 @@ def test_measured_hours(capsys, monkeypatch):
     text = printed(
         capsys, NUMBERS, "--measure", "--price_per_hour=2", "--encoder_layers=1", "--decoder_layers=1"
     )
-    assert "0.37  by 1,000 target tokens/s, measured on a machine" in text
-    assert text.splitlines()[-1].split()[:2] == ["price", "0.74"]
+    assert "0.569  by 1,000 target tokens/s, measured on a machine" in text
+    assert text.splitlines()[-1].split()[:2] == ["price", "1.14"]
 
 
 @pytest.mark.usefixtures("constant_paper")
