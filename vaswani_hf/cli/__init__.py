@@ -316,7 +316,7 @@ def _run(words: list[str]) -> int:
         return USAGE_ERROR
     if options_class.needs_libraries:
         with leaving_busy_cores():
-            _prepare_libraries(options_class.only_infers)
+            _prepare_libraries(options.imports_quickly)
     _set_log_level(verbosity, options_class.needs_libraries)
     _run_user_code(options)
     if verbosity >= 0:
@@ -424,13 +424,13 @@ def _discard_lost_output() -> bool:
     return False
 
 
-def _prepare_libraries(only_infers: bool) -> None:
+def _prepare_libraries(is_quick: bool) -> None:
     """Register the models and tasks of this package with transformers. Hide the progress bars of loading and
     saving models. Keep the progress bars of data preparation and of the Hub.
     """
     from ..quick_imports import quick_imports, without_garbage_collection
 
-    with without_garbage_collection(), quick_imports() if only_infers else nullcontext():
+    with without_garbage_collection(), quick_imports() if is_quick else nullcontext():
         from .. import registration  # noqa: F401  (registers when imported, and must be imported first)
     from huggingface_hub import constants
     from huggingface_hub.utils import enable_progress_bars
