@@ -44,8 +44,6 @@ class Options(Settings):
 
     # If False, the command starts without an import of torch and transformers.
     needs_libraries: ClassVar[bool] = True
-    # If True, the command neither trains nor compiles a model, and imports transformers without the parts for both.
-    only_infers: ClassVar[bool] = False
 
     # Build validators on first use, because building takes time and only the options class of the current
     # command needs a validator.
@@ -61,6 +59,11 @@ class Options(Settings):
     def of_command_line(cls, values: dict[str, Any]) -> "Options":
         """Create the options from the values on the command line."""
         return cls.load(values, "--")
+
+    @property
+    def imports_quickly(self) -> bool:
+        """True if `quick_imports` may import transformers for the command."""
+        return False
 
     def given(self) -> dict[str, Any]:
         """Return the values of the options that the user gives explicitly."""
@@ -189,6 +192,15 @@ class ComputingOptions(DeviceOptions):
     def precision(self) -> dict[str, Any]:
         """Return the arguments `dtype` and `quantization` of `Translator.from_pretrained`."""
         return {"dtype": self.dtype, "quantization": self.quantization}
+
+
+class InferenceOptions(ComputingOptions):
+    """The options of a command that neither trains nor compiles a model."""
+
+    @property
+    def imports_quickly(self) -> bool:
+        """True without int8 weights, because torchao imports the slow parts of PyTorch itself."""
+        return self.quantization is None
 
 
 class WorkerOptions(ComputingOptions):

@@ -1,7 +1,7 @@
 """Defines `vaswani score`, the command that computes the log-probabilities of given translations."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
@@ -10,8 +10,8 @@ from ..model.inputs_vaswani import InvalidInput, try_parse
 from .lines import check_equally_many, count_lines, report_bad_lines, translation_as_json, with_progress
 from .options import (
     SCORING,
-    ComputingOptions,
     EnsembleOptions,
+    InferenceOptions,
     check_file,
     on_command_line,
     translation_options,
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 _ScoringFields: Any = translation_options(*SCORING, "on_error")
 
 
-class ScoreOptions(_ScoringFields, ComputingOptions, EnsembleOptions):
+class ScoreOptions(_ScoringFields, InferenceOptions, EnsembleOptions):
     """The options of `vaswani score`."""
-
-    only_infers: ClassVar[bool] = True
 
     source: str
     """a file with one source sentence per line (plain or .gz)"""

@@ -9,7 +9,7 @@ import socket
 import sys
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,7 @@ from .options import (
     SEARCH,
     CodeOptions,
     EngineOptions,
+    InferenceOptions,
     check_different,
     check_file,
     on_command_line,
@@ -39,10 +40,8 @@ _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "min_confidence")
 
 
-class ServeOptions(_SearchFields, EngineOptions, CodeOptions, Limits):
+class ServeOptions(_SearchFields, InferenceOptions, EngineOptions, CodeOptions, Limits):
     """The options of `vaswani serve`."""
-
-    only_infers: ClassVar[bool] = True
 
     models: list[str] = on_command_line(positional=True, metavar="MODEL")
     """checkpoint folders or repositories on the Hub; each model must have a different pair of languages"""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -30,6 +30,7 @@ from .lines import (
 from .options import (
     EngineOptions,
     EnsembleOptions,
+    InferenceOptions,
     WorkerOptions,
     check_file,
     on_command_line,
@@ -47,10 +48,8 @@ _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 _TranslationFields: Any = translation_options()
 
 
-class TextOptions(WorkerOptions, EnsembleOptions):
+class TextOptions(InferenceOptions, WorkerOptions, EnsembleOptions):
     """The options for the input and the output of `vaswani translate` and `vaswani parse`."""
-
-    only_infers: ClassVar[bool] = True
 
     text: str | None = None
     """read this text instead of standard input"""
