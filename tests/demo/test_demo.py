@@ -20,12 +20,13 @@ def test_a_reader_translates_and_opens_the_attention(hub, vaswani, launched, bro
     page.wait_for_selector(".confidences ruby")
     assert page.locator("#translation textarea").input_value() == "der Hund läuft"
     words = page.locator(".confidences ruby")
-    assert [word.split("\n")[0] for word in words.all_inner_texts()] == ["der", "Hund", "läuft"]
+    texts = words.evaluate_all("words => words.map(word => word.firstChild.textContent)")
+    assert texts == ["der", "Hund", "läuft"]
     assert page.locator(".alignment line").count() == 3
     assert page.locator(".best tr").count() == 3
     page.get_by_role("button", name="Show the attention").click()
     frame = page.frame_locator(".attention iframe")
-    frame.get_by_text("Hund").first.wait_for()
+    frame.get_by_role("heading", name="Attention").first.wait_for()
     page.get_by_role("button", name="Swap the languages").click()
     page.wait_for_function("document.querySelectorAll('.attention iframe').length === 0")
     assert page.get_by_label("de → en").is_checked()
