@@ -22,6 +22,7 @@ from vaswani_hf.model.configuration_vaswani import eos_token_ids
 pytest.importorskip("onnxscript", reason="needs ONNX and ONNX Runtime: pip install '.[transformers_js]'")
 pytest.importorskip("onnxruntime", reason="needs ONNX and ONNX Runtime: pip install '.[transformers_js]'")
 
+from vaswani_hf.convert.transformers_js import _with_int8_embeddings
 from vaswani_hf.convert.transformers_js_engine import DTYPES, TransformersJsEngine
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
@@ -220,3 +221,31 @@ def test_two_tokenizers_with_the_same_ids_are_accepted(tmp_path, monkeypatch):
         tmp_path / "two" / "tokenizer.json"
     ).read_bytes()
     assert not (tmp_path / "out" / "target_tokenizer").exists()
+
+
+def test_embeddings_are_stored_in_int8_and_a_tied_projection_as_a_matrix():
+    onnx = pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    table = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    table[3] = 0
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["embedded"], name="embed"),
+        helper.make_node("Transpose", ["table"], ["projection"], name="transpose", perm=[1, 0]),
+        helper.make_node("MatMul", ["embedded", "projection"], ["logits"], name="project"),
+    ]
+    inputs = [helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [None])]
+    outputs = [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, [None, 5])]
+    weights = [onnx.numpy_helper.from_array(table.numpy(), "table")]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    model = _with_int8_embeddings(model)
+    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    assert kinds.keys() == {"embed_codes", "embed_scales", "projection"}
+    assert kinds["embed_codes"] == onnx.TensorProto.INT8
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    ids = torch.tensor([4, 0, 3])
+    (logits,) = session.run(["logits"], {"ids": ids.numpy()})
+    expected = table[ids] @ table.T
+    differences = (torch.from_numpy(logits) - expected).abs()
+    assert 0 < differences.max() < 0.1 and differences[2].max() == 0
