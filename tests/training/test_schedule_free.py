@@ -40,7 +40,7 @@ def test_the_average_is_that_of_the_paper_and_leaves_the_training_unchanged():
     pytest.importorskip("schedulefree")
     model = torch.nn.Linear(1, 100, bias=False)
     start = model.weight.detach().double()
-    beta1, beta2, epsilon, rate = 0.9, 0.98, 1e-9, 0.01
+    beta1, beta2, epsilon, rate = 0.9, 0.98, 1e-9, 0.5
     optimizer = OPTIMIZERS["schedule_free_adamw"].build(model, settings(), bf16=False)
     average = OptimizerAverage(model, optimizer)
     optimizer.param_groups[0]["lr"] = rate
@@ -57,9 +57,9 @@ def test_the_average_is_that_of_the_paper_and_leaves_the_training_unchanged():
         x = (1 - share) * x + share * z
         y = (1 - beta1) * z + beta1 * x
         trained = model.weight.detach().clone()
-        torch.testing.assert_close(trained.double(), y, rtol=0, atol=1e-6)
+        torch.testing.assert_close(trained.double(), y, rtol=0, atol=1e-5)
         with average.in_place():
-            torch.testing.assert_close(model.weight.double(), x, rtol=0, atol=1e-6)
+            torch.testing.assert_close(model.weight.double(), x, rtol=0, atol=1e-5)
         assert torch.equal(model.weight, trained)
 
 
