@@ -20,6 +20,7 @@ LONGEST_TEXT = 2000
 FONTS = ["system-ui", "sans-serif"]
 MONOSPACE_FONTS = ["ui-monospace", "monospace"]
 CSS = """
+.confidences, .alignment { padding-top: 1.6rem; }
 .confidences { line-height: 2.6; font-size: 1.1rem; }
 .confidences ruby { border-radius: 4px; padding: 0 4px; }
 .confidences rt { font-size: 0.65rem; user-select: none; }
