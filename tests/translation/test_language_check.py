@@ -59,4 +59,4 @@ def test_the_command_copies_or_skips_texts(vaswani, copier_checkpoint, tmp_path)
     assert code == 1
     assert error.startswith(f"Line 2 of {tmp_path / 'texts'}: The text must be in the language en")
     code, output, _ = vaswani("translate", checkpoint, "--text", GERMAN, "--language_check", "pass")
-    assert (code, output) == (0, GERMAN)
+    assert (code, output) == (0, f"{GERMAN}\n")
