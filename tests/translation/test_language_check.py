@@ -55,8 +55,8 @@ def test_the_command_copies_or_skips_texts(vaswani, copier_checkpoint, tmp_path)
     words = ["translate", checkpoint, "--input", tmp_path / "texts"]
     code, output, _ = vaswani(*words, "--language_check", "pass")
     assert (code, output.splitlines()) == (0, ["eins", GERMAN])
-    code, output, error = vaswani(*words, "--language_check", "refuse", "--on_error", "skip")
-    assert (code, output.splitlines()) == (0, ["eins", ""])
-    assert "Line 2" in error and "must be in the language en" in error
+    code, _, error = vaswani(*words, "--language_check", "refuse")
+    assert code == 1
+    assert error.startswith(f"Line 2 of {tmp_path / 'texts'}: The text must be in the language en")
     code, output, _ = vaswani("translate", checkpoint, "--text", GERMAN, "--language_check", "pass")
-    assert (code, output) == (0, GERMAN)
+    assert (code, output) == (0, f"{GERMAN}\n")

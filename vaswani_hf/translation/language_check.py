@@ -16,6 +16,8 @@ LanguageDetector = Callable[[str], Mapping[str, float]]
 # probability. Of 2,000 sentences in another language than expected, 98.5 % had a lower probability, and of 1,000
 # texts of two words 71.6 % (scripts/benchmarks/serving.md).
 _LEAST_PROBABILITY = 0.01
+# A shorter text is not checked, because many languages have the same short words, such as "OK".
+_LEAST_LETTERS = 5
 
 
 def has_detector() -> bool:
@@ -61,7 +63,7 @@ class LanguageCheck:
         """Return the request. If its text is in another language, mark the text as its own translation, or raise a
         ValueError.
         """
-        if not any(map(str.isalpha, request.text)):
+        if sum(map(str.isalpha, request.text)) < _LEAST_LETTERS:
             return request
         probabilities = self._detector(request.text)
         if probabilities[self._language] >= _LEAST_PROBABILITY:
