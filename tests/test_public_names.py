@@ -37,7 +37,6 @@ def test_heavy_names_are_imported_when_they_are_used(fresh_python):
 
 def test_the_tour_in_the_docstring_of_the_package_runs(tmp_path, few_numbers, hub, monkeypatch):
     text = vaswani_hf.__doc__.strip()
-    assert len(text.splitlines()) == 12
     tour = textwrap.dedent(text.split("\n\n", 1)[1].rpartition("\n\n")[0])
     changes = {"training.max_steps": 2, "data.numbers_train_size": 60}
     path = write_recipe(tmp_path / "recipe.yaml", changes, output_dir=str(tmp_path / "run"))

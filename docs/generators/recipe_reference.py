@@ -42,7 +42,10 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "training": ({"training", "settings"}, ("optimization/", "training/trainer.py", "training/")),
     "decoding": ({"generation_config", "config", "options"}, ("model/",)),
     "evaluation": ({"evaluation"}, ("tasks/", "training/")),
-    "publishing": ({"publishing"}, ("publish/", "training/run.py", "training/results.py")),
+    "publishing": (
+        {"publishing"},
+        ("publish/", "training/run.py", "training/results.py", "settings/sections.py"),
+    ),
 }
 # Files whose classes have both fields and methods. In these files, a read of `self.KEY` counts as a use of
 # the key, because a method may be the only reader of the key.

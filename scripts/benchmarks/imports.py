@@ -4,6 +4,7 @@ Run `python scripts/benchmarks/imports.py` from a clone. The script runs the tes
 `record_parity` of tests/parity.py. A test whose library is not installed is skipped, and its row is missing.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -33,7 +34,12 @@ def measured(files: list[Path]) -> dict[tuple[str, str], list[float]]:
 
 def main() -> None:
     """Print the table."""
-    rows = measured(sorted(_TESTS.glob("test_import_*.py")))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "tests", nargs="*", type=Path, help="the files of tests; by default the tests of all imports"
+    )
+    arguments = parser.parse_args()
+    rows = measured(arguments.tests or sorted(_TESTS.glob("test_import_*.py")))
     print_header()
     print()
     print("| format | compared with | comparisons | largest difference (nats) |")

@@ -38,7 +38,7 @@ WAYS = {
     "longer": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "10000"},
 }
 LENGTH = 16
-BUSY = "while True: pass"
+BUSY = "while :; do :; done"
 # The scheduling group of the session of this process, on Linux.
 AUTOGROUP = Path("/proc/self/autogroup")
 
@@ -119,7 +119,7 @@ class BusyProcess:
     def __init__(self) -> None:
         # Start a session, because Linux first divides a core among sessions, and then among the processes of
         # a session. A program in another terminal also has another session.
-        self._process = subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True)
+        self._process = subprocess.Popen(["sh", "-c", BUSY], start_new_session=True)
         self._process.send_signal(signal.SIGSTOP)
         if AUTOGROUP.exists():
             # Give the new session the priority of this session.

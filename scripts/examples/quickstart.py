@@ -19,7 +19,7 @@ from vaswani_hf.translation import Translator
 
 # The numbers that README and the quick start of the manual translate with the checkpoint of `make
 # quickstart`.
-EXAMPLES = (312, 7, 86_000, 80_007, 90, 70, 2, 471_005)
+EXAMPLES = (312, 7, 702, 86_000, 80_007, 90, 70, 2, 471_005)
 # The script translates all numbers below END. Most numbers below END are not in the training corpus.
 END = 10_000
 # In percent.

@@ -98,7 +98,7 @@ MISTYPED = {
     "train numbers --help-key zzz": "`zzz` is not a key of a recipe; `--help-keys` describes all keys; see",
     "train numbers --patience 1": "there is no option or recipe key --patience; the most similar name is "
     "--early_stopping_patience; see",
-    "train numbers --gpus 1": "there is no option or recipe key --gpus; CUDA_VISIBLE_DEVICES chooses the GPUs",
+    "train numbers --gpus 1": "there is no option or recipe key --gpus; use CUDA_VISIBLE_DEVICES to choose GPUs",
     "translate": "the following arguments are required: model",
     "score m --source=x": "the following arguments are required: --target",
     "export m x y --format onnx": "the argument 'y' is not expected",

@@ -168,8 +168,8 @@ def test_tags_of_target_languages_are_refused(opus, tmp_path):
     marian_models.random_marian(marian_models.marian_config(size)).save_pretrained(tmp_path / "marian")
     import_checkpoint(tmp_path / "marian", tmp_path / "ours")
     message = (
-        "The tokenizer has tags of target languages, such as >>deu<<, which Argos Translate cannot put before a text; use "
-        "another format."
+        "The tokenizer has several target languages, such as >>deu<<, but a package of Argos Translate has one target "
+        "language; use another format."
     )
     # The record of the import names the languages.
     assert_refused(tmp_path / "ours", tmp_path / "out", message)

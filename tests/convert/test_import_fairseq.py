@@ -162,7 +162,7 @@ def test_the_settings_of_new_files_are_read(tmp_path):
     cfg = {"model": {"_name": "transformer", **stacks}, "task": task}
     torch.save({"args": None, "cfg": cfg, "model": fairseq_state(model)}, tmp_path / "model.pt")
     report = import_checkpoint(tmp_path / "model.pt", tmp_path / "ours")
-    assert "lacks dict.de.txt and dict.en.txt, so no tokenizers were written" in report.text
+    assert "No tokenizers were written, because the folder lacks dict.de.txt and dict.en.txt." in report.text
     assert difference_of_outputs(tmp_path / "ours", model) < 1e-4
 
 

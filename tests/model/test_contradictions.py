@@ -55,12 +55,12 @@ ROOM = "tokens, and the translation has room for at most"
         (
             [[5, 6], [7, 8]],
             {"max_new_tokens": 3},
-            f"these are 4 {ROOM} 3; give a larger `max_new_tokens` or fewer",
+            f"these phrases have 4 {ROOM} 3; give a larger `max_new_tokens` or fewer",
         ),
         (
             [[5, 6, 7]],
             {"max_new_tokens": 3, "forced_eos_token_id": EOS},
-            f"these are 3 {ROOM} 2 before `forced_eos_token_id`; give a larger `max_new_tokens` or fewer phrases.",
+            f"these phrases have 3 {ROOM} 2 before `forced_eos_token_id`; give a larger `max_new_tokens` or fewer phrases.",
         ),
     ],
 )

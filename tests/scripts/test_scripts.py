@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -25,7 +26,10 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 RUNS = {
     "alignment.py": (
         "{checkpoint}",
-        [r"20 sentence pairs, \d+ German words: \d+\.\d % wrong", r"tags: \d+\.\d % exact"],
+        [
+            r"20 sentence pairs, \d+ German words: \d+\.\d % wrong",
+            r"tags: \d+\.\d % enclose the correct words",
+        ],
     ),
     "bf16.py": ("--threads 1 --rounds 1 --shapes d32_v500_b512", [r"float32 takes \d+\.\d\d \("]),
     "corpus.py": (
@@ -39,6 +43,10 @@ RUNS = {
     "generation.py": (
         "{checkpoint} {source} --reference {target} --sentences 4 --max_new_tokens 3 --repetitions 1 --device cpu --without_ctranslate2",
         [r"vaswani int8, sorted +\d", r"8 beams, 64 inputs of 100 tokens: marian"],
+    ),
+    "language_detection.py": (
+        "en={source} de={target} --lines 3",
+        [r"py3langid, all languages +en +\d+\.\d %, de +\d+\.\d %, \d+\.\d\d ms per text"],
     ),
     "serving.py": (
         "{checkpoint} {source} --clients 1 2 --requests 4 --rounds 1 --sentence seven --serve='--max_batch 8'",
@@ -108,10 +116,35 @@ def test_each_script_runs(run, name):
         assert re.search(pattern, output), output
 
 
+def test_the_table_of_imports():
+    # Use the real interpreter, because the script starts pytest.
+    path = SCRIPTS.parent / "tests" / "convert" / "test_import_annotated_transformer.py"
+    command = [sys.executable, str(SCRIPTS / "benchmarks" / "imports.py"), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    row = r"\| The Annotated Transformer \| the formulas of the book \| \d+ \| \d\.\de-"
+    assert re.search(row, done.stdout), done.stdout
+
+
+def test_the_page_in_node_and_chromium(run, tmp_path):
+    pytest.importorskip("playwright", reason="Playwright is not installed.")
+    for program in ("node", "chromium"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed.")
+    source = tmp_path / "source.txt"
+    source.write_text("seven\n" + "seven eight " * 6 + "nine\n")
+    output = run("browser.py", f"{{checkpoint}} {source} --num_beams 2 --quantization int8")
+    assert "int8, Node.js: 0 of 2 " in output
+    assert "int8, Chromium: 0 of 2 " in output
+
+
 def test_every_script_is_run_by_a_test():
     tested_elsewhere = {
+        "browser.py",
         "complexity.py",
+        "imports.py",
         "memory_network.py",
+        # The build of the manual runs this script.
+        "paper.py",
         "quickstart.py",
         "score_functions.py",
     }
@@ -203,7 +236,7 @@ def test_the_phases_of_a_run_get_their_seconds_and_their_memory(script):
     rows = script("corpus").table("first", found, samples, 0.5)
     assert "| first | tokenise | 3.0 | 15.00 | 1.00 | 0.50 |" in rows
     assert "| first | 2 steps | 3.0 | 20.00 | 1.00 | 0.50 |" in rows
-    assert "| first | start to the end of the first step | 17.5 | 18.00 | 1.00 | 0.50 |" in rows
+    assert "| first | from the start to the end of the first step | 17.5 | 18.00 | 1.00 | 0.50 |" in rows
 
 
 def test_unscaled_scores_spread_with_the_width_and_saturate_the_softmax(script, tmp_path):

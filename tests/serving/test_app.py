@@ -352,7 +352,7 @@ def test_a_client_cannot_choose_the_language_by_a_tag(serve):
     model = VaswaniForSeq2SeqLM(factories.tiny_config(vocab_size=len(tokenizer))).eval()
     both = Translator(model, tokenizer, tokenizer)
     client = serve([("en", "de", both)])
-    for source, target, options in (("en", "de", {}), ("de", "en", {"tokenize": {"tgt_lang": "en"}})):
+    for source, target, options in (("en", "de", {}), ("de", "en", {"tgt_lang": "en"})):
         answer = translate(client, q=">>en<< one", source=source, target=target).json()
         (expected,) = both.translate(["»en« one"], **options)
         assert answer["translatedText"] == expected

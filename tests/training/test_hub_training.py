@@ -30,6 +30,7 @@ ROOT_FILES = {
     *"config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json".split()
 }
 PUBLISHED = ROOT_FILES | {"README.md", "recipe.yaml", "training_curve.png"}
+PUBLISHED |= {"LICENSE", "attention.png", "handler.py", "requirements.txt"}
 STATE_FILES = {
     *"manifest.json optimizer.pt scheduler.pt rng_state.pth trainer_state.json metrics.jsonl".split()
 }
@@ -210,7 +211,7 @@ def test_a_pipeline_with_other_weights_has_no_claim_to_the_scores(hub, repo_id, 
         translator.model.model.encoder.layers[0].fc1.bias.add_(1)
     translator.push_to_hub(repo_id)
     files = hub.repository(repo_id).files()
-    assert by_folder(files) == {"": PUBLISHED - {"training_curve.png"}}
+    assert by_folder(files) == {"": PUBLISHED - {"attention.png", "training_curve.png"}}
     assert b"The weights in this repository differ from the weights of the run" in files["README.md"]
     assert b"BLEU" not in files["README.md"]
 

@@ -232,7 +232,7 @@ def test_a_tag_that_the_translator_adds_is_no_word_of_the_text():
     for options in ({}, {"split_sentences": True}):
         options |= {"return_alignments": True, "max_new_tokens": 12}
         (written,) = both.translate([f">>en<< {text}"], **options)
-        (added,) = both.translate([text], tokenize={"tgt_lang": "en"}, **options)
+        (added,) = both.translate([text], tgt_lang="en", **options)
         assert added.text == written.text
         expected, found = (
             dict(reversed(pair.split("-")) for pair in one.alignment.split()) for one in (written, added)
