@@ -61,8 +61,8 @@ def translate_remaining(
     if work.workers > 1 and options.seed is None:
         window = -(-window // work.workers)
     # If a seed is given, the window size must not depend on the number of processes, because the sampled
-    # tokens depend on the window size. A resumed run begins at the start of a window, because the rounding
-    # errors of a batch depend on all sentences of the batch.
+    # tokens depend on the window size. A resumed run translates a whole window again, because the rounding
+    # errors of a sentence depend on the other sentences of its batch.
     begin = done - done % window
     translator = None
     if work.workers == 1 or work.dtype == "auto":

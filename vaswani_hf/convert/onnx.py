@@ -36,8 +36,8 @@ from ..model.modeling_vaswani import VaswaniForSeq2SeqLM
 from .formats import ALL_FIELDS, Expressible, Format, Tokenizers, report, sample_batch
 from .onnx_engine import OnnxEngine, OnnxModel
 
-# The exporter traces the model with 2 sentences of 5 tokens from the sample batch. The comparison uses the
-# whole sample batch, so that the graphs are also tested with other sizes.
+# The exporter traces the model with 2 sentences of 5 tokens from the sample batch. The comparison runs the
+# graphs on the whole sample batch, so that the graphs are also tested with sizes that were not traced.
 _TRACED_SENTENCES, TRACED_LENGTH = 2, 5
 # The number of target tokens that the comparison computes with prefill.onnx. decode.onnx computes the
 # remaining tokens one by one.

@@ -180,9 +180,10 @@ def _evenly_full_bounds(
         return source_budget, target_budget
 
     def bounds(total: int, count: int) -> np.ndarray:
-        # Return the bounds of `count` batches whose token budgets add up to `total`. If `total` is not
-        # divisible by `count`, the budgets of the last batches are larger by one. The budgets are not all
-        # equal, because reducing a common budget by one could remove a pair from every batch.
+        # Return where each of `count` batches begins and ends. The token budgets of the batches add up to
+        # `total`. If `total` is not divisible by `count`, the budgets of the last batches are larger by one.
+        # The budgets are not all equal, because reducing a common budget by one could remove a pair from
+        # every batch.
         share, larger = divmod(total, count)
         return _batch_bounds(buckets, budgets(share), budgets(min(share + 1, whole)), count - larger)
 

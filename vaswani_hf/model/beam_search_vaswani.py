@@ -443,7 +443,7 @@ class BeamSearch:
         if self.reader is not None:
             numbers = self.reader.exchange(numbers)
         if numbers is None:
-            # Return default values at the first step, because the reader has no values of a previous step.
+            # Return default values at the first step, because the values of a step are read one step later.
             return True, len(self.sentences)
         return self._use_step_numbers(numbers)
 

@@ -181,9 +181,9 @@ class VaswaniConfig(PreTrainedConfig):
     """Describes the architecture of a [`VaswaniModel`]. The defaults are the paper's base model (Section 3,
     Table 3 row "base").
 
-    Fields have the names of MarianMT and BART. Fields that MarianMT and BART lack have the names of the
-    paper. Assigning a value to a field checks the value. Creating a config or a model checks the combination
-    of all fields.
+    Fields have the names that MarianMT and BART use. If MarianMT and BART have no such field, the name
+    comes from the paper, such as `d_k`. Assigning a value to a field checks the value. Creating a config or a
+    model checks the combination of all fields.
 
     Args:
         vocab_size (int): Number of tokens in the source vocabulary, or in the joint vocabulary if embeddings

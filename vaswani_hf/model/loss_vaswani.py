@@ -1,9 +1,9 @@
 """Regularisation (Section 5.4): dropout, and the label-smoothed cross-entropy.
 
-`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. With logits z, the
-loss of a token with either form of label smoothing is logsumexp(z) - (gold - other) * z[label] - other *
-sum(z). `gold` is the target probability of the reference token, and `other` is the target probability of each
-other class.
+`chunked_cross_entropy` computes the loss without storing the logits of the whole batch. Let `z` be the logits
+of a token, `gold` the target probability of the reference token, and `other` the target probability of each
+other token. Then the loss of the token is logsumexp(z) - (gold - other) * z[label] - other * sum(z), for both
+forms of label smoothing.
 
 This file is saved with every checkpoint because `forward` uses the functions in this file to compute the
 loss.

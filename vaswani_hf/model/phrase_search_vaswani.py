@@ -174,8 +174,8 @@ class PhraseTables:
 
 
 class PhraseCandidates(CandidateSelection):
-    """Selects the candidates of a search for translations with phrases. For each number of missing phrase
-    tokens, `PhraseCandidates` keeps `num_kept` beams.
+    """Selects the candidates of a beam search whose translations must contain given phrases. For each number
+    of missing phrase tokens, `PhraseCandidates` keeps `num_kept` beams.
 
     `config.num_beams` is the total number K of beams.
     """

@@ -111,9 +111,8 @@ class TranslationPipeline(Pipeline):
                 `truncation` (bool): True to cut the source at the tokenizer's `model_max_length`. `src_lang`
                 and `tgt_lang`: the languages, for multilingual models. If the tokenizer has tags of target
                 languages, such as ">>deu<<", `tgt_lang="deu"` adds the tag to each text without a tag.
-                `return_tensors`: True to return token ids instead of texts. With `return_text=True` results
-                contain token ids and texts. `return_type="tensors"` also selects token ids, and
-                `return_type="text"` selects texts.
+                `return_tensors`: True to return token ids instead of texts; with `return_text=True`, the
+                results contain both. `return_type`: "tensors" to return token ids, or "text" to return texts.
                 `stop_sequence`: a text whose first token ends a translation, like `</s>`.
                 `clean_up_tokenization_spaces`: an argument of the target tokenizer's `decode`. All other
                 arguments, such as `num_beams` and `ensemble`, are passed to `generate`.

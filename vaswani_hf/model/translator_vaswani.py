@@ -1154,8 +1154,8 @@ def _target_token_ids(text: str, tokenizer: Any) -> list[int]:
 
 
 def assign_phrases(phrases: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
-    """Distribute the required phrases of a translation among the parts of its text. Return the phrases of
-    each part.
+    """Distribute the required phrases of a translation among the parts of its text. Return one list of
+    phrases for each part of the text.
 
     If a part of the source text contains the phrase itself, such as a name, the phrase is assigned to the
     first part that contains the phrase. If no part contains the phrase, the phrase is assigned to the longest
