@@ -49,7 +49,12 @@ OWNERS: dict[str, tuple[set[str], tuple[str, ...]]] = {
 }
 # Files whose classes have both fields and methods. In these files, a read of `self.KEY` counts as a use of
 # the key, because a method may be the only reader of the key.
-FIELDS_AND_METHODS = ("model/configuration_vaswani.py", "optimization/section.py", "settings/data.py")
+FIELDS_AND_METHODS = (
+    "model/configuration_vaswani.py",
+    "optimization/section.py",
+    "settings/data.py",
+    "settings/sections.py",
+)
 HEAD = """# The keys of a recipe
 
 `python docs/generators/recipe_reference.py` writes this page from the classes of the sections. An editor that reads

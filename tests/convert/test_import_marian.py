@@ -102,6 +102,7 @@ def test_translations_equal_those_of_transformers(opus):
     assert aligned.alignment and aligned.text == expected[0]
 
 
+@pytest.mark.slow
 def test_onnx_and_the_alignment_of_an_imported_model(opus, tmp_path):
     pytest.importorskip("onnxscript", reason="needs ONNX: pip install '.[onnx]'")
     pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install onnxruntime")

@@ -18,6 +18,7 @@ DIRECTIVES = (
     "{formats-table}",
     "{import-formats-table}",
     "{percent-script}",
+    "{include}",
     "{note}",
     "{warning}",
 )

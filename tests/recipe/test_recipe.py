@@ -534,7 +534,7 @@ def test_what_is_extended_need_not_be_a_whole_recipe(files):
     [
         ({"recipe": "extends: no.yaml"}, "'{0}/no.yaml' cannot be read: No such file or directory ... '{0}/recipe.yaml'"),
         ({"recipe": "extends: ."}, "'{0}' cannot be read: Is a directory; correct `extends` in '{0}/recipe.yaml'"),
-        ({"recipe": "extends: recipe.yaml"}, "`extends: recipe.yaml` in '{0}/recipe.yaml' closes a circle"),
+        ({"recipe": "extends: recipe.yaml"}, "`extends: recipe.yaml` in '{0}/recipe.yaml' creates a circle"),
         ({"recipe": "extends: rows/b.yaml", "rows__b": "extends: ../recipe.yaml"},
          "circle, '{0}/recipe.yaml' extends '{0}/rows/b.yaml' extends '{0}/rows/../recipe.yaml'"),
         ({"recipe": "extends: b.yaml\ntraining: {max_steps: 3}", "b": "training: [1]"},

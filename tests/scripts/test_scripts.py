@@ -116,6 +116,7 @@ def test_each_script_runs(run, name):
         assert re.search(pattern, output), output
 
 
+@pytest.mark.slow
 def test_the_table_of_imports():
     # Use the real interpreter, because the script starts pytest.
     path = SCRIPTS.parent / "tests" / "convert" / "test_import_annotated_transformer.py"

@@ -332,12 +332,12 @@ def test_language_check(serve, copier):
         [("en", "de", recorded)], detector=by_first_letter, language_check="pass", batch_wait=200.0
     )
     assert translate(client, q=["eins", "nein. ja?"]).json()["translatedText"] == ["eins", "nein. ja?"]
-    assert translate(client, q="<p>eins</p><p>nein</p>", format="html").json() == {
-        "translatedText": "<p>eins</p><p>nein</p>"
+    assert translate(client, q="<p>eins</p><p>nein ja?</p>", format="html").json() == {
+        "translatedText": "<p>eins</p><p>nein ja?</p>"
     }
     assert recorded.batches == [["eins"], ["eins"]]
     client = serve(detector=by_first_letter, language_check="refuse")
-    for fields in ({"q": ["eins", "nein"]}, {"q": "<p>nein</p>", "format": "html"}):
+    for fields in ({"q": ["eins", "nein ja?"]}, {"q": "<p>nein ja?</p>", "format": "html"}):
         answer = translate(client, **fields)
         expected = "The text must be in the language en, but seems to be in the language de."
         assert (answer.status_code, answer.json()) == (400, {"error": expected})

@@ -191,7 +191,7 @@ def test_a_pipeline_pushes_everything(hub, repo_id, transfer, copied, tmp_path):
     repository = hub.repository(repo_id)
     files = repository.files()
     assert by_folder(files) == {"": PUBLISHED}
-    assert {name for name in files if name.endswith(".py")} == CODE_FILES
+    assert {name for name in files if name.endswith(".py")} == CODE_FILES | {"handler.py"}
     assert repository.private and repository.titles()[0] == "All of it"
     # Push a model that was loaded from an older commit of the Hub, with the card, recipe and picture of this
     # commit.

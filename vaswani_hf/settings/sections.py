@@ -287,8 +287,13 @@ class PublishingSettings(Settings):
     @property
     def trackio(self) -> dict[str, Any]:
         """The settings of Trackio that the recipe gives, by the names of the arguments of transformers."""
-        names = ("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        values = {
+            "project": self.project,
+            "trackio_space_id": self.trackio_space_id,
+            "trackio_bucket_id": self.trackio_bucket_id,
+            "trackio_static_space_id": self.trackio_static_space_id,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     @model_validator(mode="after")
     def _check_push(self) -> Self:
