@@ -52,8 +52,9 @@ def translate_remaining(
 ) -> Generator[Any, None, None]:
     """Yield the translations of all requests after the first `done` requests.
 
-    If the remaining requests fit into one window, this process translates the requests, because starting
-    worker processes would take longer than the translation.
+    A window is a group of requests that are read and sorted together; `options.window` is the size of a
+    window. If the remaining requests fit into one window, this process translates the requests, because
+    starting worker processes would take longer than the translation.
 
     The caller must close the generator to end the worker processes.
     """

@@ -31,7 +31,8 @@ class Occurrence:
     key: int
     # The weight from the query to the key.
     weights: torch.Tensor
-    # True if no other word of the sentence has a larger weight.
+    # For each head [N, H], True if the query gives no other word of the sentence a larger weight than the
+    # key.
     is_largest: torch.Tensor
     # The mean weight of all pairs of words of the sentence that have the same distance as the query and the key.
     same_distance: torch.Tensor
@@ -39,7 +40,7 @@ class Occurrence:
 
 @dataclass
 class Statistics:
-    """What a search needs to know about the heads of a model on one half of a test set."""
+    """The measurements of all heads of a model on one half of a test set."""
 
     # The occurrences of each relation, in the order of the sentences.
     occurrences: list[list[Occurrence]]

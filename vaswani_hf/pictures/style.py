@@ -21,7 +21,7 @@ LINE_STYLES = ("-", "--", ":", "-.")
 # The lightness of these colour maps changes steadily with the value, so that a grey print keeps the order of the values.
 WEIGHT_MAP = "Blues"
 SIGNED_MAP = "cividis"
-# A new line of the caption begins after this number of characters per inch of the width of the picture.
+# Captions are wrapped at this number of characters for each inch of the picture's width.
 _CHARACTERS_PER_INCH = 16
 
 

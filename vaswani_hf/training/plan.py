@@ -27,8 +27,8 @@ from .trainer import largest_part
 # The assumed mean length of a sentence (tokens). A plan also gives the FLOPs for sentences of
 # `data.max_length` tokens.
 MEAN_LENGTH = 32
-# Limit the layers, because a plan runs each layer: an encoder layer and a decoder layer take about 50 ms
-# together.
+# Limit the number of layers, because a plan runs each layer: an encoder layer and a decoder layer take about
+# 50 ms together.
 MAX_LAYERS = 200
 # Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
 _PAPER_TRAINING = EncoderDecoderTraining(
@@ -139,7 +139,7 @@ def plan_run(
 
 
 def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[dict[str, Any]]:
-    """Return the estimated hours and price of the run on each machine of the Hub's jobs that has one GPU.
+    """Return the estimated hours and price of the run on each one-GPU machine that Hugging Face Jobs offers.
 
     `flops` are the FLOPs of the run; the list is empty if the number of FLOPs is unknown. `peak_memory` are the
     bytes that a step needs on a GPU.

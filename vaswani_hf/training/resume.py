@@ -37,13 +37,12 @@ FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
 
 def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    """Return True if a folder holds a finished run, and the recipe changes no value that a finished run may
-    change.
+    """Return True if a folder holds a finished run, and the new recipe changes no setting that needs more
+    training or new scores.
 
-    `asked` contains the values in the new recipe for settings that may change in a finished run (see
-    `changeable_values`). `asked` contains the values of the new recipe, and `recorded` the values of the
-    saved recipe under the same keys. A value in results.json takes precedence over the value in the saved
-    recipe.
+    `asked` and `recorded` contain the settings that a user may change after a run has finished (see
+    `changeable_values`). `asked` has the values in the new recipe, and `recorded` has the values in the saved
+    recipe. A value in results.json takes precedence over the value in the saved recipe.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
