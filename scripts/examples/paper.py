@@ -203,8 +203,9 @@ print("the weights of the first head for the first word:", weights[0])
 agree(weights, weights_by_hand)
 
 # %% [markdown]
-# Why divide by √d_k? The dot product of two vectors whose components have variance 1 has variance d_k.
-# Without the division, the softmax of large scores is close to 0 and 1, and its gradient is close to 0:
+# Why does the paper divide by √d_k? If the components of two vectors have variance 1, the dot product of the
+# vectors has variance d_k. Without the division, the attention weights of large scores are close to 0 or 1,
+# and the gradient of the softmax is close to 0:
 
 # %%
 for width in (4, 64, 512):
@@ -231,8 +232,8 @@ agree(attended, by_hand.multi_head_attention(name, 4, embedded, embedded, causal
 # %% [markdown]
 # ## 3.2.3 Masks
 #
-# A decoder position attends to earlier positions and to itself. In the reference, `causal=True` ends the loop over
-# the keys at the position of the query. The package builds an additive mask:
+# A decoder position attends to earlier positions and to itself. With `causal=True`, the reference ends the
+# loop over the keys at the position of the query. The package adds a mask to the scores instead:
 
 # %%
 mask = attention_masks([decoder.layers[0].self_attn], torch.zeros(1, 4, 64), None)[0]

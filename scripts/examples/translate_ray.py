@@ -225,7 +225,8 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
         f"`--num_gpus` must be at most the number of GPUs of this machine, but is {arguments.num_gpus:g}.",
         lacks,
     )
-    # Use one block per part, because otherwise one worker may get several parts while another worker waits.
+    # Use one block for each range of rows (`part`), because otherwise one worker may get several ranges while
+    # another worker waits.
     entries: Any = ray.data.from_items(parts, override_num_blocks=len(parts))
     pool = ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts)))
     made = entries.map(

@@ -76,7 +76,8 @@ def run(options: DistillOptions) -> None:
     _check_inputs(options, recipe.data)
     tag = _tag_for_teachers(options, languages)
     chosen = TranslationOptions.of(**options.translation_settings())
-    # Lock the output file before reading it, because another process may be writing to it.
+    # Lock the output file before this process reads the file, because another process may be writing to the
+    # file.
     with output_file(
         options.output, "free disk space and run the command again with `--resume`", resume=options.resume
     ) as file:

@@ -131,7 +131,7 @@ def _identity(file: Any) -> tuple[int, int] | None:
 def output_file(
     path: str, remedy: str, option: str = "--output", *, resume: bool | None = None
 ) -> Iterator[LineOutput]:
-    """Open and lock a file, so that only this process writes to it.
+    """Open and lock a file, so that only this process writes to the file.
 
     If the command fails and the file is new and empty, the file is deleted.
 

@@ -56,7 +56,8 @@ def draw_figures(
     record: RunRecord | None = None,
     report: Callable[[str], None] = print,
 ) -> list[Picture]:
-    """Draw all pictures of a translation model, and write them as PNG and SVG files with figures.json.
+    """Draw all pictures of a translation model. Write each picture as PNG and SVG, and write the captions and
+    numbers of all pictures to figures.json.
 
     Args:
         translator (Translator): A translator with a Vaswani model.

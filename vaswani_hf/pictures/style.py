@@ -1,7 +1,7 @@
 """The style of all pictures: colours, sizes and file formats.
 
-The functions import matplotlib when they are called, because the import is slow and only pictures need
-matplotlib.
+Each function of this module imports matplotlib when the function is called, because the import is slow and
+only pictures need matplotlib.
 """
 
 from collections.abc import Iterable

@@ -171,7 +171,7 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     """Return a vocabulary without `<mask>`. `<mask>` is ignored in comparisons of vocabularies, because no
-    text contains `<mask>` and only one task needs it.
+    text contains `<mask>`, and only the masked language model needs `<mask>`.
     """
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
@@ -304,8 +304,8 @@ def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
 
 
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
-    """Return the weights of the parts of a model that `names` lists. A tied weight belongs to all parts that
-    use it.
+    """Return the weights of the modules and parameters in `names`, such as "encoder" or
+    "decoder.embed_tokens". A tied weight belongs to all modules that use the weight.
     """
     weights = dict(model.named_parameters(remove_duplicate=False))
     known = {".".join(name.split(".")[:part]) for name in weights for part in range(1, name.count(".") + 2)}

@@ -77,8 +77,8 @@ def plan_run(
     on_accelerator = batch_cost(config, training, model_class, length)
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # A part of a batch is at least as long as the longest sentence, because a sentence is never divided
-        # between parts.
+        # On a CPU, the trainer divides a batch into smaller batches. Each smaller batch has room for the
+        # longest sentence, because the trainer never divides a sentence.
         largest = max(largest, longest)
     on_processor = batch_cost(
         config, training, model_class, length, on_accelerator=False, largest_part=largest
@@ -221,7 +221,8 @@ def batch_cost(
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
     If the batch has different token budgets for source and target, the sentences with the smaller budget are
-    shorter. `largest_part` is the largest number of positions per side if the batch is computed in parts.
+    shorter. If the trainer divides the batch into smaller batches, `largest_part` is the largest number of
+    source positions (and of target positions) of a smaller batch.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch
