@@ -156,8 +156,8 @@ def _check_inputs(options: DistillOptions, data: Any) -> None:
 
 
 def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> str:
-    """Return the text that must be put before each source sentence for the teachers: a direction tag and a
-    space, or an empty text.
+    """Return the prefix that the teachers need before each source sentence: a direction tag and a space, or
+    an empty text.
     """
     tags = {_tag_for_teacher(teacher, options.engine, languages) for teacher in options.teacher}
     if len(tags) > 1:

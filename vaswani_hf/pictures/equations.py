@@ -19,7 +19,7 @@ _SHOWN_SMOOTHING = 0.4
 def draw_positions(name: str, encodings: torch.Tensor, note: str) -> Picture:
     """Draw the encodings of the first 20 positions, and the dot products between the first 60 positions.
 
-    `encodings` is [positions, D]. `note` ends the caption.
+    `encodings` is [positions, D]. `note` is the end of the caption.
     """
     encodings = encodings.float().cpu()
     shown = encodings[:_NUM_POSITIONS]

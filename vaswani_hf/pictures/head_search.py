@@ -1,7 +1,7 @@
 """Searches for heads of the encoder that relate words, and for heads that behave differently.
 
 A search chooses heads on the first half of the sentences of a test set, and measures the chosen heads on the
-second half. Therefore the choice does not make the measured weights larger.
+second half. Therefore the choice of the heads does not bias the measured weights.
 
 In shapes, N is the number of layers, H the number of heads, and W the number of words of a sentence.
 """
@@ -122,7 +122,9 @@ def best_heads(occurrences: Sequence[Occurrence], number: int) -> list[Head]:
 
 
 def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, float]:
-    """Return the mean weight of a head, how often the weight is the largest, and the mean weight at the same distance."""
+    """Return three numbers for a head: the mean weight of the related pairs, the share of pairs in which the
+    related word gets the largest weight, and the mean weight of all pairs at the same distance.
+    """
 
     def mean(name: str) -> float:
         values = [getattr(occurrence, name)[head.layer, head.head] for occurrence in occurrences]

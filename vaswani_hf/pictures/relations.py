@@ -79,7 +79,9 @@ class Relation:
     least_distance: int
 
     def pairs(self, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Yield the indices of each word that has a partner in the sentence, and of the partner."""
+        """For each word that has a partner in the sentence, yield the index of the word and the index of the
+        partner.
+        """
         lower = [word.casefold() for word in words]
         for index, word in enumerate(lower):
             if self.is_earlier:
@@ -111,7 +113,7 @@ def _by_word(lists: Mapping[str, str]) -> dict[str, frozenset[str]]:
 
 
 def read_partners(entries: Iterable[str], option: str) -> dict[str, frozenset[str]]:
-    """Read entries such as "wears:shirt,hat". Errors name the option."""
+    """Read entries such as "wears:shirt,hat". The error messages name the option."""
     partners = {}
     for entry in entries:
         word, _, names = entry.partition(":")

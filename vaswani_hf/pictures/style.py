@@ -43,7 +43,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def save(figure: "Figure", path: Path) -> None:
     """Write a figure in the format of the suffix of `path`: .png (150 dots per inch) or .svg. Equal figures
-    give equal files.
+    give files with equal bytes.
     """
     from matplotlib import rc_context
 

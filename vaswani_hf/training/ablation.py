@@ -148,8 +148,8 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """Return the recipe of a run's training with the index `number` (counted from 0). `folder` is the folder
-    of the run.
+    """Return the recipe for one training of a run. `number` is the index of the training, counted from 0.
+    `folder` is the folder of the run.
     """
     seed = recipe.seed + number
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))

@@ -39,7 +39,7 @@ from .checkpoints import scheduled_checkpoints, step_in_name
 
 
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
-    """Average the weights of checkpoints in float32. Only one checkpoint at a time is in memory."""
+    """Average the weights of checkpoints in float32. To save memory, load only one checkpoint at a time."""
     if not folders:
         raise ValueError("`average_checkpoints` needs at least one checkpoint, but was given none.")
     files = [file] * len(folders) if isinstance(file, str) else file
