@@ -170,7 +170,7 @@ def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> st
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
     """Return the direction tag that one teacher needs before each source sentence, or an empty text. Raise an
-    error if the teacher translates between other languages than the recipe.
+    error if the languages of the teacher differ from the languages of the recipe.
     """
     from ..checkpoint.files import recipe_file
     from ..checkpoint.loading import checkpoint_folder

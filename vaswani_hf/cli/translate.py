@@ -398,8 +398,8 @@ def _complete_lines(path: str) -> tuple[int, int]:
 
 
 def _check_form(path: str, as_json: bool) -> None:
-    """Raise an error if a file with plain text would be continued with JSON lines, or a file with JSON lines
-    with plain text.
+    """Raise an error if the command would append JSON lines to a file with plain text, or plain text to a
+    file with JSON lines.
     """
     with open(path, "rb") as file:
         line = file.readline()

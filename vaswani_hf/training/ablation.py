@@ -46,7 +46,8 @@ Results = dict[str, dict[str, Any] | str]
 # Leave keys with these prefixes out of the list of keys that differ from the first run, because the values of
 # these keys depend on the output folder or the split.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# The table shows this text if a value comes from the model in `init_from`.
+# This text replaces the value of a config field that comes from the model in `init_from`. The list of changed
+# keys leaves out these fields.
 _OF_THE_BASE = "that of the model"
 # The scores of the table, with their titles.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
@@ -353,7 +354,7 @@ def _name_of_base(folder: str) -> str:
 
 def _value(recipe: Recipe, key: str) -> Any:
     """Return the value of a recipe key. If the recipe does not contain the key, return the default value of
-    the config. If the recipe has `init_from`, return the text `_OF_THE_BASE` instead.
+    the config. If the recipe has `init_from` and does not contain the key, return the text `_OF_THE_BASE`.
     """
     values = recipe.values()
     if key in values:

@@ -78,7 +78,7 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
 
 
 def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) -> bool:
-    """Return True if the earlier run in a folder has started from the models that `model.init_from` names."""
+    """Return True if a folder contains an earlier run that started from the models in `model.init_from`."""
     has_begun = bool(checkpoints_in(folder)) or (folder / WEIGHTS_FILE).exists()
     now = model.init_from
     before = recorded.init_from

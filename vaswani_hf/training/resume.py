@@ -87,8 +87,8 @@ def check_earlier_run(
     free = {*FREE_TO_CHANGE, *(f"data.{key}" for key in data.file_keys)}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
         free -= {"training.max_steps", "training.num_train_epochs"}
-    # Check `task` and `model.init_from` first, because another task or another model in `init_from` also
-    # changes other keys.
+    # Check `task` and `model.init_from` first, because a change of the task or of `init_from` also changes
+    # many other keys, and the error message should name the cause.
     order = sorted(
         values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
     )
