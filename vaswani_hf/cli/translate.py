@@ -283,7 +283,7 @@ def translate_texts(
     requests: Iterable[Request | InvalidInput],
     work: str,
 ) -> None:
-    """Translate or parse the texts of the input. `load` loads the translator."""
+    """Translate or parse the texts of the input. `load` is a function that loads the translator."""
     if is_typed_by_user(options.text, options.input):
         # Do not start worker processes, because the worker processes would wait for the lines that the user
         # types.

@@ -17,7 +17,7 @@ from ..model.translator_vaswani import ALIGNMENT_LAYERS, TOKENIZING, BaseTransla
 from ..translation.translator import Translator
 from .style import heat_map, label_ticks, new_figure, save
 
-# A word is a run of letters and digits, with apostrophes and hyphens inside, or one punctuation mark.
+# A word is a sequence of letters and digits, with apostrophes and hyphens inside, or one punctuation mark.
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 

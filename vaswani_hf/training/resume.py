@@ -105,8 +105,9 @@ def check_earlier_run(
 
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """Return the newest undamaged checkpoint of a run, or None if the run has no checkpoints. Print a line
-    for each damaged checkpoint.
+    """Return the newest undamaged checkpoint of a run, or None if the folder has neither checkpoints nor a
+    finished model. Print a line for each newer, damaged checkpoint. Raise an error if all checkpoints are
+    damaged, or if the folder has a finished model without checkpoints.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):
