@@ -1,7 +1,7 @@
 """Trains a scored checkpoint from a recipe: data -> model -> trainer -> training -> scores.
 
-`_train` lists the steps of a run, and the functions of the steps follow in that order. Only this module
-receives the whole recipe. The other training modules receive sections of the recipe.
+`_train` lists the steps of a run, and the functions of the steps follow in that order. The functions of this
+module receive the whole recipe. The other modules that train one model receive only sections of the recipe.
 
 The path from a corpus file to the loss is: `load_corpus` in tasks/translation.py, data/corpus.py (text ->
 token ids), data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read

@@ -483,7 +483,7 @@ def training_arguments(
     validates: bool,
     publishing: PublishingSettings | None = None,
 ) -> Seq2SeqTrainingArguments:
-    """Convert the recipe of a run to the arguments of the Trainer of transformers."""
+    """Convert sections of the recipe of a run to the arguments of the Trainer of transformers."""
     publishing = publishing or PublishingSettings()
     arguments = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
     for name in publishing.trackio:
