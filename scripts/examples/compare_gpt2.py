@@ -5,8 +5,8 @@ of a training step.
 
 The two models have the same size and are trained on the same texts. Both models train on each batch, one
 after the other, so that other programs on the machine slow down both models to the same extent. The model of
-this package has the shape and the initialization of GPT-2: layer normalization before each sub-layer, learned
-positions, GELU, biases in attention, and normal weights with a standard deviation of 0.02.
+this package has the architecture and the initialization of GPT-2: layer normalization before each sub-layer,
+learned positions, GELU, biases in attention, and normal weights with a standard deviation of 0.02.
 """
 
 import argparse

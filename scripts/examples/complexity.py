@@ -165,8 +165,8 @@ ROWS = (
         lambda size, _, kind: AttentionCore(size, kind),
         *("O(r n d)", "O(1)", "O(n/r)"),
         lambda size: _steps(size.n - 1, size.r),
-        # Do not measure smaller sizes, because copying the neighbours would take as long as attending to
-        # them.
+        # Do not measure smaller sizes, because copying the keys and values of the neighbours would take as
+        # long as the attention.
         Size(8192, 256, r=128),
         {"n": (4096, 8192, 16384), "d": WIDE, "r": (128, 256, 512)},
     ),

@@ -82,8 +82,9 @@ def show_picture(picture: Picture) -> None:
 # %% [markdown]
 # ## The sentence pair
 #
-# The sentences come from a small grammar. The German articles depend on the gender of the noun that follows, and
-# on its role in the sentence. A model can therefore write the correct article only if it reads the noun first.
+# The sentences come from a small grammar. A German article depends on the gender of the next noun, and on the
+# role of this noun in the sentence. A model can therefore write the correct article only if it reads the noun
+# first.
 
 # %%
 NOUNS = {"dog": "Hund", "man": "Mann", "cat": "Katze", "woman": "Frau", "child": "Kind", "horse": "Pferd"}
@@ -136,8 +137,8 @@ config = VaswaniConfig(
     label_smoothing=0.1,
     attn_implementation="eager",
 )
-# There is no dropout, because the reference has no dropout. The model computes in float64. The differences from the reference are at most 1e-7, because the position encodings
-# of the package are float32.
+# Turn off dropout, because the reference implements no dropout. The model computes in float64. The package
+# and the reference differ by up to 1e-7, because the position encodings of the package are float32.
 model = VaswaniForSeq2SeqLM(config).double().eval()
 by_hand = Reference(model.state_dict(), config)
 target_ids = [config.decoder_start_token_id, *labels[:-1]]
@@ -202,8 +203,9 @@ print("the weights of the first head for the first word:", weights[0])
 agree(weights, weights_by_hand)
 
 # %% [markdown]
-# Why divide by √d_k? The dot product of two vectors whose components have variance 1 has variance d_k.
-# Without the division, the softmax of large scores is close to 0 and 1, and its gradient is close to 0:
+# Why does the paper divide by √d_k? If the components of two vectors have variance 1, the dot product of the
+# vectors has variance d_k. Without the division, the attention weights of large scores are close to 0 or 1,
+# and the gradient of the softmax is close to 0:
 
 # %%
 for width in (4, 64, 512):
@@ -230,8 +232,8 @@ agree(attended, by_hand.multi_head_attention(name, 4, embedded, embedded, causal
 # %% [markdown]
 # ## 3.2.3 Masks
 #
-# A decoder position attends to earlier positions and to itself. In the reference, `causal=True` ends the loop over
-# the keys at the position of the query. The package builds an additive mask:
+# A decoder position attends to earlier positions and to itself. With `causal=True`, the reference ends the
+# loop over the keys at the position of the query. The package adds a mask to the scores instead:
 
 # %%
 mask = attention_masks([decoder.layers[0].self_attn], torch.zeros(1, 4, 64), None)[0]
@@ -275,8 +277,8 @@ agree(encoded, by_hand.encode(source_ids))
 # %% [markdown]
 # ## 3.4 Softmax
 #
-# The output projection has the weights of the target embedding. The logit of `<pad>` is excluded, because the model
-# must never predict `<pad>`.
+# The output projection and the target embedding share one weight matrix. The logit of `<pad>` is excluded,
+# because the model must never predict `<pad>`.
 
 # %%
 kept = [token_id for token_id in range(len(tokenizer)) if token_id != config.pad_token_id]
@@ -307,8 +309,8 @@ show_picture(draw_schedule(paper_rate, 100_000, [], "paper"))
 # ## 5.4 Regularization
 #
 # Label smoothing gives the reference token the probability 1 − ε, and shares ε between the other
-# classes (`<pad>` is one of these classes). Dropout follows each sub-layer and the sum of embedding and position: see `_add_and_norm` and
-# `add_positions` above.
+# classes (`<pad>` is one of these classes). The model applies dropout to the output of each sub-layer, and to
+# the sum of embedding and position encoding: see `_add_and_norm` and `add_positions` above.
 
 # %% tags=["source"]
 show(target_probabilities)
@@ -334,8 +336,8 @@ show_picture(draw_targets(0.1, "t2t"))
 # %% [markdown]
 # ## 5 Training
 #
-# A model of this size learns the grammar in some hundred steps. The optimizer is Adam with the paper's
-# β₁ = 0.9, β₂ = 0.98 and ε = 10⁻⁹.
+# A model of this size learns the grammar in a few hundred training steps. The optimizer is Adam with the
+# paper's β₁ = 0.9, β₂ = 0.98 and ε = 10⁻⁹.
 
 # %%
 torch.manual_seed(0)
@@ -384,8 +386,10 @@ for result in (best, *best.alternatives):
 # %% [markdown]
 # ## Attention visualizations
 #
-# All heads of the last layer, for the sentence pair. A row of the second picture is the position that predicts the
-# token of the row. An article needs the gender of the noun, so heads that write an article look at the noun.
+# The two pictures show the attention weights of all heads of the last layer for the sentence pair. The first
+# picture shows the encoder, and the second picture the cross-attention. The label of a row in the second
+# picture is the token that the decoder predicts at this position. An article depends on the gender of the
+# noun, so some heads may attend to the noun at the position that predicts the article.
 #
 # The command `vaswani figures CHECKPOINT OUTPUT` draws the pictures of this page for a trained checkpoint, and the
 # pictures of Figures 3 to 5 of the paper: [Pictures of a checkpoint](../how_to/figures.md).
@@ -399,9 +403,10 @@ show_picture(cross_sheet)
 # %% [markdown]
 # ## Differs from the paper
 #
-# Many implementations differ from the paper. The following table names the field of `VaswaniConfig` for each
-# difference, and measures the effect: the number of parameters of the model above, and the largest change of a
-# log-probability on the sentence pair. The models have equal weights where both models have the weight.
+# Many implementations differ from the paper. For each difference, the following table names the field of
+# `VaswaniConfig`. The table also shows the number of parameters of the model with this difference, and the
+# largest change of a log-probability on the sentence pair. The model with the difference starts from the
+# weights of the model above; weights that the model above does not have keep their initial values.
 
 # %%
 DIFFERENCES: list[tuple[str, dict[str, Any]]] = [
@@ -443,8 +448,9 @@ for difference_name, fields in DIFFERENCES:
 # %% [markdown]
 # The following differences change only the training. Some implementations also have dropout after the softmax of the
 # attention and after the ReLU (`attention_dropout`, `activation_dropout`). Some implementations leave out the
-# dropout of the paper on embeddings and positions; here `dropout` sets the dropout of the paper in all its places.
-# PyTorch's label smoothing gives a part of ε to the reference token (`label_smoothing_form`).
+# paper's dropout on the sum of embedding and position encoding. In this package, the field `dropout` sets the
+# probability for this sum and for the outputs of the sub-layers. PyTorch's label smoothing shares ε between
+# all classes, including the reference token (`label_smoothing_form: torch`).
 
 # %%
 DROPOUTS = [{"dropout": 0.0}, {"dropout": 0.1}, {"dropout": 0.1, "attention_dropout": 0.1}]
@@ -464,8 +470,9 @@ for form in ("t2t", "torch"):
 
 # %% [markdown]
 # One difference has no effect: tensor2tensor writes all sines in the first half of an encoding and all cosines in the
-# second half. The dot products between positions stay the same, and weights can be reordered without a change of
-# the outputs. `vaswani import` reorders the weights of such models.
+# second half. This order does not change the dot products between positions. If the weights are reordered in
+# the same way, the outputs of the model do not change either. `vaswani import` reorders the weights of such
+# models.
 
 # %%
 halves = torch.cat([encodings[:, 0::2], encodings[:, 1::2]], dim=1)

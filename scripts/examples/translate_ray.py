@@ -164,8 +164,8 @@ def parts_of(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def is_done(part: dict[str, Any]) -> bool:
-    """Return True if the output file of a part is complete. Print the name of a damaged file. End the process
-    with an error if the file was made from another input or with other options.
+    """Return True if the output file of a range of rows (`part`) is complete. If the file is damaged, print
+    its name. End the process with an error if the file was made from another input or with other options.
     """
     target, remedy = part["target"], "choose another OUTPUT, or remove the file"
     if not os.path.exists(target):
@@ -189,8 +189,8 @@ def is_done(part: dict[str, Any]) -> bool:
 
 
 def missing_parts(parts: list[dict[str, Any]], output: Path) -> list[dict[str, Any]]:
-    """Return the parts that are not translated yet. End the process with an error if the output folder has
-    files of another run.
+    """Return the ranges of rows (`parts`) that are not translated yet. End the process with an error if the
+    output folder has files of another run.
     """
     targets = {part["target"] for part in parts}
     for path in sorted(output.resolve().glob("*.parquet")):
@@ -225,7 +225,8 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
         f"`--num_gpus` must be at most the number of GPUs of this machine, but is {arguments.num_gpus:g}.",
         lacks,
     )
-    # Use one block per part, because otherwise one worker may get several parts while another worker waits.
+    # Use one block for each range of rows (`part`), because otherwise one worker may get several ranges while
+    # another worker waits.
     entries: Any = ray.data.from_items(parts, override_num_blocks=len(parts))
     pool = ray.data.ActorPoolStrategy(size=min(arguments.workers, len(parts)))
     made = entries.map(
@@ -237,7 +238,7 @@ def translate(parts: list[dict[str, Any]], arguments: argparse.Namespace) -> Non
 
 
 def main(words: list[str] | None = None) -> None:
-    """Translate the missing parts."""
+    """Translate the ranges of rows that are not translated yet."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -64,8 +64,8 @@ def masked_softmax_example() -> dict[str, torch.Tensor]:
 
 
 def smoothing_example(form: str) -> dict[str, torch.Tensor]:
-    """Return target probabilities, log-probabilities and their products [1, 4], and the loss [1, 1], for one
-    form of smoothing.
+    """Return target probabilities, log-probabilities and their products [1, 4], and the loss [1, 1], for a
+    value of `label_smoothing_form`.
     """
     gold, other = target_probabilities(SMOOTHING, form, len(PROBABILITIES))
     target = torch.tensor([[gold, *[other] * (len(PROBABILITIES) - 1)]])

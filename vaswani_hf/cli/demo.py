@@ -33,7 +33,8 @@ def run(options: DemoOptions) -> None:
             f"`vaswani demo` needs more libraries; install them with `{install_command('demo')}`."
         )
     directions = [_direction(name, options.device) for name in options.models]
-    # Import the page here, because the import of gradio takes seconds, and an error in a model must not wait.
+    # Import gradio after the models are loaded, because the import takes seconds, and an error about a model
+    # must be reported first.
     from ..demo.interface import Direction, launch
 
     labels = [entry["label"] for entry in directions]

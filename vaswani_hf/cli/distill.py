@@ -76,7 +76,8 @@ def run(options: DistillOptions) -> None:
     _check_inputs(options, recipe.data)
     tag = _tag_for_teachers(options, languages)
     chosen = TranslationOptions.of(**options.translation_settings())
-    # Lock the output file before reading it, because another process may be writing to it.
+    # Lock the output file before this process reads the file, because another process may be writing to the
+    # file.
     with output_file(
         options.output, "free disk space and run the command again with `--resume`", resume=options.resume
     ) as file:
@@ -155,8 +156,8 @@ def _check_inputs(options: DistillOptions, data: Any) -> None:
 
 
 def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> str:
-    """Return the text that must be put before each source sentence for the teachers: a direction tag and a
-    space, or an empty text.
+    """Return the prefix that the teachers need before each source sentence: a direction tag and a space, or
+    an empty text.
     """
     tags = {_tag_for_teacher(teacher, options.engine, languages) for teacher in options.teacher}
     if len(tags) > 1:
@@ -169,7 +170,7 @@ def _tag_for_teachers(options: DistillOptions, languages: tuple[str, str]) -> st
 
 def _tag_for_teacher(teacher: str, engine: str, languages: tuple[str, str]) -> str:
     """Return the direction tag that one teacher needs before each source sentence, or an empty text. Raise an
-    error if the teacher translates between other languages than the recipe.
+    error if the languages of the teacher differ from the languages of the recipe.
     """
     from ..checkpoint.files import recipe_file
     from ..checkpoint.loading import checkpoint_folder

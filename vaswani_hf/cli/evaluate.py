@@ -139,7 +139,7 @@ class EvaluateOptions(_SearchFields, ComputingOptions, CodeOptions):
             raise ValueError(f"`--{name}` is for {owner}, but {chosen}; leave one of the two options out.")
 
     def _given_of_models(self) -> list[str]:
-        """Return the options that the user gives although they have no effect on the scores of a file of
+        """Return the options that the user gives, but that have no effect on the scores of a file of
         translations or trees.
         """
         return [name for name in _OF_MODELS if name in self.model_fields_set]

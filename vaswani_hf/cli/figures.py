@@ -88,7 +88,9 @@ def _partners(
 
 
 def _record(folder: Path, recipe: "Recipe | None", d_model: int) -> "RunRecord | None":
-    """Return the record of the run of a checkpoint; None if the checkpoint has no recipe or no log."""
+    """Return the log, the schedule and the learning rates of the run that trained a checkpoint; None if the
+    checkpoint has no recipe or no log.
+    """
     from ..checkpoint.files import METRICS_FILE, read_metrics, recipe_file
     from ..optimization.schedules import scheduled_rate
     from ..pictures.figures import RunRecord

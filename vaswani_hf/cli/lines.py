@@ -52,8 +52,9 @@ def translate_remaining(
 ) -> Generator[Any, None, None]:
     """Yield the translations of all requests after the first `done` requests.
 
-    If the remaining requests fit into one window, this process translates the requests, because starting
-    worker processes would take longer than the translation.
+    A window is a group of requests that are read and sorted together; `options.window` is the size of a
+    window. If the remaining requests fit into one window, this process translates the requests, because
+    starting worker processes would take longer than the translation.
 
     The caller must close the generator to end the worker processes.
     """
@@ -98,8 +99,8 @@ def translate_remaining(
 def report_bad_lines(
     translations: Iterable[Any], place: str, done: int = 0, requests: CountedRequests | None = None
 ) -> Iterator[Any]:
-    """Yield the translations, and report skipped lines on stderr. `place` is the name of the input. The first
-    translation belongs to line `done + 1` of the input.
+    """Yield the translations, and report skipped lines on stderr. `place` is the name of the input in
+    messages. The first translation belongs to line `done + 1` of the input.
     """
     number = done
     num_skipped = 0

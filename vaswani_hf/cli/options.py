@@ -199,7 +199,9 @@ class InferenceOptions(ComputingOptions):
 
     @property
     def imports_quickly(self) -> bool:
-        """True without int8 weights, because torchao imports the slow parts of PyTorch itself."""
+        """True if the weights are not quantized. Do not use `quick_imports` for quantized weights, because
+        torchao imports the slow parts of PyTorch anyway.
+        """
         return self.quantization is None
 
 

@@ -1,5 +1,5 @@
 """Functions and classes for the outputs of commands. A command checks its output before the work begins and
-locks an output file. Errors name the output.
+locks an output file. The error messages name the output.
 """
 
 import os
@@ -131,7 +131,7 @@ def _identity(file: Any) -> tuple[int, int] | None:
 def output_file(
     path: str, remedy: str, option: str = "--output", *, resume: bool | None = None
 ) -> Iterator[LineOutput]:
-    """Open and lock a file, so that only this process writes to it.
+    """Open and lock a file, so that only this process writes to the file.
 
     If the command fails and the file is new and empty, the file is deleted.
 

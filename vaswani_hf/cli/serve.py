@@ -35,7 +35,8 @@ _MOST_CONNECTIONS = 1000
 # Close a connection that is idle for this number of seconds. With the default of uvicorn, 5 seconds, the request of a slow
 # client often meets a connection that the service is closing.
 _KEEP_ALIVE = 75
-# The errors of a port that is in use or that needs more rights. All other errors are errors of the address.
+# The error codes of a port that is in use or that needs more permissions. Report any other error code as an
+# error of the address.
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 _SearchFields: Any = translation_options(*SEARCH, "repetition_guard", "min_confidence")
 

@@ -19,16 +19,16 @@ def limit_spinning(environment: MutableMapping[str, str]) -> None:
     """Let a thread that waits for other threads sleep after microseconds instead of milliseconds.
 
     PyTorch's wheels for Linux use GNU's OpenMP library. By default, a waiting thread of the library spins for
-    300,000 iterations. If another program takes the core of one thread, the other threads spin for most of
-    the time. The library reads the variable when torch is imported, so call this function before the import.
+    300,000 iterations. If another program uses the core of one thread, the other threads spin for most of the
+    time. The library reads GOMP_SPINCOUNT when torch is imported, so call this function before the import.
     """
     if not _WAITING_VARIABLES & environment.keys():
         environment["GOMP_SPINCOUNT"] = "1000"
 
 
 class ProcessorTimes(NamedTuple):
-    """Seconds since the start of the machine, summed over all cores: all time, the idle time, and the time
-    that this process has used.
+    """Processor times in seconds since the start of the machine, summed over all cores: the total time, the
+    idle time, and the time that this process has used.
     """
 
     total: float
@@ -47,16 +47,17 @@ def processor_times() -> ProcessorTimes:
 
 
 def free_cores(before: ProcessorTimes, after: ProcessorTimes, num_cores: int) -> float:
-    """Return the mean number of cores that other programs have left free between two times."""
+    """Return the mean number of cores that other programs have not used between two measurements."""
     free = after.idle - before.idle + after.own - before.own
     return num_cores * free / (after.total - before.total)
 
 
 @contextmanager
 def leaving_busy_cores() -> Iterator[None]:
-    """After the block, let PyTorch use only as many threads as cores are free. The block imports torch.
+    """At the end of the block, limit the number of PyTorch's threads to the number of free cores, but use at
+    least one thread. The block imports torch.
 
-    The other programs are measured during the import, because the import takes seconds. The threads of an
+    The free cores are measured during the import, because the import takes seconds anyway. The threads of an
     operation wait for each other, so a thread on a busy core delays all threads. The function does nothing if
     the user has set OMP_NUM_THREADS, if torch is already imported, or if the system is not Linux.
     """

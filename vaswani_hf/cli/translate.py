@@ -41,8 +41,8 @@ from .output import LineOutput, check_output, output_file, standard_input, stand
 if TYPE_CHECKING:
     from ..model.translator_vaswani import Translation
 
-# Maps document formats to the libraries that read them. HTML needs no library, because the standard library
-# reads HTML.
+# Maps each document format to the library that reads the format. HTML needs no library, because the standard
+# library reads HTML.
 _LIBRARIES = {"markdown": "markdown_it", "srt": "srt", "po": "polib"}
 _REQUEST_KEYS = ("text", "target_prefix", "must_contain")
 _TranslationFields: Any = translation_options()
@@ -262,7 +262,7 @@ def _read_document(options: TranslateOptions) -> str:
 
 def settings_of(options: Any, **more: Any) -> TranslationOptions:
     """Create the translation options. If the user types the texts and does not give `--window`, each text is
-    translated as soon as it is typed.
+    translated as soon as the user has typed the text.
 
     Otherwise, many lines (a window) are read at a time. Large windows are faster, because the lines of a
     window are sorted into batches of similar length.
@@ -283,9 +283,10 @@ def translate_texts(
     requests: Iterable[Request | InvalidInput],
     work: str,
 ) -> None:
-    """Translate or parse the texts of the input. `load` loads the translator."""
+    """Translate or parse the texts of the input. `load` is a function that loads the translator."""
     if is_typed_by_user(options.text, options.input):
-        # Do not start worker processes, because they would wait for the lines that the user types.
+        # Do not start worker processes, because the worker processes would wait for the lines that the user
+        # types.
         options = options.replace(workers=1)
     skips = chosen.on_error == "skip"
     counted = CountedRequests(requests)
@@ -397,8 +398,8 @@ def _complete_lines(path: str) -> tuple[int, int]:
 
 
 def _check_form(path: str, as_json: bool) -> None:
-    """Raise an error if a file with plain text would be continued with JSON lines, or a file with JSON lines
-    with plain text.
+    """Raise an error if the command would append JSON lines to a file with plain text, or plain text to a
+    file with JSON lines.
     """
     with open(path, "rb") as file:
         line = file.readline()

@@ -17,7 +17,7 @@ from ..model.translator_vaswani import ALIGNMENT_LAYERS, TOKENIZING, BaseTransla
 from ..translation.translator import Translator
 from .style import heat_map, label_ticks, new_figure, save
 
-# A word is a run of letters and digits, with apostrophes and hyphens inside, or one punctuation mark.
+# A word is a sequence of letters and digits, with apostrophes and hyphens inside, or one punctuation mark.
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 
@@ -44,7 +44,8 @@ def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens
     texts = token_texts(encoding["input_ids"], tokenizer)
     matches = list(_WORD.finditer(text))
     ends = [match.end() for match in matches]
-    # The index of the match of each token. A special token has no match.
+    # For each token, the index in `matches` of the word to which the token belongs. A special token belongs
+    # to no match and gets the index `len(matches)`.
     match_of_token = []
     for (start, _), is_special in zip(
         encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True
@@ -57,7 +58,8 @@ def read_tokens(text: str, tokenizer: Any, *, is_target: bool = False) -> Tokens
             word_of_match[index] = len(words)
             words.append(match[0])
         else:
-            # The token of the word before also has this word, as in `."`.
+            # No token starts in this word, because the last token of the previous word contains both words,
+            # as in `."`.
             words[-1] += match[0]
     word_of_token = []
     for token, index in zip(texts, match_of_token, strict=True):
@@ -115,7 +117,8 @@ def word_weights(weights: torch.Tensor, query: Tokens, key: Tokens) -> torch.Ten
     """Convert weights [..., query tokens, key tokens] to weights between words [..., W, W].
 
     The weight of a key word is the sum over the tokens of the key word. The weight from a query word is the
-    mean over the tokens of the query word. Each row adds up to 1, as the rows of the tokens do.
+    mean over the tokens of the query word. Each row of the result adds up to 1, because each row of `weights`
+    adds up to 1.
     """
     of_queries = _one_hot(query, weights)  # [query tokens, W]
     of_keys = _one_hot(key, weights)  # [key tokens, W]

@@ -17,19 +17,21 @@ from .head_search import (
 )
 from .style import COLORS, Picture, literal, new_figure
 
-# An example has at most this number of words, if there is such an example, because the words of a longer sentence
-# would be too small in print.
+# Prefer example sentences with at most this number of words, because the words of a longer sentence would be
+# too small in print.
 _MOST_WORDS = 20
 _LINE_WIDTH = 5.0
-# A head prefers the pairs of a relation if its mean weight in the pairs is at least this multiple of its mean weight at the
-# same distance.
+# A head prefers related pairs of words if its mean weight in these pairs is at least this multiple of its
+# mean weight in all pairs of words at the same distance.
 _PREFERENCE = 1.5
 # Do not draw weights below this value, because thousands of faint lines would make an SVG file large.
 _LEAST_WEIGHT = 0.01
 
 
 class ModelStatistics(NamedTuple):
-    """A model, and its statistics on the half of the test set for the choice and on the half for the measurement."""
+    """A model, and the statistics of its heads on the two halves of the test set. The statistics `choice`
+    select the heads, and the statistics `measurement` give the numbers in the captions.
+    """
 
     model: Any
     choice: Statistics
@@ -37,7 +39,10 @@ class ModelStatistics(NamedTuple):
 
 
 def _median(candidates: Sequence[tuple[float, int, Any]]) -> Any:
-    """Return the candidate with the median value. A candidate is a value, a number of words and an object."""
+    """Return the object of the candidate with the median value. A candidate is a tuple of a value, the number
+    of words of its sentence, and an object. Candidates with more than `_MOST_WORDS` words are ignored if
+    there is a shorter candidate.
+    """
     short = [candidate for candidate in candidates if candidate[1] <= _MOST_WORDS]
     in_order = sorted(short or candidates, key=lambda candidate: candidate[0])
     return in_order[(len(in_order) - 1) // 2][2]
@@ -110,7 +115,9 @@ def draw_relation(
 
 
 def _verdict(heads: Sequence[dict[str, float]]) -> str:
-    """Return a sentence if no head prefers the pairs of a relation."""
+    """Return a sentence for the caption if no head prefers the pairs of a relation; empty if a head prefers
+    the pairs.
+    """
     if any(head["mean_weight"] >= _PREFERENCE * head["mean_weight_same_distance"] for head in heads):
         return ""
     return " No trained head prefers these pairs to other words at the same distance."
@@ -119,8 +126,8 @@ def _verdict(heads: Sequence[dict[str, float]]) -> str:
 def draw_two_heads(
     name: str, trained: ModelStatistics, random: ModelStatistics, sentences: Sequence[Tokens]
 ) -> Picture:
-    """Draw all weights of the two most different heads of a layer, with those of the untrained model in the second
-    column.
+    """Draw all weights of the two most different heads of a layer. The second column shows the two most
+    different heads of the untrained model.
     """
     pairs = [most_different_heads(of_model.choice) for of_model in (trained, random)]
     first, second = pairs[0]
@@ -194,7 +201,8 @@ def _draw_lines(
 ) -> None:
     """Draw a line from each query word (below) to each key word (above). A larger weight has a wider, darker line.
 
-    `weights` is [W, W]. If `marked_key` is given, the single query word and this key word are bold.
+    `weights` is [W, W]. If `marked_key` is given, `queries` has one word; this query word and the key word
+    `marked_key` are bold.
     """
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba

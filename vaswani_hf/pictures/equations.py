@@ -10,8 +10,8 @@ from .style import COLORS, LINE_STYLES, SIGNED_MAP, Picture, heat_map, label_tic
 
 _NUM_POSITIONS = 20
 _NUM_PRODUCTS = 60
-# The number of classes and the smoothing of the heat map of targets. With larger values, all other classes would have
-# the same colour as 0.
+# The number of classes and the smoothing of the heat map of targets. With more classes or less smoothing, the
+# small probabilities would have almost the same colour as 0.
 _NUM_CLASSES = 6
 _SHOWN_SMOOTHING = 0.4
 
@@ -19,7 +19,7 @@ _SHOWN_SMOOTHING = 0.4
 def draw_positions(name: str, encodings: torch.Tensor, note: str) -> Picture:
     """Draw the encodings of the first 20 positions, and the dot products between the first 60 positions.
 
-    `encodings` is [positions, D]. `note` ends the caption.
+    `encodings` is [positions, D]. `note` is the end of the caption.
     """
     encodings = encodings.float().cpu()
     shown = encodings[:_NUM_POSITIONS]
@@ -87,7 +87,9 @@ def draw_schedule(
 
 
 def draw_targets(smoothing: float, form: str) -> Picture:
-    """Draw label-smoothed targets, and the loss of a prediction by the probability of the reference token."""
+    """Draw label-smoothed targets, and the loss as a function of the predicted probability of the reference
+    token.
+    """
     figure = new_figure(8.5, 3.6)
     left, right = figure.subplots(1, 2)
     gold, other = target_probabilities(_SHOWN_SMOOTHING, form, _NUM_CLASSES)
@@ -128,7 +130,9 @@ def draw_targets(smoothing: float, form: str) -> Picture:
 
 
 def loss_of_probability(probability: float, smoothing: float, form: str) -> float:
-    """Return the loss (nats) if the reference token has this probability and the other classes share the rest."""
+    """Return the loss (nats) of a prediction that gives the reference token the probability `probability`,
+    and divides the remaining probability equally between the other classes.
+    """
     others = torch.full((_NUM_CLASSES - 1,), (1 - probability) / (_NUM_CLASSES - 1))
     logits = torch.cat([torch.tensor([probability]), others]).log()
     return smoothed_cross_entropy(logits[None], torch.tensor([0]), None, smoothing, form).item()

@@ -56,18 +56,21 @@ def draw_figures(
     record: RunRecord | None = None,
     report: Callable[[str], None] = print,
 ) -> list[Picture]:
-    """Draw all pictures of a translation model, and write them as PNG and SVG files with figures.json.
+    """Draw all pictures of a translation model. Write each picture as PNG and SVG, and write the captions and
+    numbers of all pictures to figures.json.
 
     Args:
         translator (Translator): A translator with a Vaswani model.
         texts (sequence): The source sentences (str) of a test set.
         output (str or Path): A new or empty folder.
-        verbs (mapping, optional): For each verb in lower case the words that complete the verb.
-        pronouns (mapping, optional): For each pronoun in lower case the words that can be its antecedent.
+        verbs (mapping, optional): Maps each verb in lower case to the possible complements of the verb.
+        pronouns (mapping, optional): Maps each pronoun in lower case to the possible antecedents of the
+            pronoun.
         least_distance (int): The least distance between a verb and its complement, in words.
-        text (str, optional): The sentence of the sheets with all heads; by default the first of `texts` with the
-            median number of words.
-        layer (int, optional): The layer of the sheets, counted from 1; the last layer by default.
+        text (str, optional): The sentence for the pictures of all heads of a layer; by default the first of
+            `texts` with the median number of words.
+        layer (int, optional): The layer for the pictures of all heads, counted from 1; the last layer by
+            default.
         record (RunRecord, optional): The record of the run. Without a record, the pictures of the learning rate
             and of the training curve are left out.
         report (callable): Receives one line of text for each picture, and for each picture that is left out.

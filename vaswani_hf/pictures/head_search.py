@@ -1,7 +1,7 @@
 """Searches for heads of the encoder that relate words, and for heads that behave differently.
 
 A search chooses heads on the first half of the sentences of a test set, and measures the chosen heads on the
-second half. Therefore the choice does not make the measured weights larger.
+second half. Therefore the choice of the heads does not bias the measured weights.
 
 In shapes, N is the number of layers, H the number of heads, and W the number of words of a sentence.
 """
@@ -31,7 +31,8 @@ class Occurrence:
     key: int
     # The weight from the query to the key.
     weights: torch.Tensor
-    # True if no other word of the sentence has a larger weight.
+    # For each head [N, H], True if the query gives no other word of the sentence a larger weight than the
+    # key.
     is_largest: torch.Tensor
     # The mean weight of all pairs of words of the sentence that have the same distance as the query and the key.
     same_distance: torch.Tensor
@@ -39,7 +40,7 @@ class Occurrence:
 
 @dataclass
 class Statistics:
-    """What a search needs to know about the heads of a model on one half of a test set."""
+    """The measurements of all heads of a model on one half of a test set."""
 
     # The occurrences of each relation, in the order of the sentences.
     occurrences: list[list[Occurrence]]
@@ -121,7 +122,9 @@ def best_heads(occurrences: Sequence[Occurrence], number: int) -> list[Head]:
 
 
 def measured_head(occurrences: Sequence[Occurrence], head: Head) -> dict[str, float]:
-    """Return the mean weight of a head, how often the weight is the largest, and the mean weight at the same distance."""
+    """Return three numbers for a head: the mean weight of the related pairs, the share of pairs in which the
+    related word gets the largest weight, and the mean weight of all pairs at the same distance.
+    """
 
     def mean(name: str) -> float:
         values = [getattr(occurrence, name)[head.layer, head.head] for occurrence in occurrences]

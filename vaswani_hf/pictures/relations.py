@@ -1,15 +1,17 @@
 """Finds pairs of related words in a sentence by lists of words: a verb and its complement, a pronoun and its
 antecedent.
 
-The lists are not a grammar: a pair is found whenever both words occur at a large enough distance, also if the
-sentence relates the words in another way.
+The search does not parse the sentence. A pair is found if both words occur at a large enough distance, even
+if the two words are unrelated in the sentence.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-# The words of the default relations, by language: words of one kind, and the words to which they may relate. The
-# lists have frequent words of descriptions of pictures, such as Multi30k, and the verb of Figure 3 of the paper.
+# The default lists by language. In `_VERBS`, each key has the forms of a verb, and its value has the possible
+# complements of the verb. In `_PRONOUNS`, each key has the forms of a pronoun, and its value has the possible
+# antecedents of the pronoun. The lists have frequent words of image captions, such as the captions of
+# Multi30k, and the verb of Figure 3 of the paper.
 _VERBS = {
     "en": {
         "wear wears wearing": (
@@ -77,7 +79,9 @@ class Relation:
     least_distance: int
 
     def pairs(self, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Yield the indices of each word that has a partner in the sentence, and of the partner."""
+        """For each word that has a partner in the sentence, yield the index of the word and the index of the
+        partner.
+        """
         lower = [word.casefold() for word in words]
         for index, word in enumerate(lower):
             if self.is_earlier:
@@ -109,7 +113,7 @@ def _by_word(lists: Mapping[str, str]) -> dict[str, frozenset[str]]:
 
 
 def read_partners(entries: Iterable[str], option: str) -> dict[str, frozenset[str]]:
-    """Read entries such as "wears:shirt,hat". Errors name the option."""
+    """Read entries such as "wears:shirt,hat". The error messages name the option."""
     partners = {}
     for entry in entries:
         word, _, names = entry.partition(":")

@@ -13,8 +13,8 @@ _HEADS_PER_ROW = 4
 def draw_sheets(attention: PairAttention, layer: int | None) -> list[Picture]:
     """Draw three sheets with all heads of the encoder, the decoder and the cross-attention.
 
-    The layer is counted from 1. If a stack has no such layer, its last layer is drawn. By default all sheets show
-    the last layer.
+    The layer is counted from 1. If the encoder or the decoder has fewer layers, the sheet shows the last
+    layer of this stack. By default all sheets show the last layer.
     """
     source, target = attention.source.texts, attention.target.texts
     kinds = (

@@ -1,7 +1,7 @@
 """The style of all pictures: colours, sizes and file formats.
 
-The functions import matplotlib when they are called, because the import is slow and only pictures need
-matplotlib.
+Each function of this module imports matplotlib when the function is called, because the import is slow and
+only pictures need matplotlib.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ LINE_STYLES = ("-", "--", ":", "-.")
 # The lightness of these colour maps changes steadily with the value, so that a grey print keeps the order of the values.
 WEIGHT_MAP = "Blues"
 SIGNED_MAP = "cividis"
-# A new line of the caption begins after this number of characters per inch of the width of the picture.
+# Captions are wrapped at this number of characters for each inch of the picture's width.
 _CHARACTERS_PER_INCH = 16
 
 
@@ -43,7 +43,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def save(figure: "Figure", path: Path) -> None:
     """Write a figure in the format of the suffix of `path`: .png (150 dots per inch) or .svg. Equal figures
-    give equal files.
+    give files with equal bytes.
     """
     from matplotlib import rc_context
 

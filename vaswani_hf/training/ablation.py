@@ -43,10 +43,11 @@ Runs = dict[str, list[Recipe]]
 # of the error that ended the training.
 Results = dict[str, dict[str, Any] | str]
 
-# The table of differences does not show keys that begin with these words, because the values of such keys
-# depend on the folder or the split.
+# Leave keys with these prefixes out of the list of keys that differ from the first run, because the values of
+# these keys depend on the output folder or the split.
 _OF_THE_PLACE = ("output_dir", "data.test_", "training.resume")
-# The table shows this text if a value comes from the model in `init_from`.
+# This text replaces the value of a config field that comes from the model in `init_from`. The list of changed
+# keys leaves out these fields.
 _OF_THE_BASE = "that of the model"
 # The scores of the table, with their titles.
 _SCORES = {"perplexity": "validation perplexity", "bleu": "BLEU", "chrf": "chrF"}
@@ -80,8 +81,8 @@ def plan_runs(path: Path, output: Path, overrides: list[str], seeds: int | None 
     Args:
         path (Path): The YAML file that lists the runs.
         output (Path): The folder that contains the folders of the runs.
-        overrides (list): Command-line arguments such as "--max_steps", "100". They override keys in the
-            section `all` of the YAML file.
+        overrides (list): Command-line arguments such as "--max_steps", "100". The arguments override keys in
+            the section `all` of the YAML file.
         seeds (int, optional): The number of trainings of each run; by default the value of `seeds` in the
             list.
 
@@ -148,8 +149,8 @@ def _scored_on_validation(recipe: Recipe) -> Recipe:
 
 
 def _with_seed(recipe: Recipe, number: int, folder: Path, names: list[str], earlier: Runs) -> Recipe:
-    """Return the recipe of a run's training with the index `number` (counted from 0). `folder` is the folder
-    of the run.
+    """Return the recipe for one training of a run. `number` is the index of the training, counted from 0.
+    `folder` is the folder of the run.
     """
     seed = recipe.seed + number
     recipe = recipe.replace(seed=seed, output_dir=str(folder / f"seed_{seed}"))
@@ -329,7 +330,8 @@ def as_json(compared: list[dict[str, Any]]) -> str:
 def changes(recipe: Recipe, first: Recipe) -> str:
     """Return the keys whose values differ from the first run, with their values in this run."""
     keys = {**recipe.values(), **first.values()}
-    # `init_from` is a dict with one key per part if the parts of the model start from different models.
+    # If the encoder and the decoder start from different models, `init_from` is a dict with the keys
+    # "encoder" and "decoder".
     keys |= {} if any(key.startswith("model.init_from.") for key in keys) else {"model.init_from": None}
     changed = {
         # Show the name of an earlier run instead of its folder OUTPUT/NAME/seed_N.
@@ -352,7 +354,7 @@ def _name_of_base(folder: str) -> str:
 
 def _value(recipe: Recipe, key: str) -> Any:
     """Return the value of a recipe key. If the recipe does not contain the key, return the default value of
-    the config. If the recipe has `init_from`, return the text `_OF_THE_BASE` instead.
+    the config. If the recipe has `init_from` and does not contain the key, return the text `_OF_THE_BASE`.
     """
     values = recipe.values()
     if key in values:

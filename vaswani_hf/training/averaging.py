@@ -39,7 +39,7 @@ from .checkpoints import scheduled_checkpoints, step_in_name
 
 
 def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FILE) -> dict[str, torch.Tensor]:
-    """Average the weights of checkpoints in float32. Only one checkpoint at a time is in memory."""
+    """Average the weights of checkpoints in float32. To save memory, load only one checkpoint at a time."""
     if not folders:
         raise ValueError("`average_checkpoints` needs at least one checkpoint, but was given none.")
     files = [file] * len(folders) if isinstance(file, str) else file
@@ -61,9 +61,9 @@ def average_checkpoints(folders: list[Path], file: str | list[str] = WEIGHTS_FIL
 def numbered_checkpoints(
     run: Path, last: int | None = None, best: int | None = None, metric: str = "loss", *, raw: bool = False
 ) -> list[Path]:
-    """Return the last or the best scheduled checkpoints of a run. The best checkpoints have the best
-    validation scores: the scores of the trained weights if `raw` is true, otherwise the scores of the moving
-    averages.
+    """Return the last or the best checkpoints of a run, without checkpoints that a signal caused between the
+    scheduled saves. The best checkpoints have the best validation scores: the scores of the trained weights
+    if `raw` is true, otherwise the scores of the moving averages.
     """
     if not run.is_dir():
         raise ValueError(f"`checkpoints` must be the folder of a run, but there is no folder '{run}'.")

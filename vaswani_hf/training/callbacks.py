@@ -22,11 +22,11 @@ from .checkpoints import delete_between, reason_to_stop, refuse_vanished_folder
 from .processes import say
 from .trainer import VaswaniTrainer
 
-# The mean loss is computed over this number of steps. If the model has learned nothing yet, the run ends
-# after this number of consecutive steps with a loss that is too high.
+# The mean loss is computed over this number of steps. The run ends if the loss is above the second limit of
+# `DivergenceDetector` for this number of consecutive steps.
 NUM_STEPS = 10
-# After the model has learned something, the loss may be too high for a tenth of the steps of the run, but at
-# most for this number of steps.
+# If the loss stays above the first limit of `DivergenceDetector`, the training ends after a tenth of the
+# steps of the run, or after this number of steps if a tenth is more.
 MOST_STEPS = 100
 # A model has learned something if its lowest loss is more than this number of nats per token below the loss
 # of a uniform guess.
@@ -150,15 +150,15 @@ class DivergenceDetector:
     nats per token, with and without label smoothing.
 
     - If the model has learned something, the first limit is the mean of the lowest loss so far and the loss
-      of a uniform guess. The loss has exploded if it is above the first limit for N consecutive steps. N is a
-      tenth of the steps of the run, but at least 10 and at most 100.
+      of a uniform guess. The loss has exploded if the loss is above the first limit for N consecutive steps.
+      N is a tenth of the steps of the run, but at least 10 and at most 100.
     - For all models, the second limit is twice the loss of a uniform guess, or twice the first loss if the
-      first loss is larger. The first loss may be high after a bad initialization. The loss has also exploded
-      if it is above the second limit for 10 consecutive steps.
+      first loss is larger. The first loss may be high after a bad initialization. The loss has exploded if
+      the loss is above the second limit for 10 consecutive steps.
 
     A warm-up, small batches, single spikes and a change of the training text do not count as explosions.
     `uniform` is the loss of a uniform guess. `earlier` is the list of the mean losses that the run logged
-    before it was resumed, oldest first.
+    before the interruption, oldest first; empty if the run was not resumed.
     """
 
     def __init__(self, uniform: float, max_steps: int, earlier: list[float]):
@@ -167,8 +167,8 @@ class DivergenceDetector:
         self.first = earlier[0] if earlier else None
         # The lowest mean loss of 10 consecutive steps.
         self.lowest = min(earlier, default=math.inf)
-        # The step from which on all losses have been above the limit; None if the latest loss is not above
-        # the limit.
+        # The step since which all losses have been too high: above the first limit if the model has learned
+        # something, otherwise above the second limit. None if the latest loss is not too high.
         self.since: int | None = None
         self._recent: deque[float] = deque(maxlen=NUM_STEPS)
 

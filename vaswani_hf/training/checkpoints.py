@@ -84,9 +84,9 @@ def put_back_replaced(folder: Path) -> None:
 
 
 def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState) -> None:
-    """Delete old checkpoints. Delete old checkpoints. The newest `save_total_limit` checkpoints, the best
-    checkpoint, and until the next save a checkpoint that was saved because of a signal are kept. `state` is
-    the state of the newest checkpoint.
+    """Delete old checkpoints. Keep the newest `save_total_limit` checkpoints and the best checkpoint. Until
+    the next save, also keep a checkpoint that was saved because of a signal. `state` is the TrainerState in
+    the newest checkpoint.
     """
     checkpoints = checkpoints_until(folder, state.global_step)
     *earlier, newest = checkpoints
@@ -104,7 +104,8 @@ def rotate_checkpoints(folder: Path, training: AnyTraining, state: TrainerState)
             continue
         fault = verify_manifest(checkpoint, [])
         if fault and step_in_name(checkpoint) > step_in_name(kept[0]):
-            # Keep the damaged checkpoint, because a message at the end of the run names it.
+            # Keep the damaged checkpoint, because a message at the end of the run names the damaged
+            # checkpoint.
             continue
         if fault:
             say(f"deleting '{checkpoint}', which is older than the kept checkpoints and damaged: {fault}")
@@ -133,8 +134,8 @@ def _delete(folder: Path, checkpoints: list[Path]) -> None:
 def best_checkpoint(
     checkpoints: list[Path], training: AnyTraining, log_history: list[dict[str, Any]]
 ) -> Path | None:
-    """Return the checkpoint with the best validation score (the first of several). Return None if the run has
-    no early stopping or no validation.
+    """Return the checkpoint with the best validation score, and the earliest of these if several checkpoints
+    have the best score. Return None if the run has no early stopping or no validation.
     """
     scores = _scores(training, log_history)
     evaluated = [checkpoint for checkpoint in checkpoints if step_in_name(checkpoint) in scores]

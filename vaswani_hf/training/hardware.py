@@ -51,7 +51,9 @@ def _uses_deepspeed() -> bool:
 
 
 def _flops_at_once(training: AnyTraining, model: Any) -> float:
-    """Return the FLOPs of the matrix products for one part of a batch, in the forward and the backward pass.
+    """Return the FLOPs of the matrix products in the forward and backward pass of one batch. On a CPU, the
+    trainer divides a large batch into smaller batches; in this case, return the FLOPs of the largest of these
+    smaller batches.
 
     Each weight needs 6 FLOPs per position: one multiplication and one addition in the forward pass, the same
     for the gradient of the input, and the same for the gradient of the weight.

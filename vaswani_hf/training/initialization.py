@@ -78,7 +78,7 @@ def find_bases(model: ModelSettings) -> dict[str, Base]:
 
 
 def has_begun_from(folder: Path, model: ModelSettings, recorded: ModelSettings) -> bool:
-    """Return True if the earlier run in a folder has started from the models that `model.init_from` names."""
+    """Return True if a folder contains an earlier run that started from the models in `model.init_from`."""
     has_begun = bool(checkpoints_in(folder)) or (folder / WEIGHTS_FILE).exists()
     now = model.init_from
     before = recorded.init_from
@@ -171,7 +171,7 @@ def _base_of_tokenizers(bases: dict[str, Base]) -> Base:
 
 def _without_mask(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     """Return a vocabulary without `<mask>`. `<mask>` is ignored in comparisons of vocabularies, because no
-    text contains `<mask>` and only one task needs it.
+    text contains `<mask>`, and only the masked language model needs `<mask>`.
     """
     return {piece: number for piece, number in tokenizer.get_vocab().items() if piece != MASK}
 
@@ -304,8 +304,8 @@ def _token_matrices(model: PreTrainedModel, stack: str) -> list[nn.Parameter]:
 
 
 def frozen_weights(model: nn.Module, names: list[str]) -> list[nn.Parameter]:
-    """Return the weights of the parts of a model that `names` lists. A tied weight belongs to all parts that
-    use it.
+    """Return the weights of the modules and parameters in `names`, such as "encoder" or
+    "decoder.embed_tokens". A tied weight belongs to all modules that use the weight.
     """
     weights = dict(model.named_parameters(remove_duplicate=False))
     known = {".".join(name.split(".")[:part]) for name in weights for part in range(1, name.count(".") + 2)}

@@ -53,7 +53,8 @@ def measure_speed(
     if regularizer is not None:
         compute = partial(regularizer.build(model, training, autocast), model)
 
-    # On a CPU measure only a part of a large batch, because a CPU computes a large batch in parts.
+    # On a CPU, measure only one part of a large batch, because a training step on a CPU computes a large
+    # batch as several smaller batches.
     source_tokens = training.source_tokens_per_batch
     target_tokens = training.target_tokens_per_batch
     largest = largest_part(training, config.d_model) if is_cpu else None

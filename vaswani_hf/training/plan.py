@@ -27,8 +27,8 @@ from .trainer import largest_part
 # The assumed mean length of a sentence (tokens). A plan also gives the FLOPs for sentences of
 # `data.max_length` tokens.
 MEAN_LENGTH = 32
-# Limit the layers, because a plan runs each layer: an encoder layer and a decoder layer take about 50 ms
-# together.
+# Limit the number of layers, because a plan runs each layer: an encoder layer and a decoder layer take about
+# 50 ms together.
 MAX_LAYERS = 200
 # Section 5.1: about 25,000 source tokens and 25,000 target tokens in a batch.
 _PAPER_TRAINING = EncoderDecoderTraining(
@@ -77,8 +77,8 @@ def plan_run(
     on_accelerator = batch_cost(config, training, model_class, length)
     largest = largest_part(training, config.d_model)
     if largest is not None:
-        # A part of a batch is at least as long as the longest sentence, because a sentence is never divided
-        # between parts.
+        # On a CPU, the trainer divides a batch into smaller batches. Each smaller batch has room for the
+        # longest sentence, because the trainer never divides a sentence.
         largest = max(largest, longest)
     on_processor = batch_cost(
         config, training, model_class, length, on_accelerator=False, largest_part=largest
@@ -139,7 +139,7 @@ def plan_run(
 
 
 def _jobs(flops: float | None, training: AnyTraining, peak_memory: int) -> list[dict[str, Any]]:
-    """Return the estimated hours and price of the run on each machine of the Hub's jobs that has one GPU.
+    """Return the estimated hours and price of the run on each one-GPU machine that Hugging Face Jobs offers.
 
     `flops` are the FLOPs of the run; the list is empty if the number of FLOPs is unknown. `peak_memory` are the
     bytes that a step needs on a GPU.
@@ -221,7 +221,8 @@ def batch_cost(
     """Return the cost of a training step with a full batch of sentences of `length` tokens.
 
     If the batch has different token budgets for source and target, the sentences with the smaller budget are
-    shorter. `largest_part` is the largest number of positions per side if the batch is computed in parts.
+    shorter. If the trainer divides the batch into smaller batches, `largest_part` is the largest number of
+    source positions (and of target positions) of a smaller batch.
     """
     source = training.source_tokens_per_batch
     target = training.target_tokens_per_batch

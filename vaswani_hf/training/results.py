@@ -39,8 +39,8 @@ from .hardware import hardware_name
 from .processes import said_at_intervals, say
 from .trainer import VaswaniTrainer
 
-# The number of texts of the test split whose outputs the model card shows, and the largest number of
-# characters of such a text.
+# The model card shows the outputs for at most `NUM_EXAMPLES` texts of the test split. Each of these texts has
+# at most `LONGEST_EXAMPLE` characters.
 NUM_EXAMPLES = 5
 LONGEST_EXAMPLE = 200
 
@@ -221,7 +221,7 @@ def _training_facts(trainer: VaswaniTrainer, metrics: list[dict[str, Any]]) -> d
 
 
 def draw_curve(folder: Path, step: int) -> None:
-    """Draw the training curve of a run up to a step, and save it as a PNG in the folder of the run."""
+    """Draw the training curve of a run up to a step, and save the curve as a PNG in the folder of the run."""
     plot_training_curve(_metrics_until(folder, step), folder / CURVE_FILE)
 
 

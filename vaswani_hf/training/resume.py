@@ -37,13 +37,12 @@ FREE_SECTIONS = ("decoding", "evaluation", "publishing")
 
 
 def is_finished(folder: Path, asked: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    """Return True if a folder holds a finished run, and the recipe changes no value that a finished run may
-    change.
+    """Return True if a folder holds a finished run, and the new recipe changes no setting that needs more
+    training or new scores.
 
-    `asked` contains the values in the new recipe for settings that may change in a finished run (see
-    `changeable_values`). `asked` contains the values of the new recipe, and `recorded` the values of the
-    saved recipe under the same keys. A value in results.json takes precedence over the value in the saved
-    recipe.
+    `asked` and `recorded` contain the settings that a user may change after a run has finished (see
+    `changeable_values`). `asked` has the values in the new recipe, and `recorded` has the values in the saved
+    recipe. A value in results.json takes precedence over the value in the saved recipe.
     """
     has_end = (folder / WEIGHTS_FILE).exists() or (folder / MANIFEST_FILE).exists()
     if not (folder / RESULTS_FILE).exists() or not has_end:
@@ -88,8 +87,8 @@ def check_earlier_run(
     free = {*FREE_TO_CHANGE, *(f"data.{key}" for key in data.file_keys)}
     if SCHEDULES[training.lr_scheduler_type].depends_on_length:
         free -= {"training.max_steps", "training.num_train_epochs"}
-    # Check `task` and `model.init_from` first, because another task or another model in `init_from` also
-    # changes other keys.
+    # Check `task` and `model.init_from` first, because a change of the task or of `init_from` also changes
+    # many other keys, and the error message should name the cause.
     order = sorted(
         values.keys() | earlier.keys(), key=lambda key: (not key.startswith("model.init_from"), key)
     )
@@ -106,8 +105,9 @@ def check_earlier_run(
 
 
 def find_checkpoint(folder: Path, training: AnyTraining, num_processes: int) -> Path | None:
-    """Return the newest undamaged checkpoint of a run, or None if the run has no checkpoints. Print a line
-    for each damaged checkpoint.
+    """Return the newest undamaged checkpoint of a run, or None if the folder has neither checkpoints nor a
+    finished model. Print a line for each newer, damaged checkpoint. Raise an error if all checkpoints are
+    damaged, or if the folder has a finished model without checkpoints.
     """
     faults: list[str] = []
     for checkpoint in reversed(checkpoints_in(folder)):

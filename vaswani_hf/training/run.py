@@ -1,7 +1,7 @@
 """Trains a scored checkpoint from a recipe: data -> model -> trainer -> training -> scores.
 
-`_train` lists the steps of a run, and the functions of the steps follow in that order. Only this module
-receives the whole recipe. Other modules receive sections of the recipe.
+`_train` lists the steps of a run, and the functions of the steps follow in that order. The functions of this
+module receive the whole recipe. The other modules that train one model receive only sections of the recipe.
 
 The path from a corpus file to the loss is: `load_corpus` in tasks/translation.py, data/corpus.py (text ->
 token ids), data/batching.py (token ids -> batches), trainer.py, model/modeling_vaswani.py. You need not read
@@ -154,7 +154,7 @@ def _train(recipe: Recipe, processes: Processes, stop: GracefulShutdown) -> dict
     trainer = _build_trainer(recipe, corpus, model, checkpoint, processes, stop)
     processes.run_on_main(lambda: _record_beginning(recipe, trainer, checkpoint, is_mended=has_results))
 
-    # 3. Train, score the result and publish it.
+    # 3. Train the model, score the final checkpoint, and publish the final checkpoint.
     if not _is_trained(checkpoint, trainer):
         run_training(trainer, checkpoint)
     processes.run_on_main(lambda: finish_run(recipe, trainer))
@@ -291,8 +291,8 @@ def _prepare_run(recipe: Recipe, fault: str, processes: Processes) -> Path | Non
             f"the run in '{folder}' is finished, but {fault}; these files are made again from the checkpoints"
         )
     planned = _planned_model(recipe)
-    # Call `frozen_weights` early, because the function raises an error if a name in `training.frozen` is not
-    # a part of the model.
+    # Call `frozen_weights` early, because the function raises an error if the model has no module or
+    # parameter with a name in `training.frozen`.
     initialization.frozen_weights(planned, recipe.training.frozen)
     # Build an optimizer early, because an optimizer may need a library that is not installed.
     OPTIMIZERS[recipe.training.optimizer].build(planned, recipe.training, bf16=False)
@@ -364,8 +364,8 @@ def _load_corpus(recipe: Recipe, processes: Processes, checkpoint: Path | None) 
 def _initial_model(
     recipe: Recipe, corpus: Corpus, checkpoint: Path | None, processes: Processes
 ) -> PreTrainedModel:
-    """Return the initial model of a run, with random weights or with weights of other models. The parts in
-    `training.frozen` are frozen.
+    """Return the initial model of a run, with random weights or with weights of other models. The modules and
+    parameters in `training.frozen` are frozen.
 
     If the run continues from a checkpoint, the trainer loads the weights of the checkpoint.
     """

@@ -43,7 +43,7 @@ def prepare_sharding(accelerator: Accelerator, checkpoint: Path | None, training
     if plugin.fsdp_version != 2:
         raise ValueError(f"`--fsdp_version` must be 2, but is {plugin.fsdp_version}.")
     # Save unsharded weights in checkpoints, because averaging and the Hub need unsharded weights. Remove the
-    # settings of the previous state dict type first, because `set_state_dict_type` would keep them.
+    # settings of the previous state dict type first, because `set_state_dict_type` would keep these settings.
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     # Remove accelerate's mixed-precision policy of FSDP2, because the policy would also round the weights of

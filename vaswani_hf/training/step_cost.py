@@ -161,8 +161,8 @@ def step_cost(
     )
 
 
-# PyTorch's FLOP formulas, and additional formulas for operators that PyTorch has no formula for: `addmm_` and
-# the attention kernels of a CPU.
+# PyTorch's FLOP formulas, and additional formulas for `addmm_` and for the attention kernels of a CPU.
+# PyTorch has no FLOP formulas for these operators.
 _FORMULAS = flop_registry | {
     aten.addmm_: flop_registry[aten.addmm],
     aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],

@@ -158,8 +158,8 @@ class GracefulShutdown:
                 )
 
     def _watch(self, reader: socket.socket) -> None:
-        """Wait for the first signal and forward it. If the main thread does not end the process in time, kill
-        the process.
+        """Wait for the first signal, and forward the signal to the other processes. If the main thread does
+        not end the process in time, kill the process.
         """
         while (numbers := reader.recv(1)) and numbers[0] not in SIGNALS:
             pass

@@ -53,8 +53,9 @@ from .processes import Processes
 from .sharding import prepare_sharding, sharded_autocast, unsharded_model
 from .stopping import GracefulShutdown, ShutdownRequested
 
-# The largest part of a batch that a CPU computes at once: the number of positions of one side times
-# `d_model`. Smaller parts need less padding and less memory, but each part costs time.
+# On a CPU, the trainer divides a batch into smaller batches (`parts`). This number limits the size of a part:
+# the number of source positions (or of target positions) times `d_model`. Small parts need less padding and
+# less memory, but each additional part costs time.
 MAX_PART_SIZE = 2**19
 
 # If several processes train on a CPU, transformers 5.17 loads the optimizer to the device "cpu:0", which
@@ -82,8 +83,8 @@ def largest_part(training: AnyTraining, d_model: int) -> int | None:
     """
     positions = MAX_PART_SIZE // d_model // num_passes(training)
     is_large = max(training.source_tokens_per_batch, training.target_tokens_per_batch) > positions
-    # Do not divide batches for a compiled model, because parts have more different shapes, and each shape
-    # needs a compilation.
+    # Do not divide batches for a compiled model, because the parts of a batch have many different shapes, and
+    # each shape needs a compilation.
     return positions if is_large and not training.torch_compile else None
 
 
@@ -129,8 +130,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
         self.target_tokens_seen: Any = metadata_of(checkpoint)["target_tokens"] if checkpoint else 0
         self.loss_of_step: Any = 0.0
         self.norms_of_step: Any = 0.0
-        # The step from which on all losses have been too high; None if the loss of the last step is not too
-        # high.
+        # The step since which all losses have been too high (see `DivergenceDetector`); None if the latest
+        # loss is not too high.
         self.suspect_since: int | None = None
         self.stop = GracefulShutdown()
         # True if a signal prevented the validation of this step.
@@ -224,19 +225,21 @@ class VaswaniTrainer(Seq2SeqTrainer):
         return batches, num_items
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
-        """Compute the loss and the gradients of one batch. A CPU computes a large batch in parts."""
+        """Compute the loss and the gradients of one batch. On a CPU, divide a large batch into smaller
+        batches.
+        """
         self._seed_batch()
         step = super().training_step
         # Pass `non_blocking=True`, so that the copy from pinned memory runs while a GPU computes.
         inputs = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         parts = [inputs]
-        # Compute parts only if the number of tokens of the whole step is known, because the loss is a mean
-        # over all of these tokens.
+        # Divide the batch only if the number of target tokens of the whole step is known, because the loss is
+        # a mean over all target tokens of the step.
         if self.max_part_positions is not None and num_items_in_batch is not None:
             parts = cut_into_parts(inputs, self.max_part_positions, are_texts=self.corpus.are_texts)
         loss = 0.0
         for part in parts[:-1]:
-            # Sum the gradients over the processes only once, after the last part.
+            # Sum the gradients over the processes only once per batch, after the last part of the batch.
             with self.accelerator.no_sync(model):
                 loss = loss + step(model, part, num_items_in_batch)
         loss = loss + step(model, parts[-1], num_items_in_batch)
@@ -246,9 +249,9 @@ class VaswaniTrainer(Seq2SeqTrainer):
     @property
     def max_part_positions(self) -> int | None:
         """The largest number of source positions (and of target positions) in a part of a batch; None if
-        batches are not divided. The value does not depend on the number of processes, because parts of other
-        sizes would get other dropout masks. DeepSpeed computes whole batches, because DeepSpeed would take an
-        optimizer step after each part.
+        batches are not divided. The value does not depend on the number of processes, because the dropout
+        masks depend on the sizes of the parts. Batches are not divided with DeepSpeed, because DeepSpeed
+        would take an optimizer step after each part.
         """
         if self.args.device.type != "cpu" or self.is_deepspeed_enabled:
             return None
@@ -299,7 +302,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None:
-            # Gather the parts of the norm if the gradients are sharded.
+            # If the gradients are sharded, the norm is a DTensor; `full_tensor` computes the norm over all
+            # processes.
             whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self.norms_of_step = self.norms_of_step + whole
         return norm
@@ -343,8 +347,8 @@ class VaswaniTrainer(Seq2SeqTrainer):
             self.processes.run_on_main(lambda: self._complete_checkpoint(folder))
         except Exception:
             # Restore the complete checkpoint that the run was replacing. Delete the incomplete checkpoint,
-            # because it may fill the disk. If the output folder has been deleted, there is nothing to delete.
-            # After the cleanup, raise the error that interrupted the save.
+            # because the incomplete checkpoint takes disk space. If the output folder has been deleted, there
+            # is nothing to delete. After the cleanup, raise the error that interrupted the save.
             with contextlib.suppress(OSError):
                 # Do not delete files in the folder of another run.
                 refuse_vanished_folder(folder)
@@ -479,7 +483,7 @@ def training_arguments(
     validates: bool,
     publishing: PublishingSettings | None = None,
 ) -> Seq2SeqTrainingArguments:
-    """Convert the recipe of a run to the arguments of the Trainer of transformers."""
+    """Convert sections of the recipe of a run to the arguments of the Trainer of transformers."""
     publishing = publishing or PublishingSettings()
     arguments = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
     for name in publishing.trackio:

@@ -49,7 +49,7 @@ class Muon(torch.optim.Optimizer):
         weight_decay (float): In each step, each weight is reduced by the fraction `weight_decay` * learning
             rate of its value.
         bf16 (bool): Orthogonalize the larger matrices in bfloat16. The run determines `bf16` once and records
-            `bf16`, because a resumed run must compute in the same precision on another processor.
+            `bf16`, because a resumed run must compute in the same precision even on another processor.
     """
 
     def __init__(self, matrices: list[nn.Parameter], weight_decay: float, bf16: bool = False):

@@ -34,8 +34,9 @@ def build_schedule_free(model: nn.Module, settings: AdamWSettings, *, bf16: bool
 
 
 def check_schedule_free(settings: Any) -> None:
-    """Refuse a learning rate that decays and a second average of the weights, because the average of the
-    optimizer replaces both. Refuse `adam_beta1: 0`, because the library then cannot compute the average.
+    """Refuse a learning rate that decays and a second average of the weights, because the average that the
+    optimizer computes replaces the decay and the second average. Refuse `adam_beta1: 0`, because the library
+    cannot compute the average if `adam_beta1` is 0.
     """
     wanted = f"with `training.optimizer: {NAME}`, but is"
     if settings.lr_scheduler_type != "constant":

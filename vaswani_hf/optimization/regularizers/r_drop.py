@@ -23,8 +23,8 @@ class RDropSettings(Settings):
 
 class RDropLoss(TwoPassLoss):
     """Computes the loss of R-Drop. Differs from the paper: the loss is half of the loss in the paper of
-    R-Drop, so that it is comparable with the loss of one pass. The factor 1/2 does not change the steps of
-    Adam.
+    R-Drop, so that the loss is comparable with the loss of a single forward pass. The factor 1/2 does not
+    change the steps of Adam.
     """
 
     is_symmetric = True

@@ -1,5 +1,5 @@
 """The regulariser SimCut (Gao et al. 2022, Section 3): trains the model so that a forward pass without some
-tokens gives similar probabilities as a pass with all tokens.
+tokens gives nearly the same probabilities as a forward pass with all tokens.
 """
 
 from collections.abc import Callable
