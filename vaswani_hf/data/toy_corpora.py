@@ -287,8 +287,8 @@ def number_pairs(num_pairs: int, seed: int, split: str) -> list[dict[str, str]]:
 
     Each draw first chooses two counts of digits: 0 to 3 digits for the thousands, and 0 to 3 digits for the
     remainder below 1000. All 16 choices have equal probability. (In "validation" and "test", a choice is left
-    out after all of its numbers have been drawn.) The draw then chooses a number with these counts of digits. A uniform draw from all numbers would give few short numbers, because 90 % of all
-    numbers have six digits.
+    out after all of its numbers have been drawn.) The draw then chooses a number with these counts of digits.
+    A uniform draw from all numbers would give few short numbers, because 90 % of all numbers have six digits.
 
     The split of a number does not depend on the seed. The splits "validation" and "test" have about 5 % of
     the numbers each. The split "train" has the remaining numbers and all numbers below 100. Only the split
