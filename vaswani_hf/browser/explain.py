@@ -98,7 +98,7 @@ def _check_lengths(translator: BaseTranslator, num_source: int, num_target: int 
 
 
 class _Explainer:
-    """Explains the translation of one segment."""
+    """Explains the translation of one text. The text must fit into one segment of the translator."""
 
     def __init__(self, translator: BaseTranslator, segment: Segment, options: TranslationOptions):
         self.translator = translator
@@ -254,8 +254,7 @@ class _Explainer:
                 if token != best.token_ids[position] and token not in excluded:
                     changes.append((before + value, position, token))
         probable = [change for change in changes if change[0] >= math.log(LEAST_PROBABILITY)]
-        # Return two changes more than the number of runners-up, because several changes may produce the same
-        # word.
+        # Return `NUM_RUNNERS_UP + 2` changes, because several changes may produce the same word.
         probable = sorted(probable, reverse=True)[: NUM_RUNNERS_UP + 2]
         return [(position, token) for _, position, token in probable]
 
@@ -282,7 +281,7 @@ class _Explainer:
     def _runner_up(
         self, start: int, change: tuple[int, int], translation: Translation, best: Hypothesis
     ) -> RunnerUp:
-        """Describe the word of a changed translation that contains the token at index `start`."""
+        """Describe the word that contains the token at index `start` in a changed translation."""
         position, token = change
         token_ids = translation.token_ids or []
         words = tokens_of(token_ids, self.tokenizer).words

@@ -1,8 +1,8 @@
 """Defines the format of an explanation: one JSON object that describes how a model translates one text.
 
 `vaswani look` writes an explanation into an HTML page. The page that `vaswani export --format html` writes
-computes an explanation in the same format in JavaScript. The scripts in the folder `view/` draw both pages.
-The scripts read nothing except the explanation.
+computes an explanation in the same format in JavaScript. The scripts in the folder `view/` draw the
+explanation in both kinds of pages.
 
 The JSON object has the fields of `Explanation` under the same names. Nested dataclasses are JSON objects,
 sequences are JSON arrays, and None is null. Log-probabilities are in nats.
@@ -265,7 +265,7 @@ class WordChoice:
 
 @dataclass(frozen=True)
 class Explanation:
-    """An explanation: describes how a model translates a text.
+    """Describes how a model translates one text.
 
     Attributes:
         model (str): The name of the model.

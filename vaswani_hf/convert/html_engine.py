@@ -17,7 +17,7 @@ class HtmlEngine:
 
     libraries: ClassVar[tuple[str, ...]] = ()
     beam_search: ClassVar[bool] = True
-    # Empty, because the page supports all search settings of the checkpoint.
+    # `search` is empty, because the page supports all search settings of the checkpoint.
     search: ClassVar[Mapping[str, Any]] = {}
     installation: ClassVar[str | None] = "apt install nodejs"
 

@@ -1,7 +1,7 @@
 """Generates two toy corpora. The quick recipes train on these corpora, so that they need no download.
 
 `number_pairs` generates numbers in English words and in German words. Each English number has exactly one
-correct translation. In German, a number is one word, and the ones stand before the tens: "four hundred and
+correct translation. In German, a number is one word, and the ones are written before the tens: "four hundred and
 seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". Therefore the model must learn
 to join words and to change the order of words.
 
@@ -11,8 +11,8 @@ has exactly one correct tree, because the words of the sentence decide the attac
 - A determiner and its noun agree in number (singular or plural). A subject and its verb also agree in number.
 - The noun of a prepositional phrase decides what the phrase attaches to. In "sees the man with the beard" the
   phrase attaches to "man". In "sees the man with the telescope" the phrase attaches to the verb. A phrase
-  with a place attaches to the verb if it follows the verb ("sees the man in the garden"), and to the noun if
-  it precedes the verb ("the man in the garden sleeps").
+  with a place attaches to the verb if the phrase follows the verb ("sees the man in the garden"). The
+  phrase attaches to the noun if the phrase precedes the verb ("the man in the garden sleeps").
 - A relative clause after two nouns attaches to the noun that agrees with the verb of the clause. In "the dogs
   near the cat that bark" the clause attaches to "dogs". In "the dogs near the cat that barks" the clause
   attaches to "cat".
