@@ -83,8 +83,8 @@ _IDLE = frozenset(
 # A field of this dict has no effect if the field has the value in this dict. A field that is None, False, 0
 # or an empty list also has no effect.
 _NEUTRAL = {"repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1}
-# `_NUM_TEXTS` random texts compare the tokenizers of the page with the tokenizers of the checkpoint. Each text
-# has at most `_NUM_TOKENS` tokens.
+# `_NUM_TEXTS` random texts compare the tokenizers of the page with the tokenizers of the checkpoint. Each
+# text has at most `_NUM_TOKENS` tokens.
 _NUM_TEXTS = 50
 _NUM_TOKENS = 12
 

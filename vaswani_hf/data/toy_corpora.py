@@ -1,8 +1,8 @@
 """Generates two toy corpora. The quick recipes train on these corpora, so that they need no download.
 
 `number_pairs` generates numbers in English words and in German words. Each English number has exactly one
-correct translation. In German, a number is one word, and the ones are written before the tens: "four hundred and
-seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". Therefore the model must learn
+correct translation. In German, a number is one word, and the ones are written before the tens: "four hundred
+and seventy-one thousand and five" is "vierhunderteinundsiebzigtausendfünf". Therefore the model must learn
 to join words and to change the order of words.
 
 `grammar_trees` generates English sentences with their constituency trees from a small grammar. Each sentence
